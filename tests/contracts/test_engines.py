@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.engines.base import engine_named
-from ridgeline.service.keep.look import look_at
+from ridgeline.service.keep.watch import poll_from
 from ridgeline.testing.contracts import held_to
 from ridgeline.testing.contracts.engines import EngineContract
 from ridgeline.twin.server.metrics import Counters, Gauges, metrics_text
@@ -78,7 +78,7 @@ def test_an_engine_is_one_folder_and_one_row(name: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_keep_finds_on_the_twins_page_every_figure_that_it_looks_for(name: str) -> None:
     page = metrics_text(name, "m", Counters(prompt_tokens=5, output_tokens=7), Gauges(2, 3, 40, 100, 1.0, 0, 0.0, 7))
-    names, seen = engine_named(name).metrics, look_at(name, "both", page, 0.0)
+    names, seen = engine_named(name).metrics, poll_from(name, "both", page, 0.0)
     assert (seen.running, seen.waiting, seen.kv_share) == (2, 3, 0.4)
     assert seen.tokens == 7 and seen.progress and seen.progress > 7
     assert all(f"\n{row}" in page for row in (*names.live, *names.progress))

@@ -83,7 +83,7 @@ def test_keys_metrics_and_a_restart_in_turn(tmp_path: Path, kind: str, monkeypat
         assert not [line for line in cmdlines().values() if right.encode() in line], "every user reads arguments"
         assert operator.router is not None
         assert probe.metrics(f"http://127.0.0.1:{operator.router.port + 1}"), "its metrics are on loopback"
-        with operator.acting():
+        with operator.action():
             restart(operator, operator.servers, READY_LIMIT_S)
         assert [status_of(url, right) for _ in range(4)] == [200] * 4
         counts = [
@@ -101,7 +101,7 @@ def test_split_roles_are_paired(tmp_path: Path, kind: str) -> None:
             # one more: that of `up`
             assert probe.metrics(operator.folder.url(server))["sglang:num_requests_total"] >= 5
         if ROUTERS[kind].checks_keys:  # vllm-router takes no server of a split role back
-            with operator.acting():
+            with operator.action():
                 restart(operator, operator.servers, READY_LIMIT_S)
             assert [status_of(url, "") for _ in range(4)] == [200] * 4
 

@@ -144,7 +144,7 @@ def test_prometheus_reads_what_keep_sees(tmp_path: Path) -> None:
     path = tmp_path / "chat.yaml"
     path.write_text(FILE)
     keeper = Keeper(Operator(load_service(path), tmp_path / "service"))
-    with keeper.operator.acting():
+    with keeper.operator.action():
         for event in ("planned", "submitted", "ended"):
             told = {"event": event, "member": "server-0", "generation": 2, "ticket": "1 x", "reason": "exit code 1"}
             keeper.operator.folder.record(told)
@@ -159,7 +159,7 @@ def test_prometheus_reads_what_keep_sees(tmp_path: Path) -> None:
     finally:
         server.shutdown()
         server.server_close()
-    assert 'ridgeline_keep_looks_total{service="chat"} 1' in page
+    assert 'ridgeline_keep_polls_total{service="chat"} 1' in page
     assert 'ridgeline_member_starts_total{service="chat",member="server-0"} 2' in page
     assert 'ridgeline_member_state{service="chat",member="server-0",state="ended"} 1' in page
     assert 'ridgeline_member_state{service="chat",member="server-0",state="ready"} 0' in page

@@ -140,8 +140,8 @@ def test_a_server_of_several_nodes_is_refused_on_this_machine_and_rendered_for_a
     assert (tmp_path / "scripts" / "members" / "server-0" / "job.sh").exists()
 
 
-def deploy(*words: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "ridgeline", "deploy", *map(str, words)]
+def deploy(*argv: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ridgeline", "deploy", *map(str, argv)]
     return subprocess.run(line, capture_output=True, text=True, timeout=600, check=False)
 
 

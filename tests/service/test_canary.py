@@ -13,29 +13,29 @@ import pytest
 from ridgeline.errors import InputError, SiteError
 from ridgeline.service import canary
 from ridgeline.service.canary import canary_restart, judge
-from ridgeline.service.keep.watch import ServerLook
+from ridgeline.service.keep.watch import ServerPoll
 
 from .test_operate import ask, operator
 from .test_operate import file as file  # a service of two twins behind a stand-in router
 
 NAMES = ("server-0", "server-1", "server-2")
-Looks = dict[str, ServerLook]
+Polls = dict[str, ServerPoll]
 
 
-def rows(speed: float, count: int = 13, noise: float = 0.1, on_it: float = 8.0, seed: int = 1) -> list[Looks]:
-    """Looks at three servers, of which the first is `speed` times as fast as the others."""
+def rows(speed: float, count: int = 13, noise: float = 0.1, on_it: float = 8.0, seed: int = 1) -> list[Polls]:
+    """Polls at three servers, of which the first is `speed` times as fast as the others."""
     chance = random.Random(seed)
     made = dict.fromkeys(NAMES, 0.0)
-    found: list[Looks] = []
+    found: list[Polls] = []
     for step in range(count):
-        found.append({name: ServerLook(5.0 * step, running=on_it, tokens=made[name]) for name in NAMES})
+        found.append({name: ServerPoll(5.0 * step, running=on_it, tokens=made[name]) for name in NAMES})
         for name in NAMES:
             made[name] += 5 * on_it * 40 * (speed if name == "server-0" else 1) * chance.uniform(1 - noise, 1 + noise)
     return found
 
 
-def verdict(looks: list[Looks]) -> canary.CanaryVerdict:
-    return judge("server-0", NAMES[1:], looks)
+def verdict(polls: list[Polls]) -> canary.CanaryVerdict:
+    return judge("server-0", NAMES[1:], polls)
 
 
 def test_one_that_is_as_fast_goes_on_and_one_that_is_slower_goes_back() -> None:
@@ -61,18 +61,18 @@ def test_what_is_not_shown_goes_back() -> None:
     assert "too little load" in verdict(rows(1.0, on_it=0.0)).reason
     assert "not shown to keep 90%" in verdict(rows(0.95, count=8, noise=0.6)).reason
     ended = rows(1.0)
-    ended[-1]["server-0"] = ServerLook(99.0, ended="exit code 1")
+    ended[-1]["server-0"] = ServerPoll(99.0, ended="exit code 1")
     assert verdict(ended).reason == "server-0 ended: exit code 1"
     assert not verdict([]).goes_on
 
 
 def test_a_server_that_hangs_goes_back() -> None:
-    looks = rows(1.0)
-    hung = [{**row, "server-0": ServerLook(row["server-0"].at_s, running=8.0, tokens=5.0)} for row in looks]
+    polls = rows(1.0)
+    hung = [{**row, "server-0": ServerPoll(row["server-0"].at_s, running=8.0, tokens=5.0)} for row in polls]
     assert verdict(hung).reason.endswith(": slower")
 
 
-def counting(speed: float) -> Callable[[], Looks]:
+def counting(speed: float) -> Callable[[], Polls]:
     waiting = iter(rows(speed))
     return lambda: next(waiting)
 
@@ -90,7 +90,7 @@ def test_the_others_follow_a_good_one(file: Path) -> None:
     url = operator(file).up(120)
     changed(file)
     service = operator(file)
-    with service.acting():
+    with service.action():
         canary_restart(service, service.servers, 120, 0.12, counting(1.0))
     assert {name: start.generation for name, start in service.folder.started.items()} == {
         "server-0": 2,
@@ -106,7 +106,7 @@ def test_a_bad_one_goes_back_and_the_others_are_left_alone(file: Path) -> None:
     before = (file.parent / "service" / "members" / "server-0" / "start.sh").read_text()
     changed(file)
     service = operator(file)
-    with service.acting(), pytest.raises(SiteError, match=r"slower; server-0 runs as it did before, and no other"):
+    with service.action(), pytest.raises(SiteError, match=r"slower; server-0 runs as it did before, and no other"):
         canary_restart(service, service.servers, 120, 0.12, counting(0.5))
     generations = {name: start.generation for name, start in service.folder.started.items()}
     assert generations == {"server-0": 3, "server-1": 1, "router": 1}
@@ -117,7 +117,7 @@ def test_a_bad_one_goes_back_and_the_others_are_left_alone(file: Path) -> None:
 
 def test_without_load_nothing_is_shown(file: Path) -> None:
     url = operator(file).up(120)
-    words = [
+    argv = [
         sys.executable,
         "-m",
         "ridgeline",
@@ -128,24 +128,22 @@ def test_without_load_nothing_is_shown(file: Path) -> None:
         str(file.parent / "service"),
     ]
     done = subprocess.run(
-        [*words, "--rolling", "--canary", "1"], capture_output=True, text=True, timeout=300, check=False
+        [*argv, "--rolling", "--canary", "1"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 3
     assert "too little load to compare them" in done.stderr
     assert "server-0: serves again, as before" in done.stdout
     assert [ask(url) for _ in range(4)] == [2] * 4
-    done = subprocess.run(
-        [*words, "server-1", "--canary", "1"], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([*argv, "server-1", "--canary", "1"], capture_output=True, text=True, timeout=60, check=False)
     assert "--canary goes with `restart --rolling`" in done.stderr
 
 
 def test_looks_count_what_servers_make(file: Path) -> None:
     service = operator(file)
     url = service.up(120)
-    before = canary._look(service)
+    before = canary._poll(service)
     assert [ask(url) for _ in range(4)] == [2] * 4
-    after = canary._look(service)
+    after = canary._poll(service)
     for name in ("server-0", "server-1"):
         assert (after[name].made or 0) > (before[name].made or 0)
 
@@ -154,7 +152,7 @@ def test_one_that_does_not_start_goes_back(file: Path) -> None:
     url = operator(file).up(120)
     file.write_text(file.read_text().replace("{tp: 1}", "{tp: 1, mem_fraction_static: 0.01}"))
     service = operator(file)
-    with service.acting(), pytest.raises(SiteError, match=r"ended before it was ready") as error:
+    with service.action(), pytest.raises(SiteError, match=r"ended before it was ready") as error:
         canary_restart(service, service.servers, 120, 0.12, counting(1.0))
     assert "server-0 runs as it did before" in str(error.value)
     assert {state.state for state in service.status()} == {"ready"}

@@ -31,8 +31,8 @@ SITE = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launche
 
 
 def deploy(action: str, file: Path) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "ridgeline", "deploy", action, str(file), "--folder", str(file.parent / "service")]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    argv = [sys.executable, "-m", "ridgeline", "deploy", action, str(file), "--folder", str(file.parent / "service")]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @contextlib.contextmanager
@@ -103,10 +103,10 @@ def test_down_after_an_up_that_was_killed_leaves_nothing(file: Path, lines: int)
 
 def test_what_was_planned_and_never_handed_over_is_no_obstacle(file: Path) -> None:
     service = operator(file)
-    with service.acting():
+    with service.action():
         service.folder.record({"event": "planned", "member": "server-0", "generation": 1})
     operator(file).down()
-    with service.acting():
+    with service.action():
         service.folder.record({"event": "planned", "member": "server-0", "generation": 2})
     assert ask(operator(file).up(120)) == 2
 
@@ -149,9 +149,9 @@ def once_more_as_root_of_a_namespace(test: str, folder: Path) -> None:
         pytest.skip("a small disk is mounted by root only")
     if subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a small disk is mounted by root only, and this kernel makes no user namespaces")
-    words = [sys.executable, "-m", "pytest", "-n", "0", "--basetemp", str(folder / "inside"), f"{__file__}::{test}"]
+    argv = [sys.executable, "-m", "pytest", "-n", "0", "--basetemp", str(folder / "inside"), f"{__file__}::{test}"]
     root, env = Path(__file__).parents[2], {**os.environ, INSIDE: "1"}
-    again = subprocess.run([*namespace, *words], cwd=root, env=env, check=False, capture_output=True, text=True)
+    again = subprocess.run([*namespace, *argv], cwd=root, env=env, check=False, capture_output=True, text=True)
     assert again.returncode == 0, again.stdout
     assert "1 passed" in again.stdout, "and was not skipped there"
 
@@ -169,7 +169,7 @@ def test_a_full_disk_is_said_and_what_runs_can_be_ended_when_there_is_room(file:
         return
     service = Operator(load_service(file), disk / "service")
     try:
-        with service.acting():
+        with service.action():
             pass
         filler = disk / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:

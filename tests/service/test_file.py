@@ -36,8 +36,8 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     service = load_service(written(tmp_path, SPLIT))
     prefill, second, decode, router = members_of(service)
     assert [m.name for m in (prefill, second, decode, router)] == ["prefill-0", "prefill-1", "decode-0", "router"]
-    assert prefill.words[0] == "/opt/sglang/bin/python"
-    assert prefill.words[3:5] == ("SERVICE_KEY", "sglang.launch_server"), "the process puts the key in by itself"
+    assert prefill.argv[0] == "/opt/sglang/bin/python"
+    assert prefill.argv[3:5] == ("SERVICE_KEY", "sglang.launch_server"), "the process puts the key in by itself"
     assert "--disaggregation-mode prefill --disaggregation-bootstrap-port 8998" in prefill.line
     assert "--nnodes" not in prefill.line
     assert '--nnodes 2 --node-rank "$rank" --dist-init-addr "$head:20028"' in decode.line
@@ -47,18 +47,16 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert '--prefill "http://$at_prefill_0:30000" 8998' in router.line
     assert '--decode "http://$at_decode_0:30002"' in router.line
     assert "--max-concurrent-requests 600 --rate-limit-tokens-per-second 1 --queue-size 50" in router.line
-    assert router.words[3:5] == ("SERVICE_KEY", "sglang_router.launch_router")
+    assert router.argv[3:5] == ("SERVICE_KEY", "sglang_router.launch_router")
 
 
-@pytest.mark.parametrize(
-    "said", ["--load-format dummy --note 'two words'", "[--load-format, dummy, --note, two words]"]
-)
+@pytest.mark.parametrize("said", ["--load-format dummy --note 'two words'", "[--load-format, dummy, --note, two argv]"])
 def test_further_arguments_are_words_however_they_are_written(tmp_path: Path, said: str) -> None:
     text = SPLIT.replace(
         "settings: {tp: 8}", f"settings: {{tp: 8}}, arguments: {said if said[0] == '[' else repr(said)}"
     )
     prefill = members_of(load_service(written(tmp_path, text)))[0]
-    assert prefill.words[-4:] == ("--load-format", "dummy", "--note", "two words")
+    assert prefill.argv[-4:] == ("--load-format", "dummy", "--note", "two words")
 
 
 def test_an_open_quote_in_the_arguments_is_named(tmp_path: Path) -> None:
@@ -163,7 +161,7 @@ def test_a_node_without_the_model_says_so_and_gives_no_address(tmp_path: Path) -
     run = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, timeout=600, check=False)
     assert run.returncode == 66
     assert "/no/such model is not there" in run.stderr
-    assert not (tmp_path / "address").exists(), "nobody shall look for a server here"
+    assert not (tmp_path / "address").exists(), "nobody shall poll for a server here"
 
 
 def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,12 +19,13 @@ from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
 from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.keep.keeper import Keeper
+from ridgeline.service.keep.exporter import metrics_text
+from ridgeline.service.keep.keeper import Keeper, rotate
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import members_of
 from ridgeline.service.operate import Operator
 from ridgeline.service.rolling import RouterAdmin, drain, restart, undrain
-from ridgeline.study.journal import read_events
+from ridgeline.study.journal import Journal, failure, read_events
 
 FILE = """\
 version: 1
@@ -31,6 +34,9 @@ engine: {kind: twin, gpu: h200}
 router: {kind: sglang-router, port: 9000}
 units: [{replicas: 2, settings: {tp: 1}}]
 """
+
+
+FULL = os.open("/dev/full", os.O_WRONLY)
 
 
 class Killed(BaseException):
@@ -94,13 +100,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     site = World(tmp_path)
     monkeypatch.setattr("ridgeline.service.operate.catalog.part", lambda kind, name: lambda site_: site)
     monkeypatch.setattr("ridgeline.service.operate.why_not_free", lambda port, host: "")
-    monkeypatch.setattr("ridgeline.service.operate.LOOK_S", 0.0)
+    monkeypatch.setattr("ridgeline.service.operate.POLL_S", 0.0)
     monkeypatch.setattr(probe, "is_healthy", lambda url: True)
     monkeypatch.setattr(probe, "metrics_page", lambda url: "")
     monkeypatch.setattr(probe, "served_model", lambda url, key: "m")
     monkeypatch.setattr(probe, "first_answer", lambda url, model, key: {})
     monkeypatch.setattr(probe, "makes_token", lambda *a, **k: True)
-    monkeypatch.setattr("ridgeline.service.keep.keeper.Canaries.tend", lambda *a: None)
+    monkeypatch.setattr("ridgeline.service.keep.keeper.Canaries.tend", lambda *a, **k: None)
     monkeypatch.setattr("ridgeline.service.keep.keeper.FrontDoor.tend", lambda self, servers_idle: None)
     monkeypatch.setattr(RouterAdmin, "workers", lambda self: dict(site.listed))
     monkeypatch.setattr(RouterAdmin, "take_away", lambda self, url: site.take_away(url))
@@ -116,7 +122,7 @@ def fresh(world: World) -> Operator:
 def mend(kind: str, name: str = "server-1") -> Callable[[Operator], None]:
     def act(service: Operator) -> None:
         keeper = Keeper(service)
-        assert keeper._acts.mend(Concern(name, kind, "as if", certain=True))
+        assert keeper._actions.mend(Concern(name, kind, "as if", certain=True))
         for _ in range(6):
             keeper.step()
 
@@ -125,14 +131,14 @@ def mend(kind: str, name: str = "server-1") -> Callable[[Operator], None]:
 
 def replaced(service: Operator) -> None:
     keeper = Keeper(service)
-    keeper._acts.replace(service.member("server-1"), "its job ends in 10 min")
+    keeper._actions.replace(service.member("server-1"), "its job ends in 10 min")
     for _ in range(6):
         keeper.step()
 
 
 def lowered(service: Operator) -> None:
     keeper = Keeper(service, lower_limits=True)
-    keeper._acts.near_cliff(Concern("server-0", "kv-cliff", "93% full"))
+    keeper._actions.near_cliff(Concern("server-0", "kv-cliff", "93% full"))
     for _ in range(6):
         keeper.step()
 
@@ -261,6 +267,103 @@ def test_a_submission_that_fails_is_tried_again(world: World) -> None:
     assert events.count("mend-failed") == 3, "a person who looks later sees it too"
 
 
+def no_space(path: Path) -> None:
+    """As the journal says it."""
+    try:
+        os.write(FULL, b"x")
+    except OSError as error:
+        raise failure(path, path.parent, error) from None
+
+
+class FullDisk:
+    """Takes no line of the journal between the `first` and the `last` that somebody tries to write."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+        self.tried, self.first, self.last, self.written = 0, first, last, Journal.append
+        monkeypatch.setattr(Journal, "append", lambda journal, event: self.append(journal, event))
+
+    def append(self, journal: Journal, event: Mapping[str, Any]) -> None:
+        self.tried += 1
+        if not self.first <= self.tried <= self.last:
+            self.written(journal, event)
+            return
+        no_space(journal.path)
+
+
+@pytest.mark.parametrize("first", range(1, 6))
+def test_a_disk_that_fills_up_at_any_line_costs_no_server(
+    world: World, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """A server dies meanwhile: `keep` goes on watching, says so, and repairs it when there is room again."""
+    fresh(world).up(60)
+    service, told = fresh(world), list[tuple[str, str]]()
+    world.jobs[service.folder.started["server-1"].ticket] = "killed"
+    keeper = Keeper(service, alert=lambda kind, member, text: told.append((kind, text)))
+    disk = FullDisk(monkeypatch, first, first + 20)
+    polls = 0
+    while disk.tried <= disk.last:
+        keeper.step()
+        polls += 1
+        assert polls < 200
+    assert keeper.counts["polls"] == polls, "it went on watching"
+    assert any(kind == "failed" and "full; free some space" in text for kind, text in told)
+    for _ in range(8):
+        keeper.step()
+    whole(world, service, BACK)
+
+
+def test_a_full_disk_is_tried_again_at_the_same_pace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.service.keep.keeper.RETRY_S", 5.0)
+    now_s, tries = [0.0], list[float]()
+    keeper = Keeper(fresh(world), clock=lambda: now_s[0])
+
+    def fails() -> None:
+        tries.append(now_s[0])
+        no_space(world.root)
+
+    for _ in range(21):
+        keeper._attempt("server-0", fails)
+        now_s[0] += 1.0
+    assert tries == [0.0, 5.0, 10.0, 15.0, 20.0]
+
+
+def test_a_log_that_cannot_be_rotated_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "stderr"
+    log.write_bytes(b"x" * 100)
+
+    def full(source: Any, out: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ridgeline.service.keep.keeper.shutil.copyfileobj", full)
+    with pytest.raises(OSError, match="No space left"):
+        rotate(log, 50)
+    assert [path.name for path in tmp_path.iterdir()] == ["stderr"]
+
+
+def test_a_member_in_back_off_is_called_so(world: World) -> None:
+    """In `status`, in the metrics and in the alerts, with when it is tried again."""
+    fresh(world).up(60)
+    service, told = fresh(world), list[tuple[str, str]]()
+    keeper = Keeper(service, alert=lambda kind, member, text: told.append((kind, text)))
+    for _ in range(2):
+        for _ in range(6):
+            keeper.step()
+        world.jobs[service.folder.started["server-1"].ticket] = "exit code 1"
+    for _ in range(3):
+        keeper.step()
+    waits = service.folder.next_try_in_s("server-1")
+    assert 0 < waits <= 15, "it died again"
+    (state,) = [state for state in fresh(world).status() if state.name == "server-1"]
+    assert state.state == "back-off"
+    assert re.fullmatch(r"back-off, next try in \d+ s: exit code 1", state.detail)
+    page = metrics_text(keeper)
+    assert 'member="server-1",state="back-off"} 1' in page
+    assert re.search(r'next_try_seconds\{service="\w+",member="server-1"\} [1-9]', page)
+    assert next(text for kind, text in told if kind == "back-off").startswith("exit code 1; back-off, next try in")
+    fresh(world).down()
+    assert {state.state for state in fresh(world).status()} == {"down"}
+
+
 def test_a_retry_waits_longer_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ridgeline.service.keep.keeper.RETRY_S", 5.0)
     now_s, tries = [0.0], list[float]()
@@ -323,7 +426,7 @@ def test_a_replacement_that_does_not_start_leaves_the_old_one_serving(world: Wor
     service.up(60)
     told = list[str]()
     keeper = Keeper(service, alert=lambda kind, member, text: told.append(kind))
-    keeper._acts.replace(service.member("server-1"), "its job ends in 10 min")
+    keeper._actions.replace(service.member("server-1"), "its job ends in 10 min")
     world.jobs[service.folder.started["server-1-b"].ticket] = "no such partition"
     for _ in range(6):
         keeper.step()
@@ -341,7 +444,7 @@ def test_a_job_that_waits_in_a_queue_is_not_late(world: World) -> None:
     (world.root / "two.yaml").write_text(FILE + SLURM)
     service = fresh(world)
     service.up(60)
-    with service.acting():
+    with service.action():
         for event in ("planned", "submitted"):
             told = {"event": event, "member": "server-1", "generation": 2, "ticket": "2 x", "at": time.time() - 9000}
             service.folder.record(told)

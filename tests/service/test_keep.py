@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
-from ridgeline.service.keep import acts, canary, watch
+from ridgeline.service.keep import actions, canary, watch
 from ridgeline.service.keep.keeper import Keeper
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.operate import Operator
@@ -52,20 +53,26 @@ def ask_and_forget(url: str) -> None:
         ask(url)
 
 
-def test_a_hung_server_is_found_by_its_tokens_and_mended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody sends a request, its gauges say that nothing is on it, and /health that it is well."""
+@pytest.mark.parametrize("kind", ["hang", "spin"])
+def test_a_hung_server_is_found_by_its_tokens_and_mended(
+    file: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Nobody sends a request, its gauges say that nothing is on it, and /health that it is well.
+
+    The second of them uses all of a core while it hangs, and its pace was never measured: its like have one.
+    """
     impatient(monkeypatch)
     service = operator(file)
     url = service.up(120)
     server = service.member("server-1")
     keeper = Keeper(service, ready_s=120)
-    fault(service.folder.url(server), "hang")
+    fault(service.folder.url(server), kind)
     assert probe.is_healthy(service.folder.url(server)), "and it goes on saying that it is well"
     acted: list[str] = []
     service.say = acted.append
     until(keeper, lambda: "server-1: serves again" in acted)
     assert acted[0].startswith("server-1: hung (0 requests on it and no token for")
-    assert "not even for a canary; its processes stand still" in acted[0]
+    assert "not even for a canary; the longest step of this server is taken for" in acted[0]
     generations = {name: start.generation for name, start in service.folder.started.items()}
     assert generations == {"server-0": 1, "server-1": 2, "router": 1}
     assert service.folder.url(server) in listed(service)
@@ -76,6 +83,34 @@ def test_a_hung_server_is_found_by_its_tokens_and_mended(file: Path, monkeypatch
     assert keeper.step() == []
 
 
+def test_a_server_in_a_long_prefill_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt of seconds in one step: no counter moves, no canary is answered, and it is not a hang."""
+    impatient(monkeypatch)
+    monkeypatch.setattr(canary, "PACE_TOKENS", (512, 2048))
+    settings = "{tp: 1, chunked_prefill_size: 65536, mem_fraction_static: 0.8}, arguments: [--speed, '0.2']"
+    file.write_text(file.read_text().replace("{tp: 1}", settings))
+    service = operator(file)
+    service.up(120)
+    server = service.member("server-1")
+    keeper = Keeper(service, ready_s=120)
+    until(keeper, lambda: keeper.knows_paces and keeper.polls["server-1"].pace_s is not None, 600)
+    took_s: list[float] = []
+
+    def prompt() -> None:
+        began_s = time.monotonic()
+        body = {"model": "llama-8b", "prompt": [5] * 60_000, "max_tokens": 1}
+        probe.ask(f"{service.folder.url(server)}/v1/completions", body, timeout_s=600)
+        took_s.append(time.monotonic() - began_s)
+
+    asks = threading.Thread(target=prompt)
+    asks.start()
+    until(keeper, lambda: bool(took_s), 600)
+    asks.join()
+    assert took_s[0] > 2 * watch.HUNG_AFTER_S, "long enough to be taken for a hang"
+    assert events(file, "mend") == []
+    assert max(start.generation for start in service.folder.started.values()) == 1
+
+
 def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,8 +118,8 @@ def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
     service.up(120)
     keeper = Keeper(service, ready_s=120)
     member = service.member("server-0")
-    monkeypatch.setattr(acts.Acts, "_may_end", lambda self, member, until_s: False)
-    keeper._acts.mend(Concern("server-0", "slow", "1 token/s, others 9"))
+    monkeypatch.setattr(actions.Actions, "_may_end", lambda self, member, until_s: False)
+    keeper._actions.mend(Concern("server-0", "slow", "1 token/s, others 9"))
     keeper.step()
     monkeypatch.undo()
     assert listed(service) == {service.folder.url(service.member("server-1"))}
@@ -94,10 +129,10 @@ def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
     assert follower.operator.folder.started["server-0"].generation == 2
 
     keeper.operator.folder.refresh()
-    with service.acting():
+    with service.action():
         RouterAdmin(service.folder.url(service.front), "").take_away(service.folder.url(service.member("server-1")))
         service.folder.record({"event": "drained", "member": "server-1"})
-    assert not keeper._acts.mend(Concern("server-0", "slow", "")), "slow is better than nobody"
+    assert not keeper._actions.mend(Concern("server-0", "slow", "")), "slow is better than nobody"
 
 
 def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path) -> None:
@@ -105,7 +140,7 @@ def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path)
 
     service = operator(file)
     url = service.up(120)
-    with service.acting():
+    with service.action():
         drain(service, service.member("server-1"))
     assert [state.state for state in operator(file).status()] == ["ready", "drained", "ready"]
     for pid in processes_of(file.parent / "service" / "members" / "router"):
@@ -123,7 +158,7 @@ def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path)
 def test_a_start_that_a_killed_keeper_left_behind_is_finished(file: Path) -> None:
     service = operator(file)
     service.up(120)
-    with service.acting():
+    with service.action():
         service.folder.record({"event": "mend", "member": "server-1", "why": "hung", "evidence": "as if"})
         RouterAdmin(service.folder.url(service.front), "").take_away(service.folder.url(service.member("server-1")))
         service.stop(service.member("server-1"))
@@ -136,14 +171,14 @@ def test_a_start_that_a_killed_keeper_left_behind_is_finished(file: Path) -> Non
 def test_what_breaks_again_and_again_is_left_out(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = operator(file)
     service.up(120)
-    with service.acting():
-        for _ in range(acts.MOST_MENDS):
+    with service.action():
+        for _ in range(actions.MOST_MENDS):
             service.folder.record({"event": "mend", "member": "server-1", "why": "hung", "evidence": "as if"})
         service.folder.record({"event": "back", "member": "server-1"})
-    monkeypatch.setattr(acts, "ROLE_WAIT_S", 0.0)
+    monkeypatch.setattr(actions, "ROLE_WAIT_S", 0.0)
     said: list[str] = []
     service.say = said.append
-    assert Keeper(service, file="two.yaml")._acts.mend(Concern("server-1", "hung", "no token for 9 s"))
+    assert Keeper(service, file="two.yaml")._actions.mend(Concern("server-1", "hung", "no token for 9 s"))
     assert "after 3 restarts; left out of the router" in said[0]
     assert "`ridgeline deploy restart two.yaml server-1`" in said[0]
     assert service.folder.started["server-1"].generation == 1
@@ -158,16 +193,16 @@ def test_near_the_kv_cliff_it_says_or_lowers_the_limit(file: Path, monkeypatch: 
     file.write_text(file.read_text().replace("kind: sglang-router,", "kind: sglang-router, most_running: 50,"))
     service = operator(file)
     service.up(120)
-    monkeypatch.setattr(acts.Acts, "_under_way", lambda self: 40.0)
+    monkeypatch.setattr(actions.Actions, "_under_way", lambda self: 40.0)
     said: list[str] = []
     service.say = said.append
-    cliff = Concern("server-0", "kv-cliff", "its KV pool is 93% full, at 3 looks in a row")
-    Keeper(service, file="two.yaml")._acts.near_cliff(cliff)
+    cliff = Concern("server-0", "kv-cliff", "its KV pool is 93% full, at 3 polls in a row")
+    Keeper(service, file="two.yaml")._actions.near_cliff(cliff)
     assert "write `most_running: 34` into two.yaml" in said[0]
     assert service.folder.started["router"].generation == 1
 
     keeper = Keeper(service, lower_limits=True, ready_s=120)
-    keeper._acts.near_cliff(cliff)
+    keeper._actions.near_cliff(cliff)
     until(keeper, lambda: "router: serves again" in said)
     again = operator(file)
     assert again.router is not None
@@ -207,8 +242,8 @@ def test_a_request_in_split_roles_is_counted_once(split: Operator) -> None:
     """It is on a prefill server first and on a decode server then; what the router holds is those that decode."""
     said: list[str] = []
     split.say = said.append
-    cliff = Concern("decode-0", "kv-cliff", "its KV pool is 93% full, at 3 looks in a row")
-    Keeper(split, file="pd.yaml")._acts.near_cliff(cliff)
+    cliff = Concern("decode-0", "kv-cliff", "its KV pool is 93% full, at 3 polls in a row")
+    Keeper(split, file="pd.yaml")._actions.near_cliff(cliff)
     assert "write `most_running: 34` into pd.yaml" in said[0], "0.85 of the 25 and 15 that decode"
 
 
@@ -225,12 +260,12 @@ def test_the_limit_is_left_alone_for_a_while_after_it_was_lowered(
 ) -> None:
     said, now_s = list[str](), [1000.0]
     split.say = said.append
-    monkeypatch.setattr(acts.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(actions.time, "monotonic", lambda: now_s[0])
     keeper = Keeper(split)
     cliff = Concern("decode-0", "kv-cliff", "93% full")
-    for passed_s in (0.0, acts.LIMIT_STAYS_S - 1, 2.0):
+    for passed_s in (0.0, actions.LIMIT_STAYS_S - 1, 2.0):
         now_s[0] += passed_s
-        keeper._acts.near_cliff(cliff)
+        keeper._actions.near_cliff(cliff)
     assert len(said) == 2, "what was lowered needs time to show"
 
 
@@ -246,15 +281,15 @@ def test_a_concern_is_said_once_in_a_while_and_not_at_every_look(split: Operator
 
 def test_mends_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper, done = Keeper(split), list[str]()
-    monkeypatch.setattr(keeper._acts, "_give_up", lambda member, concern: done.append("given up") or True)
-    monkeypatch.setattr(keeper._acts, "_spared", lambda member: True)
-    with split.acting():
-        for _ in range(acts.MOST_MENDS):
+    monkeypatch.setattr(keeper._actions, "_give_up", lambda member, concern: done.append("given up") or True)
+    monkeypatch.setattr(keeper._actions, "_spared", lambda member: True)
+    with split.action():
+        for _ in range(actions.MOST_MENDS):
             split.folder.record({"event": "mend", "member": "decode-1", "why": "hung", "evidence": "as if"})
         split.folder.record({"event": "back", "member": "decode-1"})
-    later_s = time.time() + acts.MENDS_WITHIN_S + 5
-    monkeypatch.setattr(acts.time, "time", lambda: later_s)
-    assert keeper._acts.mend(Concern("decode-1", "hung", "no token for 9 s"))
+    later_s = time.time() + actions.MENDS_WITHIN_S + 5
+    monkeypatch.setattr(actions.time, "time", lambda: later_s)
+    assert keeper._actions.mend(Concern("decode-1", "hung", "no token for 9 s"))
     assert done == []
     assert "decode-1" in split.folder.leaving
 
@@ -263,13 +298,13 @@ def test_a_slow_server_may_finish_what_it_has_for_a_while(split: Operator) -> No
     keeper = Keeper(split)
     started(split, "decode-0")
     member = split.member("decode-0")
-    assert not keeper._acts._may_end(member, time.time() + acts.LEAVE_S), "25 requests are on it"
-    assert keeper._acts._may_end(member, time.time() - 1), "but not for ever"
+    assert not keeper._actions._may_end(member, time.time() + actions.LEAVE_S), "25 requests are on it"
+    assert keeper._actions._may_end(member, time.time() - 1), "but not for ever"
 
 
 def started(service: Operator, *names: str) -> None:
     """As if they were up."""
-    with service.acting():
+    with service.action():
         for name in names:
             for event in ("planned", "submitted", "ready"):
                 told = {"event": event, "member": name, "generation": 1, "ticket": "1 x", "url": f"http://{name}"}
@@ -279,23 +314,23 @@ def started(service: Operator, *names: str) -> None:
 def test_one_prompt_does_not_take_every_server_of_a_role(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     """The router tries it on the next server: what looks like a hang there is looked at for longer."""
     keeper, now_s = Keeper(split), [float(int(time.time()))]
-    monkeypatch.setattr(acts.time, "time", lambda: now_s[0])
+    monkeypatch.setattr(actions.time, "time", lambda: now_s[0])
     everybody = ("prefill-0", "prefill-1", "decode-0", "decode-1")
     started(split, *everybody)
-    monkeypatch.setattr(keeper._acts, "listed", lambda: {f"http://{name}": "" for name in everybody})
+    monkeypatch.setattr(keeper._actions, "listed", lambda: {f"http://{name}": "" for name in everybody})
 
     def mend(name: str, after_s: float, kind: str = "hung") -> bool:
         now_s[0] += after_s
-        return keeper._acts.mend(Concern(name, kind, "as if", certain=True))
+        return keeper._actions.mend(Concern(name, kind, "as if", certain=True))
 
     assert mend("decode-0", 0.0)
-    assert not mend("decode-1", acts.ROLE_WAIT_S - 1)
+    assert not mend("decode-1", actions.ROLE_WAIT_S - 1)
     assert mend("prefill-0", 0.0), "another role is another matter"
     assert mend("decode-1", 2.0)
-    with split.acting():
+    with split.action():
         for name in everybody:
             split.folder.record({"event": "back", "member": name})
-    assert not mend("decode-0", 2 * acts.ROLE_WAIT_S - 1), "and twice as long after the second"
+    assert not mend("decode-0", 2 * actions.ROLE_WAIT_S - 1), "and twice as long after the second"
     assert mend("decode-0", 2.0)
     assert mend("decode-1", 0.0, "dead"), "who is dead is not taken from anybody"
 
@@ -305,29 +340,29 @@ def test_the_last_server_of_a_role_is_left_alone_unless_it_surely_serves_nobody(
 ) -> None:
     keeper = Keeper(split)
     started(split, "prefill-0", "prefill-1", "decode-0", "decode-1")
-    monkeypatch.setattr(keeper._acts, "listed", lambda: {"http://prefill-0": "", "http://decode-0": ""})
+    monkeypatch.setattr(keeper._actions, "listed", lambda: {"http://prefill-0": "", "http://decode-0": ""})
     for kind in ("slow", "hung"):
-        assert not keeper._acts.mend(Concern("decode-0", kind, "as if"))
+        assert not keeper._actions.mend(Concern("decode-0", kind, "as if"))
     assert "decode-0" not in split.folder.leaving
-    assert keeper._acts.mend(Concern("decode-0", "hung", "its processes stand still", certain=True))
+    assert keeper._actions.mend(Concern("decode-0", "hung", "its processes stand still", certain=True))
 
 
 def test_what_dies_again_and_again_is_started_ever_more_rarely(
     split: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper, now_s = Keeper(split), [float(int(time.time()))]
-    monkeypatch.setattr(acts.time, "time", lambda: now_s[0])
+    monkeypatch.setattr(actions.time, "time", lambda: now_s[0])
     started(split, "decode-0")
     waits = []
     for _ in range(5):
         waited_s = 0.0
-        while not keeper._acts.mend(Concern("decode-0", "dead", "exit code 1")):
+        while not keeper._actions.mend(Concern("decode-0", "dead", "exit code 1")):
             now_s[0] += 5.0
             waited_s += 5.0
         waits.append(waited_s)
-        with split.acting():
+        with split.action():
             split.folder.record({"event": "back", "member": "decode-0"})
-    assert waits == list(acts.DEAD_WAITS_S)
+    assert waits == list(actions.DEAD_WAITS_S)
 
 
 def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
@@ -337,13 +372,13 @@ def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
     decoding = [split.member("decode-0"), split.member("decode-1")]
     started(split, "decode-0", "decode-1")
     both, one = {"http://decode-0": "", "http://decode-1": ""}, {"http://decode-0": ""}
-    monkeypatch.setattr(keeper._acts, "put_back", lambda member: back.append(member.name))
+    monkeypatch.setattr(keeper._actions, "put_back", lambda member: back.append(member.name))
 
     def looks(*lists: dict[str, str] | None) -> list[str]:
         back.clear()
         for listed in lists:
-            monkeypatch.setattr(keeper._acts, "listed", lambda listed=listed: listed)
-            monkeypatch.setattr(keeper._acts, "go_on", lambda member, listed: None)
+            monkeypatch.setattr(keeper._actions, "listed", lambda listed=listed: listed)
+            monkeypatch.setattr(keeper._actions, "go_on", lambda member, listed: None)
             keeper._go_on(decoding)
         return list(back)
 
@@ -356,7 +391,7 @@ def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
 
 def test_a_server_that_never_gets_ready_is_found(split: Operator) -> None:
     keeper = Keeper(split, ready_s=100.0)
-    with split.acting():
+    with split.action():
         split.folder.record({"event": "planned", "member": "decode-0", "generation": 1})
         split.folder.record({"event": "submitted", "member": "decode-0", "generation": 1, "ticket": "1 x"})
     start = split.folder.started["decode-0"]
@@ -397,11 +432,11 @@ def test_another_deploy_at_work_is_waited_for(file: Path, monkeypatch: pytest.Mo
     fault(service.folder.url(service.member("server-1")), "crash")
     keeper, said = Keeper(service, ready_s=120), list[str]()
     service.say = said.append
-    looks = iter(range(8))
-    monkeypatch.setattr("ridgeline.service.keep.keeper.LOOK_EVERY_S", 0.2)
-    monkeypatch.setattr("ridgeline.service.operate.ACT_WAIT_S", 0.1)
-    with operator(file).acting():
-        keeper.run(lambda: next(looks, None) is None)
+    polls = iter(range(8))
+    monkeypatch.setattr("ridgeline.service.keep.keeper.POLL_EVERY_S", 0.2)
+    monkeypatch.setattr("ridgeline.service.operate.ACTION_WAIT_S", 0.1)
+    with operator(file).action():
+        keeper.run(lambda: next(polls, None) is None)
     assert "is being run by process" in said[0]
     until(keeper, lambda: "server-1: serves again" in said)
 

@@ -65,7 +65,7 @@ def test_no_process_of_a_service_and_no_file_shows_the_key(file: Path, monkeypat
     service = operator(file)
     try:
         # the stand-in router asks nobody for a key and passes none on
-        with service.acting():
+        with service.action():
             for server in service.servers:
                 service.ensure(server)
             service.until_ready(service.servers, 120)

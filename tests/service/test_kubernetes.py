@@ -336,7 +336,7 @@ def test_tokens_come_from_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyP
     server = servers(found["LeaderWorkerSet"][0]["spec"], "workerTemplate")
     given = {row["name"]: row.get("valueFrom", {}).get("secretKeyRef", {}).get("key") for row in server["env"]}
     assert given["HF_TOKEN"] == "HF_TOKEN"
-    assert given["VLLM_API_KEY"] == "SERVICE_KEY", "vLLM looks for its key there"
+    assert given["VLLM_API_KEY"] == "SERVICE_KEY", "vLLM polls for its key there"
     assert not any("very-secret" in path.read_text() for path in (tmp_path / "out").iterdir())
 
 
@@ -352,8 +352,8 @@ def test_keep_only_watches_and_may_do_nothing(tmp_path: Path) -> None:
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert container["readinessProbe"]
     assert container["livenessProbe"]
-    words = container["command"]
-    assert words[words.index("--front") + 1] == "http://chat-service-api.chat.svc:8000"
+    argv = container["command"]
+    assert argv[argv.index("--front") + 1] == "http://chat-service-api.chat.svc:8000"
     secrets = {env["name"]: env["valueFrom"]["secretKeyRef"] for env in container["env"] if "secretKeyRef" in str(env)}
     assert set(secrets) == {"SERVICE_KEY", "CHAT_HOOK"}
     (known,) = [item for item in found["ConfigMap"] if item["metadata"]["name"] == "chat-service-keep"]

@@ -134,7 +134,7 @@ def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
 
     service = operator(file)
     url = service.up(120)
-    with service.acting():
+    with service.action():
         service.say = lambda line: ask(url) and None  # a request at every step of it
         restart(service, service.servers, 120)
     assert {start.generation for name, start in service.folder.started.items() if name != "router"} == {2}

@@ -38,8 +38,8 @@ def arrives(shell: str, line: str) -> list[str]:
 @given(WORDS)
 @example(["$(touch owned)", "`id`", "${HOME}", "$", "$$", "a'b", 'a"b', "\\", "\n", "", "!x", "~", "#"])
 @example(["x\r\ny", "\u2028", "-n", "é\\'"])
-def test_words_arrive_as_they_were_written(shell: str, words: list[str]) -> None:
-    assert arrives(shell, shell_line(words)) == words
+def test_words_arrive_as_they_were_written(shell: str, argv: list[str]) -> None:
+    assert arrives(shell, shell_line(argv)) == argv
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -95,23 +95,23 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 def systemd_takes(line: str) -> list[str]:
     """Words of ExecStart=, by systemd.service(5): quotes, escapes of C, then %% and $$ for one of each."""
-    words, rest = [], line
+    argv, rest = [], line
     while rest := rest.lstrip(" "):
         found = re.match(r'"((?:[^"\\]|\\.)*)"(?= |$)', rest, re.DOTALL)
         assert found, f"{rest!r} does not begin with a quoted word"
         plain = re.sub(r"\\(.)", lambda m: ESCAPES.get(m[1], m[1]), found[1], flags=re.DOTALL)
         assert not re.search(r"(?<!%)%(?:%%)*(?!%)|(?<!\$)\$(?:\$\$)*(?!\$)", plain), "something would be filled in"
-        words.append(plain.replace("%%", "%").replace("$$", "$"))
+        argv.append(plain.replace("%%", "%").replace("$$", "$"))
         rest = rest[found.end() :]
-    return words
+    return argv
 
 
 @given(WORDS)
 @example(["%h", "$HOME", "${HOME}", "100%", "a\nExecStartPost=/bin/id", 'x" "y', "\\", ";", ""])
-def test_words_arrive_in_a_unit_of_systemd(words: list[str]) -> None:
-    line = " ".join(map(in_unit, words))
+def test_words_arrive_in_a_unit_of_systemd(argv: list[str]) -> None:
+    line = " ".join(map(in_unit, argv))
     assert "\n" not in line, "a second line would be another setting"
-    assert systemd_takes(line) == words
+    assert systemd_takes(line) == argv
 
 
 BAD = "a $HOME `touch owned` $(touch owned) \"'; touch owned; #"

@@ -170,7 +170,7 @@ def test_a_planned_file_can_be_rehearsed_with_what_the_twin_takes(tmp_path: Path
     file.write_text(re.sub(r"kind: sglang,.*gpu", "kind: twin, gpu", text, count=1))
     known = {option for group in typer.main.get_command(twin_app()).params for option in group.opts}
     for member in members_of(load_service(file))[:-1]:
-        written = {word for word in member.words if word.startswith("--")}
+        written = {word for word in member.argv if word.startswith("--")}
         assert written <= known, written - known
         assert "--attn-dp" in written
 

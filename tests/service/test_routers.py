@@ -19,7 +19,7 @@ from ridgeline.errors import SiteError, StudyError
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
 from ridgeline.service.rolling import RouterAdmin
-from ridgeline.service.routers import ROUTERS, PodSelectors, discovering_words
+from ridgeline.service.routers import ROUTERS, PodSelectors, discovery_argv
 from ridgeline.service.service import Service
 
 # the head of what each router prints with --help
@@ -49,8 +49,8 @@ def test_every_flag_is_one_that_the_router_has(tmp_path: Path, kind: str, units:
     key = "api_key_env: SERVICE_KEY\n" if units != SPLIT or ROUTERS[kind].checks_keys else ""
     found = service(tmp_path, kind, units, key)
     role = "prefill" if found.split else "both"
-    in_pods = discovering_words(found, PodSelectors({role: {"app": "x"}}, 30000, "chat"))
-    for word in (*members_of(found)[-1].words, *in_pods):
+    in_pods = discovery_argv(found, PodSelectors({role: {"app": "x"}}, 30000, "chat"))
+    for word in (*members_of(found)[-1].argv, *in_pods):
         if word.startswith("--"):
             assert re.search(rf"{re.escape(word)}\b(?!-)", usage), f"{kind} has no {word}"
 
@@ -69,9 +69,9 @@ def test_policies_are_those_that_the_router_knows(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ROUTERS)
 def test_metrics_and_users_reach_it_at_the_same_address_only(tmp_path: Path, kind: str) -> None:
-    words = members_of(service(tmp_path, kind, "[{replicas: 2, settings: {tp: 1}}]"))[-1].words
-    assert words[words.index("--prometheus-host") + 1] == words[words.index("--host") + 1] == "$address"
-    assert words[words.index("--prometheus-port") + 1] == "8001"
+    argv = members_of(service(tmp_path, kind, "[{replicas: 2, settings: {tp: 1}}]"))[-1].words
+    assert argv[argv.index("--prometheus-host") + 1] == argv[argv.index("--host") + 1] == "$address"
+    assert argv[argv.index("--prometheus-port") + 1] == "8001"
 
 
 def test_a_policy_among_prefill_servers_is_given_to_them_alone(tmp_path: Path) -> None:

@@ -106,6 +106,35 @@ def test_a_doubled_load_is_answered_within_30_s(seed: int) -> None:
     assert "requests on each of" in decision.why
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_load_that_doubles_from_half_of_its_target_is_seen_as_it_rises(seed: int) -> None:
+    """It would come to rest at its target: no mean is far above that, and waiting for one takes a minute."""
+    rng = random.Random(seed)
+    servers, target = rng.randint(4, 10), rng.choice([24.0, 64.0])
+    before = 0.6 * servers * target
+    load = noisy(lambda at_s: before * (2 if at_s > 300 else 1), seed)
+    cluster = Cluster(one(servers, 24, running=target), {"both": servers})
+    assert not cluster.run(load, 300.0)
+    found = cluster.run(load, 330.0)
+    assert len(found) == 1, "one decision"
+    assert found[0][1].change > 0
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_load_that_stays_is_no_rise(seed: int, share: float) -> None:
+    """At any load below the target."""
+    servers, target = 3, 24.0
+    cluster = Cluster(one(servers, 8, running=target), {"both": servers})
+    found = cluster.run(noisy(lambda at_s: share * servers * target, seed), 1800.0)
+    assert not [decision for _, decision in found if "rising" in decision.why]
+
+
+def test_a_small_load_may_double_without_a_server() -> None:
+    cluster = Cluster(one(4, 8, running=24.0), {"both": 4})
+    assert not cluster.run(noisy(lambda at_s: 14.0 * (2 if at_s > 300 else 1), 3), 600.0)
+
+
 @pytest.mark.parametrize("seed", [*range(6), 19])
 def test_noise_makes_nobody_add_and_remove_in_turn(seed: int) -> None:
     rng = random.Random(1000 + seed)

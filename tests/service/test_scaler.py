@@ -88,7 +88,7 @@ def test_a_server_leaves_the_router_and_finishes_before_it_ends(scaled: World, m
     up(scaled)
     kept = Driven(scaled, monkeypatch)
     kept.finished = False
-    kept.keeper._acts.scale(ScaleDecision("both", 2, 1, "as if"))
+    kept.keeper._actions.scale(ScaleDecision("both", 2, 1, "as if"))
     kept.run(10, 8.0)
     assert scaled.running() == TWO, "it still has requests"
     assert list(scaled.listed) == [kept.service.folder.url(kept.service.member("server-0"))]
@@ -103,7 +103,7 @@ def test_one_that_leaves_is_not_taken_for_slow(scaled: World, monkeypatch: pytes
     kept = Driven(scaled, monkeypatch)
     kept.run(60, 15.0)
     kept.finished = False
-    kept.keeper._acts.scale(ScaleDecision("both", 2, 1, "as if"))
+    kept.keeper._actions.scale(ScaleDecision("both", 2, 1, "as if"))
     kept.run(60, 15.0)
     assert not [line for line in kept.said if "slow" in line]
     assert not [e for e in read_events(scaled.root / "service" / "journal.jsonl") if e["event"] == "mend"]
@@ -113,9 +113,9 @@ def test_one_that_still_finishes_comes_back_first(scaled: World, monkeypatch: py
     up(scaled)
     kept = Driven(scaled, monkeypatch)
     kept.finished = False
-    kept.keeper._acts.scale(ScaleDecision("both", 2, 1, "as if"))
+    kept.keeper._actions.scale(ScaleDecision("both", 2, 1, "as if"))
     kept.run(10, 8.0)
-    kept.keeper._acts.scale(ScaleDecision("both", 1, 2, "as if"))
+    kept.keeper._actions.scale(ScaleDecision("both", 1, 2, "as if"))
     kept.run(4, 8.0)
     assert scaled.running() == TWO
     assert len(scaled.listed) == 2
@@ -125,7 +125,7 @@ def test_one_that_still_finishes_comes_back_first(scaled: World, monkeypatch: py
 def scaling(change: int) -> Callable[[Operator], None]:
     def act(service: Operator) -> None:
         keeper = Keeper(service)
-        keeper._acts.scale(ScaleDecision("both", 2, 2 + change, "as if"))
+        keeper._actions.scale(ScaleDecision("both", 2, 2 + change, "as if"))
         for _ in range(6):
             keeper.step()
 
@@ -196,7 +196,7 @@ def test_a_router_that_starts_again_knows_those_that_were_added(scaled: World, m
     after = Operator(kept.service.service, scaled.root / "service")
     assert after.router is not None
     assert list(after.router.after) == ["server-0", "server-1", "server-2"]
-    with after.acting():
+    with after.action():
         after.folder.record({"event": "growing", "member": "server-3", "role": "both", "to": 4, "why": "as if"})
         after.apply_journal()
     assert "server-3" not in after.router.after, "nor waits for one that is not ready: a queue may be long"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.service.file import load_service
+from ridgeline.service.folder import ServiceFolder
 from ridgeline.service.members import members_of
 from ridgeline.service.render import render
 from ridgeline.service.rolling import restart
@@ -75,11 +76,11 @@ def test_a_router_starts_on_two_nodes_that_the_servers_fill(file: Path, slurm: S
 
         url_file.write_text("http://10.9.9.9:1\n")
         again = operator(file)
-        with again.acting():
+        with again.action():
             restart(again, [again.member("router")], 120)
         assert url_file.read_text() == f"{url}\n", "whoever listens says so itself"
-        words = [sys.executable, "-m", "ridgeline", "deploy", "status", str(file), "--folder", str(url_file.parent)]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True).stdout
+        argv = [sys.executable, "-m", "ridgeline", "deploy", "status", str(file), "--folder", str(url_file.parent)]
+        said = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=True).stdout
         assert f"users: {url} (always in {url_file})" in said
     finally:
         operator(file).down()
@@ -179,3 +180,26 @@ def test_engines_on_several_nodes_meet_on_the_sites_interface(tmp_path: Path, ki
         assert f"{variable}=127.0.0.1" in said
         assert "GLOO_SOCKET_IFNAME=lo" in said
         assert f"NCCL_SOCKET_IFNAME={own.get('NCCL_SOCKET_IFNAME', 'lo')}" in said, "what is set stays"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "begins"),
+    [("apptainer", "exec $(command -v apptainer || echo singularity) exec --nv --bind "), ("pyxis", "exec srun ")],
+)
+def test_members_of_one_node_run_in_the_sites_container(tmp_path: Path, runtime: str, begins: str) -> None:
+    """With the folders of all members, where their addresses are."""
+    path = tmp_path / "service.yaml"
+    path.write_text(
+        "version: 1\nmodel: /models/m\nengine: {kind: sglang}\nunits: [{gpus: 4, replicas: 2, settings: {tp: 4}}]\n"
+        f"router: {{}}\nsite: {{name: c, batch: slurm, nodes: 2, container: /images/sglang.sif, launcher: srun, "
+        f"container_runtime: {runtime}}}\n"
+    )
+    service = load_service(path)
+    root = tmp_path / "my service"
+    for member in members_of(service):
+        command = ServiceFolder(root, service).job(member, 1).command
+        expected = begins if member.resources.gpus else begins.replace(" --nv", "")
+        assert command.startswith(expected)
+        assert "/images/sglang.sif" in command
+        assert str(root) in command.partition("/images/sglang.sif")[0] or runtime == "pyxis"
+        assert command.endswith(f"sh '{root}/members/{member.name}/start.sh'")

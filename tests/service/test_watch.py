@@ -1,39 +1,41 @@
-"""What looks at servers mean: never one look, never /health, always tokens."""
+"""What looks at servers mean: never one poll, never /health, always tokens."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.service.keep.look import look_at
-from ridgeline.service.keep.watch import AT_WORK_S, HUNG_AFTER_S, SILENT_S, Concern, ServerLook, Watch
+import pytest
+
+from ridgeline.service.keep.watch import AT_WORK_S, HUNG_AFTER_S, SILENT_S, Concern, ServerPoll, Watch, poll_from
+from ridgeline.service.servers import server_of
 
 
-def rows(*names_and_looks: tuple[str, list[ServerLook]]) -> list[list[Concern]]:
+def rows(*names_and_looks: tuple[str, list[ServerPoll]]) -> list[list[Concern]]:
     watch = Watch()
-    count = max(len(looks) for _, looks in names_and_looks)
-    return [watch.take({name: looks[n] for name, looks in names_and_looks}) for n in range(count)]
+    count = max(len(polls) for _, polls in names_and_looks)
+    return [watch.take({name: polls[n] for name, polls in names_and_looks}) for n in range(count)]
 
 
-def steady(tokens_s: float, running: float = 4, count: int = 20, kv_share: float = 0.3) -> list[ServerLook]:
-    return [ServerLook(2.0 * n, running, tokens_s * 2.0 * n, kv_share) for n in range(count)]
+def steady(tokens_s: float, running: float = 4, count: int = 20, kv_share: float = 0.3) -> list[ServerPoll]:
+    return [ServerPoll(2.0 * n, running, tokens_s * 2.0 * n, kv_share) for n in range(count)]
 
 
 def test_servers_that_make_tokens_are_left_alone() -> None:
     assert not any(rows(("a", steady(100)), ("b", steady(80))))
 
 
-def asked(at_s: float, made: float = 200, **more: Any) -> ServerLook:
+def asked(at_s: float, made: float = 200, **more: Any) -> ServerPoll:
     """A look while two canaries wait; its processes stand still unless it says otherwise."""
     told: dict[str, Any] = {"asked": True, "confirmed": True, "cpu_s": 5.0, **more}
-    return ServerLook(at_s, told.pop("running", 4), made, **told)
+    return ServerPoll(at_s, told.pop("running", 4), made, **told)
 
 
-def first_found(looks: list[ServerLook]) -> tuple[float, Concern] | None:
-    """How long after the first look, and what."""
-    for look, concerns in zip(looks, rows(("a", looks)), strict=True):
+def first_found(polls: list[ServerPoll]) -> tuple[float, Concern] | None:
+    """How long after the first poll, and what."""
+    for poll, concerns in zip(polls, rows(("a", polls)), strict=True):
         if concerns:
-            return look.at_s - looks[0].at_s, concerns[0]
+            return poll.at_s - polls[0].at_s, concerns[0]
     return None
 
 
@@ -53,7 +55,7 @@ def test_a_hang_is_found_though_the_gauges_say_that_nothing_is_on_it() -> None:
 
 
 def test_without_a_canary_that_waits_nothing_is_a_hang() -> None:
-    assert not any(rows(("a", [ServerLook(2.0 * n, 4, 200, cpu_s=5.0) for n in range(30)])))
+    assert not any(rows(("a", [ServerPoll(2.0 * n, 4, 200, cpu_s=5.0) for n in range(30)])))
     assert not any(rows(("a", [asked(2.0 * n, confirmed=False) for n in range(30)]))), "nor with one that does"
 
 
@@ -65,73 +67,90 @@ def test_whatever_the_engine_moves_is_a_sign_of_life() -> None:
     assert not any(rows(("a", answers)))
 
 
-def test_a_server_that_computes_is_not_a_hung_one() -> None:
-    """A prompt of minutes on a CPU: no counter moves, and the engine's process is at work."""
-    at_work = [asked(2.0 * n, running=0, cpu_s=1.5 * n, pace_s=0.0001) for n in range(50)]
-    assert not any(rows(("a", at_work)))
-    starved = [asked(2.0 * n, running=0, cpu_s=5.0, runnable=n % 5 > 0) for n in range(50)]
-    assert not any(rows(("a", starved))), "one that others leave no core is at work as well"
-    found = first_found([asked(2.0 * n, running=0, cpu_s=1.5 * n, pace_s=0.0001) for n in range(100)])
-    assert found is not None and found[0] == AT_WORK_S, "but not for ever"
-    assert not found[1].certain
+def busy(pace_s: float | None, step_tokens: int, share: float = 1.0, count: int = 200) -> list[ServerPoll]:
+    """An engine on CPUs that uses `share` of the core that it wants; no counter moves."""
+    used, waits = 2.0 * share, 2.0 * (1 - share)
+    return [
+        asked(2.0 * n, running=0, cpu_s=used * n, waited_s=waits * n, pace_s=pace_s, step_tokens=step_tokens)
+        for n in range(count)
+    ]
+
+
+def test_a_server_that_hangs_and_burns_cpu_is_found_as_soon_as_no_step_takes_so_long() -> None:
+    quick = first_found(busy(0.0004, 2048))
+    assert quick is not None and quick[0] == HUNG_AFTER_S, "0.8 s a step"
+    assert "the longest step of this server is taken for" in quick[1].evidence
+    assert not quick[1].certain, "it may be the only one: then for longer"
+    slow = first_found(busy(0.004, 2048))
+    assert slow is not None and slow[0] == 26, "8.2 s a step, three times"
+    unknown = first_found(busy(None, 2048))
+    assert unknown is not None and unknown[0] == AT_WORK_S, "nobody knows how long it may take"
+
+
+def test_a_server_whose_cores_are_taken_is_given_the_time_that_they_were_taken() -> None:
+    """A prompt on a CPU: no counter moves, and the engine's process is at work as far as others let it."""
+    starved = first_found(busy(0.004, 2048, share=0.25))
+    assert starved is not None and starved[0] == pytest.approx(4 * 26, abs=6)
+    still = [asked(2.0 * n, running=0, cpu_s=5.0, waited_s=2.0 * n, runnable=n % 5 > 0) for n in range(50)]
+    assert not any(rows(("a", still))), "one that gets no core at all is not one that stands still"
 
 
 def test_on_gpus_a_server_has_the_time_that_a_step_of_it_takes() -> None:
-    def looks(pace_s: float | None, count: int = 200, **more: Any) -> list[ServerLook]:
+    def polls(pace_s: float | None, count: int = 200, **more: Any) -> list[ServerPoll]:
         return [asked(2.0 * n, on_gpus=True, pace_s=pace_s, step_tokens=8192, **more) for n in range(count)]
 
-    quick, slow, unknown = (first_found(looks(pace_s)) for pace_s in (0.0001, 0.002, None))
+    quick, slow, unknown = (first_found(polls(pace_s)) for pace_s in (0.0001, 0.002, None))
     assert quick is not None and quick[0] == HUNG_AFTER_S, "0.8 s a step"
     assert slow is not None and slow[0] == 50, "16.4 s a step, three times"
     assert unknown is not None and unknown[0] == AT_WORK_S
     assert not quick[1].certain
-    assert rows(("a", looks(0.0001)))[-1][0].certain, "after three times as long it serves nobody"
+    assert rows(("a", polls(0.0001)))[-1][0].certain, "after three times as long it serves nobody"
 
 
 def test_a_quiet_from_which_it_came_back_makes_it_a_slower_server() -> None:
-    def look(n: int, made: float) -> ServerLook:
+    def look(n: int, made: float) -> ServerPoll:
         return asked(2.0 * n, made, on_gpus=True, pace_s=0.0001)
 
-    looks = [look(n, 100) for n in range(5)] + [look(n, 200) for n in range(5, 30)]
-    found = first_found(looks)
+    polls = [look(n, 100) for n in range(5)] + [look(n, 200) for n in range(5, 30)]
+    found = first_found(polls)
     assert found is not None and found[0] == 10 + 3 * 10, "it was quiet for 10 s once"
 
 
 def test_an_idle_server_is_not_a_hung_one() -> None:
-    assert not any(rows(("a", [ServerLook(2.0 * n, 0, 500) for n in range(30)])))
+    assert not any(rows(("a", [ServerPoll(2.0 * n, 0, 500) for n in range(30)])))
 
 
 def test_a_pause_that_ends_is_not_a_hang() -> None:
-    looks = [ServerLook(2.0 * n, 4, 100 * (n // 3)) for n in range(30)]
-    assert not any(rows(("a", looks)))
+    polls = [ServerPoll(2.0 * n, 4, 100 * (n // 3)) for n in range(30)]
+    assert not any(rows(("a", polls)))
 
 
 def test_metrics_that_stay_away_say_nothing_by_themselves() -> None:
-    away = [ServerLook(0.0, 2, 10), *(ServerLook(2.0 * n, asked=True, confirmed=True, cpu_s=1.0) for n in range(1, 8))]
+    away = [ServerPoll(0.0, 2, 10), *(ServerPoll(2.0 * n, asked=True, confirmed=True, cpu_s=1.0) for n in range(1, 8))]
     assert rows(("a", away))[-1][0].kind == "hung"
-    at_work = [replace(look, cpu_s=2.0 * n) for n, look in enumerate(away)]
+    at_work = [replace(poll, cpu_s=2.0 * n) for n, poll in enumerate(away)]
     assert not any(rows(("a", at_work))), "an engine in one process with its API answers nothing during a step"
 
 
 def test_a_server_elsewhere_that_says_nothing_at_all_is_given_less_time() -> None:
-    silent = [ServerLook(2.0 * n, asked=True, confirmed=True, on_gpus=True) for n in range(40)]
+    silent = [ServerPoll(2.0 * n, asked=True, confirmed=True, on_gpus=True) for n in range(40)]
     found = first_found(silent)
     assert found is not None and found[0] == SILENT_S
-    counts = [replace(look, running=0.0, tokens=5.0) for look in silent]
+    counts = [replace(poll, running=0.0, tokens=5.0) for poll in silent]
     assert first_found(counts) is None, "one that goes on saying what it counts may be at its first prompt"
 
 
 def test_a_router_whose_health_stays_away_is_hung() -> None:
-    away = [ServerLook(2.0 * n, role="router", asked=n > 2, confirmed=n > 2) for n in range(12)]
+    away = [ServerPoll(2.0 * n, role="router", asked=n > 2, confirmed=n > 2) for n in range(12)]
     found = rows(("router", away))
     assert not any(found[:7])
     assert found[-1][0].evidence.startswith("/health gave nothing for")
 
 
 def test_a_job_that_is_over_at_two_looks_is_dead() -> None:
-    over = ServerLook(0.0, ended="exit code 1")
+    over = ServerPoll(0.0, ended="exit code 1")
     assert rows(("a", [over, over])) == [[], [Concern("a", "dead", "exit code 1")]]
-    assert not any(rows(("a", [over, ServerLook(2.0, 1, 10), over, ServerLook(6.0, 1, 20)])))
+    assert not any(rows(("a", [over, ServerPoll(2.0, 1, 10), over, ServerPoll(6.0, 1, 20)])))
 
 
 def test_slow_is_what_is_slower_than_its_like() -> None:
@@ -161,7 +180,7 @@ def test_slow_is_judged_by_the_median_of_the_others() -> None:
 
 
 def test_what_is_slow_is_slow_at_any_time_of_the_clock() -> None:
-    late = [[replace(look, at_s=look.at_s + 1e6) for look in steady(tokens_s)] for tokens_s in (30, 100)]
+    late = [[replace(poll, at_s=poll.at_s + 1e6) for poll in steady(tokens_s)] for tokens_s in (30, 100)]
     (concern,) = rows(("a", late[0]), ("b", late[1]))[-1]
     assert concern == Concern("a", "slow", "7.5 tokens/s for each running request, others 25.0")
     assert concern.needs_restart
@@ -170,23 +189,23 @@ def test_what_is_slow_is_slow_at_any_time_of_the_clock() -> None:
 def test_a_server_with_hardly_a_request_has_no_speed() -> None:
     bored = steady(1, running=0.5)
     assert not any(rows(("a", bored), ("b", steady(100))))
-    assert not any(rows(("a", steady(10)), ("b", [ServerLook(2.0 * n, 0.5, 500.0 * n) for n in range(20)])))
+    assert not any(rows(("a", steady(10)), ("b", [ServerPoll(2.0 * n, 0.5, 500.0 * n) for n in range(20)])))
 
 
 def test_looks_of_more_than_a_minute_ago_no_longer_count() -> None:
     """A server that was fast for long and crawls now is slow now."""
-    tokens, looks = 0.0, []
+    tokens, polls = 0.0, []
     for n in range(80):
         tokens += 200.0 if n < 40 else 40.0
-        looks.append(ServerLook(2.0 * n, 4, tokens))
-    found = rows(("a", looks), ("b", [ServerLook(2.0 * n, 4, 200.0 * n) for n in range(80)]))
+        polls.append(ServerPoll(2.0 * n, 4, tokens))
+    found = rows(("a", polls), ("b", [ServerPoll(2.0 * n, 4, 200.0 * n) for n in range(80)]))
     first = next(n for n, concerns in enumerate(found) if concerns)
     assert 40 < first <= 72
 
 
 def test_servers_of_another_role_are_no_measure() -> None:
-    prefill = [ServerLook(2.0 * n, 4, 8.0 * n, role="prefill") for n in range(20)]
-    decode = [ServerLook(2.0 * n, 4, 200.0 * n, role="decode") for n in range(20)]
+    prefill = [ServerPoll(2.0 * n, 4, 8.0 * n, role="prefill") for n in range(20)]
+    decode = [ServerPoll(2.0 * n, 4, 200.0 * n, role="decode") for n in range(20)]
     assert not any(rows(("a", prefill), ("b", decode)))
 
 
@@ -199,8 +218,8 @@ def test_an_answer_whose_tokens_are_counted_at_its_end_is_no_hang() -> None:
             f'sglang:inter_token_latency_seconds_count{{model="m"}} {gaps}\n'
         )
 
-    def look(n: int, gaps: int) -> ServerLook:
-        return replace(look_at("sglang", "both", page(gaps), 2.0 * n), asked=True, confirmed=True, cpu_s=1.0)
+    def look(n: int, gaps: int) -> ServerPoll:
+        return replace(poll_from("sglang", "both", page(gaps), 2.0 * n), asked=True, confirmed=True, cpu_s=1.0)
 
     assert not any(rows(("a", [look(n, 50 * n) for n in range(20)])))
     assert rows(("a", [look(n, 50) for n in range(20)]))[-1][0].kind == "hung"
@@ -212,19 +231,30 @@ def test_a_page_of_metrics_says_what_runs_waits_and_fills_the_pool() -> None:
         "sglang:time_to_first_token_seconds_count 4\nsglang:inter_token_latency_seconds_count 96\n"
         "sglang:generation_tokens_total 90\nsglang:prompt_tokens_total 1000\n"
     )
-    seen = look_at("sglang", "decode", page, 7.0)
+    seen = poll_from("sglang", "decode", page, 7.0)
     assert (seen.at_s, seen.running, seen.waiting, seen.kv_share, seen.role) == (7.0, 3, 5, 0.25, "decode")
     assert seen.tokens == 100, "each answer's first token, and a gap for every other"
     assert seen.made == 1190, "prompts, too, are work"
     assert seen.on_it == 8
     vllm = "vllm:num_requests_running 2\nvllm:generation_tokens_total 40\nvllm:prompt_tokens_total 7\n"
-    other = look_at("vllm", "both", vllm, 0.0)
+    other = poll_from("vllm", "both", vllm, 0.0)
     assert (other.running, other.tokens, other.made, other.waiting) == (2, 40, 47, 0)
 
 
 def test_what_waits_is_on_it_too() -> None:
     waiting = [asked(2.0 * n, running=0, waiting=3) for n in range(8)]
     assert rows(("a", waiting))[-1][0].evidence.startswith("3 requests on it and no token for 14 s")
+
+
+def test_the_longest_step_is_the_engines_own() -> None:
+    vllm, sglang = server_of("vllm"), server_of("sglang")
+    assert vllm.step_tokens({}, on_gpus=False) == 2048
+    assert vllm.step_tokens({"tp": 2}, on_gpus=False) == 4096
+    assert vllm.step_tokens({}, on_gpus=True) == 8192
+    assert vllm.step_tokens({"max_num_batched_tokens": 512}, on_gpus=False) == 512
+    assert vllm.step_tokens({"max_num_batched_tokens": 512, "enable_chunked_prefill": False}, on_gpus=True) == 8192
+    assert sglang.step_tokens({"chunked_prefill_size": 4096}, on_gpus=True) == 4096
+    assert sglang.step_tokens({}, on_gpus=True) == 16384
 
 
 def test_a_full_pool_is_noted_after_several_looks() -> None:
@@ -237,14 +267,14 @@ def test_a_full_pool_is_noted_after_several_looks() -> None:
 
 def test_a_pool_that_is_full_for_a_moment_is_left_alone() -> None:
     shares = [0.5, 0.5, 0.97, 0.5, 0.97, 0.97, 0.5, 0.97]
-    looks = [ServerLook(2.0 * n, 4, 100.0 * n, share) for n, share in enumerate(shares)]
-    assert not any(rows(("a", looks)))
-    assert not any(rows(("a", [ServerLook(2.0 * n, 4, 100.0 * n) for n in range(9)]))), "nor one that is not stated"
+    polls = [ServerPoll(2.0 * n, 4, 100.0 * n, share) for n, share in enumerate(shares)]
+    assert not any(rows(("a", polls)))
+    assert not any(rows(("a", [ServerPoll(2.0 * n, 4, 100.0 * n) for n in range(9)]))), "nor one that is not stated"
 
 
 def test_what_was_seen_before_a_restart_is_forgotten() -> None:
     watch = Watch()
     for n in range(4):
-        watch.take({"a": ServerLook(2.0 * n, 4, 100)})
+        watch.take({"a": ServerPoll(2.0 * n, 4, 100)})
     watch.forget("a")
-    assert watch.take({"a": ServerLook(8.0, 4, 100)}) == []
+    assert watch.take({"a": ServerPoll(8.0, 4, 100)}) == []

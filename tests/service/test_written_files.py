@@ -20,9 +20,9 @@ from ridgeline.service.members import members_of, variable
 DEMO = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
 
 
-def ridgeline(*words: object, code: int = 0) -> str:
+def ridgeline(*argv: object, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", *map(str, words)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "ridgeline", *map(str, argv)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
@@ -30,8 +30,8 @@ def ridgeline(*words: object, code: int = 0) -> str:
 
 def test_a_plan_becomes_servers_with_the_settings_that_were_simulated(tmp_path: Path) -> None:
     file = tmp_path / "service.yaml"
-    words = ["--model", "deepseek-r1", "--gpu", "h200", "--nodes", "2", "--slo", "ttft_p95_ms=4000", "--top", "1"]
-    said = ridgeline("plan", *words, "--deploy", file)
+    argv = ["--model", "deepseek-r1", "--gpu", "h200", "--nodes", "2", "--slo", "ttft_p95_ms=4000", "--top", "1"]
+    said = ridgeline("plan", *argv, "--deploy", file)
     service = load_service(file)
     assert service.engine == "sglang"
     assert service.slo == {"ttft_p95_ms": 4000.0}
@@ -67,7 +67,7 @@ def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:
     (first, *_) = json.loads(said)["plans"]
     members = members_of(load_service(file))
     assert [row["command"] for row in first["commands"]] == [
-        Template(" ".join(member.words)).substitute(
+        Template(" ".join(member.argv)).substitute(
             {"address": "127.0.0.1", **{variable(other.name): "127.0.0.1" for other in members}}
         )
         for member in members
@@ -79,8 +79,8 @@ def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_dtypes_that_were_planned_are_those_that_are_served(tmp_path: Path, engine: str) -> None:
     file = tmp_path / "service.yaml"
-    words = [*SMALL, "--engine", engine, "--concurrency", "8", "--dtype", "fp8", "--kv-dtype", "fp8"]
-    said = ridgeline("plan", *words, "--deploy", file)
+    argv = [*SMALL, "--engine", engine, "--concurrency", "8", "--dtype", "fp8", "--kv-dtype", "fp8"]
+    said = ridgeline("plan", *argv, "--deploy", file)
     server = members_of(load_service(file))[0]
     for flags in ("--quantization fp8", "--kv-cache-dtype fp8_e4m3"):
         assert flags in server.line

@@ -194,6 +194,13 @@ class ServingEngine:
     memory_flag: str = "the memory fraction"
     running_flag: str = "the running requests"
 
+    loads_model: bool = True  # from a folder that its nodes must see, with tokens where a hub wants them
+
+    # one step of a server
+    step_knob: str = "chunked_prefill_size"  # that limits its prompt tokens
+    largest_step_tokens: int = 16384  # where nobody sets it
+    works_on_cpus: bool = True  # without GPUs: its processes' CPU time shows whether it works
+
     # what its servers answer
     info_path: str = ""  # where a server tells about itself
     generate_path: str = ""  # a path that makes a token, also on servers of split roles; "": only /v1/completions does
@@ -250,6 +257,11 @@ class ServingEngine:
     def meant(self, values: Mapping[str, Value], usual: Callable[[], MemoryPlan], gpu: Gpu) -> dict[str, Value]:
         """Values of a command line with those that the twin takes for the engine's own; `usual` is its memory plan."""
         return dict(values)
+
+    def step_tokens(self, values: Mapping[str, Value], on_gpus: bool) -> int:
+        """Prompt tokens that a server so set, under our names, takes into one step at most."""
+        set_to = values.get(self.step_knob)
+        return set_to if isinstance(set_to, int) and set_to > 0 else self.largest_step_tokens
 
     def talks_through_ports(self, values: Mapping[str, Value]) -> bool:
         """Whether a server so set, under our names, binds its derived ports."""

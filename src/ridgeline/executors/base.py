@@ -30,12 +30,13 @@ class Activity:
     """What the processes that a job's program started have done; of a program that started none, the program itself.
 
     A server's program answers HTTP, and what it started computes. `stopped`: any of them is suspended (SIGSTOP).
-    `runnable`: one of them runs, or waits for a core.
+    `runnable`: one of them runs, or waits for a core. `waited_s` is how long their threads have waited for one so far.
     """
 
     cpu_s: float
     stopped: bool = False
     runnable: bool = False
+    waited_s: float = 0.0
 
 
 class Executor(ABC):

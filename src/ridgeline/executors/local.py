@@ -571,7 +571,8 @@ class LocalExecutor(Executor):
         if not working:
             return None
         stopped, runnable = any(work.state in "Tt" for work in own), any(work.state == "R" for work in working)
-        return Activity(sum(work.cpu_s for work in working), stopped, runnable)
+        waited_s = sum(work.waited_s for work in working)
+        return Activity(sum(work.cpu_s for work in working), stopped, runnable, waited_s)
 
     def _stop(self, ticket: str) -> Ending:
         self._running[ticket].stop(Cause.CANCELLED, "cancelled")

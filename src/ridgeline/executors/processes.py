@@ -98,6 +98,7 @@ class ProcessUsage:
     start_ticks: int
     cpu_s: float
     state: str  # as /proc writes it
+    waited_s: float  # for a core, all threads together
 
 
 def work_of_run(mark: str, leader: Process) -> list[ProcessUsage]:
@@ -109,8 +110,18 @@ def work_of_run(mark: str, leader: Process) -> list[ProcessUsage]:
             name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
             fields = text[text.rindex(b")") + 2 :].split()
             cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-            found.append(ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode()))
+            found.append(ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode(), _waited_s(process.pid)))
     return found
+
+
+def _waited_s(pid: int) -> float:
+    """How long threads of a process that could run were left without a core; 0 where the kernel does not count it."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return 0.0
+    rows = [(_content(f"{thread}/schedstat") or b"").split() for thread in threads]
+    return sum(int(row[1]) for row in rows if len(row) == 3) / 1e9
 
 
 def leader_of(mark: str, script: Path) -> Process | None:

@@ -16,18 +16,17 @@ from statistics import median
 from ridgeline.errors import InputError, SiteError
 from ridgeline.files import read_text
 from ridgeline.service import probe
-from ridgeline.service.keep.look import look_at
-from ridgeline.service.keep.watch import ServerLook
+from ridgeline.service.keep.watch import ServerPoll, poll_from
 from ridgeline.service.members import Member
 from ridgeline.service.operate import Operator
 from ridgeline.service.rolling import RouterAdmin, drain, restart, start_again
 from ridgeline.service.scripts import START_FILE
 
 LOSS = 0.1  # of the others' speed, which a change may cost
-STEP_S = 5.0  # between two looks: long enough for a mean of many tokens
+STEP_S = 5.0  # between two polls: long enough for a mean of many tokens
 ERROR = 0.05  # how often a change that costs exactly LOSS would go on, or back, by chance
 
-Looks = Mapping[str, ServerLook]
+Polls = Mapping[str, ServerPoll]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class CanaryVerdict:
     high: float | None = None
 
 
-def judge(canary: str, others: Sequence[str], rows: Sequence[Looks]) -> CanaryVerdict:
-    """What rows of looks at all of them say, taken at the same moments."""
+def judge(canary: str, others: Sequence[str], rows: Sequence[Polls]) -> CanaryVerdict:
+    """What rows of polls of all of them say, taken at the same moments."""
     if (last := rows[-1][canary] if rows else None) is not None and last.ended:
         return CanaryVerdict(False, f"{canary} ended: {last.ended}")
     ratios = [
@@ -53,7 +52,7 @@ def judge(canary: str, others: Sequence[str], rows: Sequence[Looks]) -> CanaryVe
         and theirs > 0
     ]
     if (outside := _outside(len(ratios))) is None:
-        seen = f"{canary} and the others had requests at the same time in {len(ratios)} looks"
+        seen = f"{canary} and the others had requests at the same time in {len(ratios)} polls"
         return CanaryVerdict(False, f"too little load to compare them: {seen}; watch for longer, or under load")
     ordered = sorted(ratios)
     middle, low, high = median(ordered), ordered[outside], ordered[-1 - outside]
@@ -69,7 +68,7 @@ def canary_restart(
     members: Sequence[Member],
     limit_s: float,
     watch_s: float,
-    looks: Callable[[], Looks] | None = None,
+    polls: Callable[[], Polls] | None = None,
 ) -> None:
     """Restarts all `members`, role by role: one, which is watched, then the others. SiteError where one went back."""
     roles = dict.fromkeys(member.role for member in members)
@@ -81,7 +80,7 @@ def canary_restart(
         first, *others = [member for member in members if member.role == role]
         script = operator.folder.of(first) / START_FILE
         before = read_text(script)
-        verdict = _tried(operator, first, others, limit_s, watch_s, looks or (lambda: _look(operator)))
+        verdict = _tried(operator, first, others, limit_s, watch_s, polls or (lambda: _poll(operator)))
         operator.say(f"{first.name}: {verdict.reason}")
         if not verdict.goes_on:
             _go_back(operator, first, before, limit_s)
@@ -98,16 +97,16 @@ def _tried(
     others: Sequence[Member],
     limit_s: float,
     watch_s: float,
-    looks: Callable[[], Looks],
+    polls: Callable[[], Polls],
 ) -> CanaryVerdict:
     try:
         restart(operator, [canary], limit_s)
     except SiteError as error:
         return CanaryVerdict(False, str(error))
-    rows = [looks()]
+    rows = [polls()]
     for _ in range(math.ceil(watch_s / STEP_S)):
         time.sleep(min(STEP_S, watch_s))
-        rows.append(looks())
+        rows.append(polls())
         if rows[-1][canary.name].ended:
             break
     return judge(canary.name, [member.name for member in others], rows)
@@ -121,26 +120,26 @@ def _go_back(operator: Operator, member: Member, script: str, limit_s: float) ->
         drain(operator, member)
     start_again(operator, member, folder.started[member.name].generation, script)
     operator.until_ready([member], limit_s)
-    with operator.acting():
+    with operator.action():
         folder.record({"event": "back", "member": member.name})
         RouterAdmin(folder.url(operator.router), operator.key).add(folder.url(member), member.role)
     operator.say(f"{member.name}: serves again, as before")
 
 
-def _look(operator: Operator) -> Looks:
+def _poll(operator: Operator) -> Polls:
     now_s = time.monotonic()
     found = {}
     for member in operator.servers:
         if (ending := operator.ending(member)) is not None:
-            found[member.name] = ServerLook(now_s, ended=ending.reason or str(ending.cause), role=member.role)
+            found[member.name] = ServerPoll(now_s, ended=ending.reason or str(ending.cause), role=member.role)
         else:
             page = probe.metrics_page(operator.folder.url(member))
-            found[member.name] = look_at(operator.service.engine, member.role, page, now_s)
+            found[member.name] = poll_from(operator.service.engine, member.role, page, now_s)
     return found
 
 
-def _speed(names: Sequence[str], before: Looks, after: Looks) -> float | None:
-    """Tokens a second and request of these servers together between two looks; None where they had none on them."""
+def _speed(names: Sequence[str], before: Polls, after: Polls) -> float | None:
+    """Tokens a second and request of these servers together between two polls; None where they had none on them."""
     pairs = [(before[name], after[name]) for name in names]
     known = [(a, b) for a, b in pairs if a.made is not None and b.made is not None and not b.ended]
     load_s = sum((a.on_it + b.on_it) / 2 * (b.at_s - a.at_s) for a, b in known)

@@ -83,7 +83,7 @@ def _not_here(service: Service, file: Path) -> Iterator[Problem]:
     elsewhere = (
         f"name the site that has it; `ridgeline deploy check {file} --for slurm` (pbs, kubernetes) asks for none here"
     )
-    if service.engine != "twin" and service.model.startswith("/") and not Path(service.model).exists():
+    if server_of(service.engine).loads_model and service.model.startswith("/") and not Path(service.model).exists():
         yield Problem(("model",), f"{service.model} is not on this machine; correct the path, or {elsewhere}")
     site = service.site
     prepared = bool(site.modules or site.setup or site.container)  # what is on the PATH then is known to a job only
@@ -118,7 +118,8 @@ def _no_python(python: str, package: str, where: tuple[str, str]) -> Iterator[Pr
 
 def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
     asked = sum(service.slots(unit) * unit.gpus for unit in service.units)
-    if service.engine == "twin" or not asked or Path("/dev/kfd").exists():  # AMD's, which nvidia-smi does not know
+    amd = Path("/dev/kfd").exists()  # nvidia-smi does not know its GPUs
+    if not server_of(service.engine).loads_model or not asked or amd:
         return
     gpus = list_gpus()
     have = 0 if isinstance(gpus, str) else len(gpus)
@@ -135,7 +136,7 @@ def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
 
 
 def _unknown_name(service: Service) -> Iterator[str]:
-    if service.engine != "twin" and not service.model.startswith("/"):
+    if server_of(service.engine).loads_model and not service.model.startswith("/"):
         yield (
             f"{service.model} is no folder beside the file: the engine takes it for a name and looks for it in its "
             "cache or on the network"
@@ -147,7 +148,10 @@ def _unknown_name(service: Service) -> Iterator[str]:
 
 def _unseen(service: Service) -> Iterator[str]:
     """This machine may lack what the nodes have."""
-    paths = {"the model": service.model if service.engine != "twin" else "", "the engine's python": service.python}
+    paths = {
+        "the model": service.model if server_of(service.engine).loads_model else "",
+        "the engine's python": service.python,
+    }
     paths["the router's python"] = service.router.python if service.router is not None else ""
     for what, path in paths.items():
         if path.startswith("/") and not os.path.exists(path):  # noqa: PTH110  pathlib raises for names no file can have

@@ -435,12 +435,12 @@ _PLAIN = (
 )
 
 
-def _revealed(words: Sequence[str]) -> bool:
+def _revealed(argv: Sequence[str]) -> bool:
     """`--flag value` or `--flag=value` of a secret, or a word that is one by its shape."""
-    pairs = [(flag, value) for flag, equals, value in (word.partition("=") for word in words) if equals]
-    pairs += pairwise(words)
+    pairs = [(flag, value) for flag, equals, value in (word.partition("=") for word in argv) if equals]
+    pairs += pairwise(argv)
     named = any(reveals_secret(flag, value) for flag, value in pairs if flag.startswith("-"))
-    return named or any(map(looks_secret, words))
+    return named or any(map(looks_secret, argv))
 
 
 def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:

@@ -17,6 +17,9 @@ from ridgeline.study.journal import Journal, read_events
 from ridgeline.study.live.logs import last_lines
 from ridgeline.study.lock import StudyLock
 
+DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
+MENDS_WITHIN_S = 1800.0  # restarts of a member that count
+
 
 @dataclass
 class Started:
@@ -82,6 +85,7 @@ class ServiceFolder:
     scale_changes: dict[str, ScaleChange] = field(default_factory=dict)  # by role
     not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
     mended: dict[str, list[Mend]] = field(default_factory=dict)
+    retries: dict[str, float] = field(default_factory=dict)  # member -> when an action that failed is tried again
     lowered: LoweredLimit | None = None
     is_down: bool = False  # or on its way there
     journal: Journal | None = None
@@ -107,7 +111,7 @@ class ServiceFolder:
         """Held by a command of a person from its beginning to its end."""
         return self._lock("lock")
 
-    def act_lock(self) -> StudyLock:
+    def action_lock(self) -> StudyLock:
         """Held for one act, by whoever writes to the journal."""
         return self._lock("journal.lock")
 
@@ -141,6 +145,8 @@ class ServiceFolder:
         elif what == "mend":
             self.mended.setdefault(name, []).append(Mend(at_s, str(event.get("why", ""))))
             self.leaving[name] = float(event.get("until", at_s))
+        elif what == "mend-failed":
+            self.retries[name] = at_s + float(event.get("again_s", 0.0))
         elif what == "leaving":
             self.leaving[name] = float(event.get("until", at_s))
         elif what == "replacing":
@@ -201,10 +207,23 @@ class ServiceFolder:
         """One that grows or replaces: since it began to, not at an earlier time."""
         return name in self.started and self.started[name].generation > self.before_coming.get(name, 0)
 
+    def restarts(self, name: str, why: tuple[str, ...] = ()) -> list[float]:
+        """When `keep` started it again lately, for one of these reasons or any."""
+        mends = self.mended.get(name, ())
+        return [m.at_s for m in mends if time.time() - m.at_s < MENDS_WITHIN_S and (not why or m.why in why)]
+
+    def next_try_in_s(self, name: str) -> float:
+        """Until `keep` starts a member again that has ended; 0: at its next poll. What keeps dying waits longer."""
+        lately = self.restarts(name)
+        wait_s = DEAD_WAITS_S[min(len(lately), len(DEAD_WAITS_S) - 1)]
+        next_s = max(lately[-1] + wait_s if lately else 0.0, self.retries.get(name, 0.0))
+        return max(0.0, next_s - time.time())
+
     def _apply_to(self, name: str, event: Mapping[str, Any]) -> None:
         start = self.started[name]
         if event["event"] == "submitted":
             start.ticket = str(event["ticket"])
+            self.retries.pop(name, None)
         elif event["event"] == "ready":
             start.ready, start.ready_at_s = True, float(event.get("at", 0.0))
         elif event["event"] == "ended":
@@ -220,6 +239,7 @@ class ServiceFolder:
         for scaled in (self.growing, self.before_coming, self.added, self.removed, self.scale_changes, self.not_grown):
             scaled.clear()
         self.mended.clear()
+        self.retries.clear()
         self.lowered = None
         self.second.clear()
 

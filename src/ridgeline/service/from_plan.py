@@ -224,17 +224,17 @@ def commands_for(scheme: Scheme, model: str, nodes: Sequence[str] = ()) -> list[
 
 
 def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
-    more = member.follower_words if known["rank"] != "0" else ()
-    words = [Template(word).safe_substitute(known) for word in (*member.words, *more)]
+    more = member.follower_argv if known["rank"] != "0" else ()
+    argv = [Template(word).safe_substitute(known) for word in (*member.argv, *more)]
     env = dict(member.env)
-    if words[0] == "env":
-        del words[0]
-        while "=" in words[0]:
-            key, _, value = words.pop(0).partition("=")
+    if argv[0] == "env":
+        del argv[0]
+        while "=" in argv[0]:
+            key, _, value = argv.pop(0).partition("=")
             env[key] = value
     role, _, number = member.name.partition("-")
     what = f"{'engine' if role == 'server' else role} {number}".strip()
-    return Command(what, node, tuple(words), env)
+    return Command(what, node, tuple(argv), env)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,26 +16,26 @@ from ridgeline.files import text_of
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret, masked
 
 _WITH_KEY = (
-    "import os, runpy, sys; key, module, *words = sys.argv[1:]; "
-    'sys.argv = [module, *words, "--api-key", os.environ[key]]; '
+    "import os, runpy, sys; key, module, *argv = sys.argv[1:]; "
+    'sys.argv = [module, *argv, "--api-key", os.environ[key]]; '
     'runpy.run_module(module, run_name="__main__", alter_sys=True)'
 )
 
 
-def with_key(words: Sequence[str], variable: str) -> list[str]:
+def with_key(argv: Sequence[str], variable: str) -> list[str]:
     """`PYTHON -m MODULE ...` that finds `--api-key` and the variable's value behind its arguments; as it is without."""
     if not variable:
-        return list(words)
-    place = words.index("-m")
-    return [*words[:place], "-c", _WITH_KEY, variable, *words[place + 1 :]]
+        return list(argv)
+    place = argv.index("-m")
+    return [*argv[:place], "-c", _WITH_KEY, variable, *argv[place + 1 :]]
 
 
-def without_key(words: Sequence[str]) -> list[str]:
+def without_key(argv: Sequence[str]) -> list[str]:
     """As people know the command; how the key gets in is left out."""
-    if _WITH_KEY not in words:
-        return list(words)
-    place = words.index(_WITH_KEY)
-    return [*words[: place - 1], "-m", *words[place + 2 :]]
+    if _WITH_KEY not in argv:
+        return list(argv)
+    place = argv.index(_WITH_KEY)
+    return [*argv[: place - 1], "-m", *argv[place + 2 :]]
 
 
 def kept_in(name: str) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from ridgeline.records.launch import OnNode
 from ridgeline.records.run import Resources
 from ridgeline.service.quoting import shell_line
-from ridgeline.service.routers import Backend, metrics_port, router_words
-from ridgeline.service.servers import ServerPlace, derived_ports, port_step, server_of, server_words
+from ridgeline.service.routers import Backend, metrics_port, router_argv
+from ridgeline.service.servers import ServerPlace, derived_ports, port_step, server_argv, server_of
 from ridgeline.service.service import ROLES, Service, ServiceUnit
 
 ROUTER = "router"
@@ -24,12 +24,12 @@ class Member:
     name: str
     role: str  # both, prefill, decode or router
     port: int
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     resources: Resources
     env: tuple[tuple[str, str], ...] = ()
     after: tuple[str, ...] = ()  # members whose addresses it needs
     more_ports: tuple[int, ...] = ()  # that it listens on beside its own
-    follower_words: tuple[str, ...] = ()  # more words where it is not the first of the member's nodes
+    follower_argv: tuple[str, ...] = ()  # more words where it is not the first of the member's nodes
     node: int = 0  # its first one, of those that `members_of` deals out
 
     @property
@@ -42,7 +42,7 @@ class Member:
 
     @property
     def line(self) -> str:
-        return shell_line(self.words)
+        return shell_line(self.argv)
 
 
 def server_name(role: str, number: int) -> str:
@@ -83,7 +83,7 @@ def members_of(
             row = first_row + (_second_row(service) if name in second else 0)
             at = _place(service, unit, row, gpu)
             name += SECOND if name in second else ""
-            words = tuple(server_words(service, unit, at))
+            argv = tuple(server_argv(service, unit, at))
             resources = Resources(nodes=unit.nodes, cores=unit.cores, gpus=unit.gpus, memory_bytes=unit.memory_bytes)
             if not servers:
                 resources = _leaving_room(service, resources)
@@ -91,7 +91,7 @@ def members_of(
             more = (*bootstrap, *derived_ports(service, unit, at.port))
             env = (*_key_variable(service), *unit.env.items())
             follow = server_of(service.engine).follower_argv if unit.nodes > 1 else ()
-            servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow, node))
+            servers.append(Member(name, unit.role, at.port, argv, resources, env, (), more, follow, node))
             backends.append(Backend(unit.role, OnNode(f"http://${variable(name)}:{at.port}"), at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
 
@@ -140,10 +140,10 @@ def _second_row(service: Service) -> int:
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:
     if service.router is None:
         return []
-    words = tuple(router_words(service, backends))
+    argv = tuple(router_argv(service, backends))
     after, more = tuple(server.name for server in servers), (metrics_port(service.router),)
     resources = _router_resources(service)
-    return [Member(ROUTER, ROUTER, service.router.port, words, resources, after=after, more_ports=more)]
+    return [Member(ROUTER, ROUTER, service.router.port, argv, resources, after=after, more_ports=more)]
 
 
 # On a cluster the router is a small job of its own: it outlives restarts of any server, and may move. The first server

@@ -33,15 +33,15 @@ from ridgeline.service.service import Service
 from ridgeline.service.status import MemberState, asked_for_tokens, state_of
 from ridgeline.study.lock import LockHeld, StudyLock
 
-LOOK_S = 0.2
+POLL_S = 0.2
 DRAIN_S = 600.0
 END_S = 120.0
-ACT_WAIT_S = 30.0  # for another's act to end
+ACTION_WAIT_S = 30.0  # for an action of another process to end
 CANCEL_AGAIN_S = 60.0  # a batch system may have lost what it was told
 
 
 class Operator:
-    """Acts on one service. `say` is told, a line each, what happens."""
+    """Operates one service. `say` gets a line for each thing that happens."""
 
     def __init__(self, service: Service, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
         self.service, self.say = service, say
@@ -159,12 +159,12 @@ class Operator:
             yield
 
     @contextmanager
-    def acting(self) -> Iterator[None]:
+    def action(self) -> Iterator[None]:
         """One act, with the journal; another's is waited for. Within an act it is the same one."""
         if self.folder.journal is not None:
             yield
             return
-        lock = self.folder.act_lock()
+        lock = self.folder.action_lock()
         _acquire(lock)
         try:
             self.folder.begin()
@@ -182,7 +182,7 @@ class Operator:
         """The URL that serves, after a real request through it. Members that already run are left alone."""
         with self.commanding():
             began_s = time.monotonic()
-            with self.acting():
+            with self.action():
                 self.folder.record({"event": "going-up"})
             for stray in [m for m in self._everybody() if m not in self.present]:
                 self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline deploy down` ends it too")
@@ -193,15 +193,15 @@ class Operator:
             if self.router is not None:
                 self.ensure(self.router)
                 self.until_ready([self.router], limit_s)
-            self._first_request(limit_s)
-            with self.acting():
+            self.first_request(self.front, limit_s)
+            with self.action():
                 self.folder.record({"event": "up", "url": self.folder.url(self.front)})
             self.say(f"serves after {time.monotonic() - began_s:.0f} s")
         return self.folder.url(self.front)
 
     def ensure(self, member: Member, script: str | None = None) -> None:
         """Running, or started now; by this start script instead of the file's where one is given."""
-        with self.acting():
+        with self.action():
             start = self.folder.started.get(member.name)
             if start is not None and not start.ended:
                 ticket = self._handed_over(member)
@@ -262,9 +262,9 @@ class Operator:
 
     def activity(self, member: Member) -> Activity | None:
         """What the processes of its job have done, where they can be seen from here."""
-        look: Callable[[str], Activity | None] | None = getattr(self.executor, "activity", None)
+        seen: Callable[[str], Activity | None] | None = getattr(self.executor, "activity", None)
         start = self.folder.started.get(member.name)
-        return look(start.ticket) if look is not None and start is not None and start.ticket else None
+        return seen(start.ticket) if seen is not None and start is not None and start.ticket else None
 
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""
@@ -281,7 +281,7 @@ class Operator:
                 url = self.folder.url(member)
                 if url and probe.is_healthy(url) and self._alive(member):
                     waiting.remove(member)
-                    with self.acting():
+                    with self.action():
                         self.folder.record({"event": "ready", "member": member.name, "url": url})
                     self.say(f"{member.name}: ready at {url}")
                 elif (ending := self.ending(member)) is not None:
@@ -295,7 +295,7 @@ class Operator:
                     "`ridgeline deploy down`"
                 )
             if waiting:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
     def _say_what_is_waited_for(self, waiting: Sequence[Member], said: str) -> str:
         """A queue's reason, once; what it was last."""
@@ -329,9 +329,9 @@ class Operator:
         _, failure, line = found
         return f"{failure.claim} ({log.name}:{line}). {failure.advice.format(memory_flag=engine.memory_flag)}\n"
 
-    def _first_request(self, limit_s: float) -> None:
-        """A router may be healthy before it knows its workers."""
-        url, deadline = self.folder.url(self.front), time.monotonic() + limit_s
+    def first_request(self, front: Member, limit_s: float) -> None:
+        """Answered, through this member: a router may be healthy before it knows its workers."""
+        url, deadline = self.folder.url(front), time.monotonic() + limit_s
         while True:
             try:
                 model = self.service.served_name or probe.served_model(self.folder.url(self.servers[0]), self.key)
@@ -341,9 +341,9 @@ class Operator:
                     raise SiteError(
                         f"{url} does not answer a request: {error}; see `ridgeline deploy status`"
                     ) from None
-                if self.router is not None and (ending := self.ending(self.router)) is not None:
-                    raise SiteError(self._died(self.router, ending)) from None
-                time.sleep(LOOK_S)
+                if front.is_router and (ending := self.ending(front)) is not None:
+                    raise SiteError(self._died(front, ending)) from None
+                time.sleep(POLL_S)
             else:
                 return
 
@@ -359,6 +359,10 @@ class Operator:
         runs = start is not None and bool(start.ticket) and not start.ended
         ending = self.ending(member) if runs else None
         found = state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        over = start is not None and (found.state in ("ended", "down") or not start.ticket) and not self.folder.is_down
+        if over and (next_try_s := self.folder.next_try_in_s(member.name)):
+            detail = f"back-off, next try in {next_try_s:.0f} s: {found.detail}"
+            return replace(found, state="back-off", detail=detail)
         out = found.state == "ready" and (member.name in self.folder.drained or member.name in self.folder.leaving)
         return replace(found, state="drained") if out else found
 
@@ -367,11 +371,11 @@ class Operator:
     def down(self) -> None:
         """Everything of this service ends, the router first; nothing else is touched."""
         with self.commanding():
-            with self.acting():
+            with self.action():
                 self.folder.record({"event": "going-down"})  # so that `keep` does not mend what we end
             for member in reversed(self._everybody()):
                 self.stop(member)
-            with self.acting():
+            with self.action():
                 self.folder.record({"event": "down"})
 
     def _everybody(self) -> list[Member]:
@@ -388,7 +392,7 @@ class Operator:
             if time.monotonic() > deadline:
                 ticket = self.folder.started[member.name].ticket
                 raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
-            self.executor.wait(LOOK_S)
+            self.executor.wait(POLL_S)
 
     def is_ending(self, member: Member) -> bool:
         """Whether this process has told the site to end its job."""
@@ -397,7 +401,7 @@ class Operator:
 
     def cancel(self, member: Member) -> bool:
         """Asks the site to end its job, without waiting for it; whether it has ended."""
-        with self.acting():
+        with self.action():
             start = self.folder.started.get(member.name)
             if start is None or start.ended:
                 return True
@@ -417,8 +421,8 @@ class Operator:
 
 
 def _acquire(lock: StudyLock) -> None:
-    """Acts of others are short, so that they are waited for."""
-    deadline = time.monotonic() + ACT_WAIT_S
+    """Other processes hold it for one action, which is short: so wait for it."""
+    deadline = time.monotonic() + ACTION_WAIT_S
     while True:
         try:
             lock.acquire()

@@ -16,6 +16,7 @@ from ridgeline.service.keys import kept_secret
 from ridgeline.service.servers import server_of
 
 TIMEOUT_S = 5.0
+PAGE_TIMEOUT_S = 3.0  # `keep` asks every two seconds
 REQUEST_TIMEOUT_S = 120.0
 _TOKEN_IDS = (100, 1000)  # in every vocabulary
 
@@ -50,7 +51,7 @@ def metrics(url: str) -> dict[str, float]:
 def metrics_page(url: str) -> str:
     """The text of /metrics; empty where there is none."""
     try:
-        return ask(f"{url}/metrics").decode(errors="replace")
+        return ask(f"{url}/metrics", timeout_s=PAGE_TIMEOUT_S).decode(errors="replace")
     except OSError:
         return ""
 

@@ -23,19 +23,19 @@ _NO_VETO = "--disable-worker-overload-protection"
 # Unless told they look once a minute, three times, before they believe that a server is gone. Replicas hardly need it,
 # as a request is tried again elsewhere; one that was paired with a dead decode server waits for its prefill server
 # instead, which waits for the dead one. A server that is merely busy has ten seconds to answer.
-_LOOKS = {"--health-check-interval-secs": 2, "--health-check-timeout-secs": 5, "--health-failure-threshold": 2}
-_LOOK_OFTEN = ("sglang-router", "smg")
+_HEALTH_CHECKS = {"--health-check-interval-secs": 2, "--health-check-timeout-secs": 5, "--health-failure-threshold": 2}
+_CHECKS_HEALTH = ("sglang-router", "smg")
 
 # A server with this limit answers 503 when it is full.
 QUEUE_KNOB, RUNNING_KNOB = "max_queued_requests", "max_running_requests"
 
 # sglang-router's circuit breaker takes every answer that is no success for a broken server, and refuses everything for
 # a minute: the 503s of full servers, and before replicas also the 400s and 404s of clients (ten of them on each server;
-# smg and vllm-router count neither, nor does sglang-router where roles are split). Without it only the looks find a
+# smg and vllm-router count neither, nor does sglang-router where roles are split). Without it only health checks find a
 # dead server, which power_of_two takes for the one with the least to do: so they come more often, and requests are
 # tried again for a little longer than that.
 _NO_BREAKER = ["--disable-circuit-breaker", "--retry-initial-backoff-ms", "100"]
-_LOOKS_ALONE = {**_LOOKS, "--health-check-interval-secs": 1, "--health-failure-threshold": 1}
+_HEALTH_CHECKS_ALONE = {**_HEALTH_CHECKS, "--health-check-interval-secs": 1, "--health-failure-threshold": 1}
 
 
 def can_queue(kind: str) -> bool:
@@ -73,22 +73,22 @@ def router_promise(service: Service) -> str:
     return f"{waiting}{choice.kind} lets one request more {more}{cure}. It also {without.partition(' ')[2]}"
 
 
-def protection_words(service: Service) -> list[str]:
+def protection_argv(service: Service) -> list[str]:
     choice = service.router
     assert choice is not None
-    words: list[str] = []
+    argv: list[str] = []
     if choice.most_running is not None:
-        words += ["--max-concurrent-requests", str(choice.most_running)]
+        argv += ["--max-concurrent-requests", str(choice.most_running)]
         if leaks(choice.kind):
-            words += ["--rate-limit-tokens-per-second", "1"]
+            argv += ["--rate-limit-tokens-per-second", "1"]
     if choice.most_waiting is not None:
-        words += ["--queue-size", str(choice.most_waiting)]
+        argv += ["--queue-size", str(choice.most_waiting)]
     if choice.longest_wait_s is not None:
-        words += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
+        argv += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
     alone = choice.kind == "sglang-router" and (not service.split or servers_refuse(service))
-    if choice.kind in _LOOK_OFTEN:
-        words += [str(word) for pair in (_LOOKS_ALONE if alone else _LOOKS).items() for word in pair]
-    words += _NO_BREAKER if alone else []
+    if choice.kind in _CHECKS_HEALTH:
+        argv += [str(word) for pair in (_HEALTH_CHECKS_ALONE if alone else _HEALTH_CHECKS).items() for word in pair]
+    argv += _NO_BREAKER if alone else []
     if choice.kind == "smg":
-        words += [_NO_VETO, *(_OWN_COUNT if choice.policy == "power_of_two" else ())]
-    return words
+        argv += [_NO_VETO, *(_OWN_COUNT if choice.policy == "power_of_two" else ())]
+    return argv

@@ -26,8 +26,8 @@ def in_shell(word: str) -> str:
     return f'"{_alternating(texts, names)}"'
 
 
-def shell_line(words: Iterable[str]) -> str:
-    return " ".join(map(in_shell, words))
+def shell_line(argv: Iterable[str]) -> str:
+    return " ".join(map(in_shell, argv))
 
 
 def in_comment(text: str) -> str:

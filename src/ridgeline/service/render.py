@@ -32,7 +32,7 @@ def unit_text(service: Service, file: Path) -> str:
         f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
         f"EnvironmentFile={_text(str(secrets))}",
     ]
-    words = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute())]
+    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute())]
     return "\n".join(
         [
             f"# For you alone: ~/.config/systemd/user/{unit_name(service)}, `systemctl --user enable --now` it, and",
@@ -45,7 +45,7 @@ def unit_text(service: Service, file: Path) -> str:
             "",
             "[Service]",
             f"WorkingDirectory={_text(str(file.absolute().parent))}",
-            f"ExecStart={' '.join(map(_quoted, words))}",
+            f"ExecStart={' '.join(map(_quoted, argv))}",
             *(needs if variables else []),
             "Restart=always",
             "RestartSec=5",

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ridgeline.errors import InputError, SiteError
 from ridgeline.service import probe
 from ridgeline.service.members import Member
-from ridgeline.service.operate import DRAIN_S, LOOK_S, Operator
+from ridgeline.service.operate import DRAIN_S, POLL_S, Operator
 from ridgeline.service.servers import server_of
 
 ADMIN_S = 60.0
@@ -21,7 +21,7 @@ _STILL_THERE = 409
 
 
 class RouterAdmin:
-    """Acts on the router at `url` with the service's key, which its servers want too."""
+    """Actions on the router at `url` with the service's key, which its servers want too."""
 
     def __init__(self, url: str, key: str) -> None:
         self._url, self._key = url, key
@@ -70,7 +70,7 @@ class RouterAdmin:
             except urllib.error.HTTPError as error:
                 if error.code != _STILL_THERE or time.monotonic() > deadline:
                     raise
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
             else:
                 return
 
@@ -87,7 +87,7 @@ class RouterAdmin:
             if time.monotonic() > deadline:
                 state = "does not list" if listed else "still lists"
                 raise SiteError(f"the router at {self._url} {state} {url} after {ADMIN_S:g} s; look at its log")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 def _bootstrap_port(url: str, key: str) -> int | None:
@@ -103,7 +103,7 @@ def _bootstrap_port(url: str, key: str) -> int | None:
 def drain(operator: Operator, member: Member) -> None:
     """No new request goes to it, and what it had is finished; it keeps running until `restart` or `undrain`."""
     admin, url = _admin(operator, member), operator.folder.url(member)
-    with operator.acting():
+    with operator.action():
         operator.folder.record({"event": "drained", "member": member.name, "url": url})
         admin.take_away(url)
     if not _empty(operator, member, time.time() + DRAIN_S):
@@ -120,7 +120,7 @@ def undrain(operator: Operator, member: Member) -> None:
     start = operator.folder.started.get(member.name)
     if start is None or start.ended or not probe.is_healthy(url):
         raise SiteError(f"{member.name} does not run; start it with `ridgeline deploy restart FILE {member.name}`")
-    with operator.acting():
+    with operator.action():
         operator.folder.record({"event": "back", "member": member.name})
         admin.add(url, member.role)
     operator.say(f"{member.name}: serves again")
@@ -142,7 +142,7 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
             continue
         admin, url, until_s = _admin(operator, member), operator.folder.url(member), time.time() + DRAIN_S
         generation = operator.folder.started[member.name].generation if member.name in operator.folder.started else 0
-        with operator.acting():
+        with operator.action():
             operator.folder.record(
                 {"event": "leaving", "member": member.name, "why": "restart", "until": 0.0 if force else until_s}
             )
@@ -152,7 +152,7 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
             _empty(operator, member, until_s)
         start_again(operator, member, generation)
         operator.until_ready([member], limit_s)
-        with operator.acting():
+        with operator.action():
             operator.folder.record({"event": "back", "member": member.name})
             admin.add(operator.folder.url(member), member.role)
         operator.say(f"{member.name}: serves again")
@@ -161,14 +161,14 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
 def start_again(operator: Operator, member: Member, generation: int, script: str | None = None) -> None:
     """Ended and started, by `script` where it is given, unless somebody else did that since this generation."""
     while True:
-        with operator.acting():
+        with operator.action():
             start = operator.folder.started.get(member.name)
             if start is not None and start.generation != generation:
                 return
             if operator.cancel(member):
                 operator.ensure(member, script)
                 return
-        operator.executor.wait(LOOK_S)
+        operator.executor.wait(POLL_S)
 
 
 def _empty(operator: Operator, member: Member, until_s: float) -> bool:
@@ -184,13 +184,13 @@ def _empty(operator: Operator, member: Member, until_s: float) -> bool:
         if not said and time.time() - began_s > SAY_AFTER_S:
             said = True
             operator.say(f"{member.name}: waits for {left:.0f} requests; `--force` would end them")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return True
 
 
 def _restart_router(operator: Operator, router: Member, limit_s: float) -> None:
     """What streams through it is cut off after a few seconds; what was drained stays out."""
-    with operator.acting():
+    with operator.action():
         operator.folder.record({"event": "leaving", "member": router.name, "why": "restart", "until": 0.0})
         generation = operator.folder.started[router.name].generation
     start_again(operator, router, generation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ridgeline.records.launch import OnNode
 from ridgeline.service.keys import with_key
-from ridgeline.service.protection import protection_words
+from ridgeline.service.protection import protection_argv
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import RouterChoice, Service
 
@@ -54,21 +54,21 @@ class RouterDialect:
     usual: str = "cache_aware"  # the policy of one that is told none
 
 
-def router_words(service: Service, backends: Sequence[Backend]) -> list[str]:
+def router_argv(service: Service, backends: Sequence[Backend]) -> list[str]:
     """All words of the router's command line, its servers named one by one."""
-    words = [*_front(service), *_named(service, backends), *_choice(service).arguments]
-    return with_key(words, service.api_key_env)
+    argv = [*_front(service), *_named(service, backends), *_choice(service).arguments]
+    return with_key(argv, service.api_key_env)
 
 
-def discovering_words(service: Service, pods: PodSelectors) -> list[str]:
+def discovery_argv(service: Service, pods: PodSelectors) -> list[str]:
     """The same for a router that asks Kubernetes which servers there are."""
-    words = ["--service-discovery", "--service-discovery-namespace", pods.namespace]
-    words += ["--service-discovery-port", str(pods.port)]
+    argv = ["--service-discovery", "--service-discovery-namespace", pods.namespace]
+    argv += ["--service-discovery-port", str(pods.port)]
     if service.split:
-        words.append(ROUTERS[_choice(service).kind].split_switch)
+        argv.append(ROUTERS[_choice(service).kind].split_switch)
     for role, labels in pods.labels.items():
-        words += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
-    return with_key([*_front(service), *words, *_choice(service).arguments], service.api_key_env)
+        argv += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
+    return with_key([*_front(service), *argv, *_choice(service).arguments], service.api_key_env)
 
 
 def _choice(service: Service) -> RouterChoice:
@@ -80,13 +80,13 @@ def _front(service: Service) -> list[str]:
     """The program, where it listens, and what it may let through: these flags are the same for all of them."""
     choice = _choice(service)
     dialect = ROUTERS[choice.kind]
-    words = [choice.python, "-m", dialect.module, *dialect.command, "--host", _ADDRESS, "--port", str(choice.port)]
+    argv = [choice.python, "-m", dialect.module, *dialect.command, "--host", _ADDRESS, "--port", str(choice.port)]
     # it would open its metrics to the world at a port that two routers on a node would share
-    words += ["--prometheus-host", _ADDRESS, "--prometheus-port", str(metrics_port(choice))]
-    words += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
-    words += _policy(dialect, choice.policy)
-    words += protection_words(service)
-    return words
+    argv += ["--prometheus-host", _ADDRESS, "--prometheus-port", str(metrics_port(choice))]
+    argv += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
+    argv += _policy(dialect, choice.policy)
+    argv += protection_argv(service)
+    return argv
 
 
 def _policy(dialect: RouterDialect, policy: str) -> list[str]:
@@ -98,12 +98,12 @@ def _policy(dialect: RouterDialect, policy: str) -> list[str]:
 def _named(service: Service, backends: Sequence[Backend]) -> list[str]:
     if not service.split:
         return ["--worker-urls", *(backend.url for backend in backends)]
-    words = [ROUTERS[_choice(service).kind].split_switch]
+    argv = [ROUTERS[_choice(service).kind].split_switch]
     for backend in backends:
-        words += [f"--{backend.role}", backend.url]
+        argv += [f"--{backend.role}", backend.url]
         if backend.role == "prefill" and server_of(service.engine).bootstraps:
-            words.append(str(backend.bootstrap_port))
-    return words
+            argv.append(str(backend.bootstrap_port))
+    return argv
 
 
 def metrics_port(choice: RouterChoice) -> int:

@@ -7,9 +7,10 @@ Where users reach the service is in the file `url` of the service's folder, writ
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from ridgeline.records.launch import launch
+from ridgeline.records.launch import contained, launch
 from ridgeline.records.secrets import reference_lines
 from ridgeline.service.members import ROUTER, Member, variable
 from ridgeline.service.quoting import in_comment, in_shell, shell_line
@@ -60,20 +61,23 @@ def start_script(service: Service, member: Member) -> str:
     lines += _network(service, member)
     lines += [f"export {name}={in_shell(value)}" for name, value in member.env]
     lines += [] if member.is_router else _check_release(service)
-    if member.follower_words:
-        lines.append(f'[ "$rank" = 0 ] || exec {member.line} {shell_line(member.follower_words)}')
+    if member.follower_argv:
+        lines.append(f'[ "$rank" = 0 ] || exec {member.line} {shell_line(member.follower_argv)}')
     return "\n".join([*lines, f"exec {member.line}", ""])
 
 
 def member_command(service: Service, member: Member, folder: str) -> str:
     """What a job of this member runs: its start script, on all of its nodes."""
     script = f"sh {in_shell(f'{folder}/{START_FILE}')}"
+    site = service.site
+    if site.container:  # all members' folders are there, for their addresses
+        site = replace(site, container_mounts=(*site.container_mounts, in_shell(str(Path(folder).parents[1]))))
     if member.resources.nodes == 1:
-        return f"exec {script}"
+        return f"exec {contained(site, member.resources, script)}"
     # A server that has lost a rank waits for it for ever: then rather end all of it. From Slurm 22.05 on `srun` does
     # not ask for the CPUs that `sbatch` was given, and would bind an engine with all its threads to one of them.
     whole = "SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}} SLURM_CPU_BIND=none"
-    return f"export SLURM_KILL_BAD_EXIT=1 {whole}; {launch(service.site, member.resources, script)}"
+    return f"export SLURM_KILL_BAD_EXIT=1 {whole}; {launch(site, member.resources, script)}"
 
 
 def address_files(service: Service, member: str, folder: Path) -> list[Path]:
@@ -86,14 +90,14 @@ def _is_front(service: Service, member: str) -> bool:
 
 
 def _forget(service: Service, member: Member) -> str:
-    """An earlier start's address: nobody shall look for this one there."""
+    """An earlier start's address: nobody shall poll for this one there."""
     url = f' "$here/../../{URL_FILE}"' if _is_front(service, member.name) else ""
     return f'rm -f "$here/{ADDRESS_FILE}" "$here/{ADDRESS_FILE}".*{url}'
 
 
 def _secrets(service: Service, member: Member) -> tuple[str, ...]:
     """Tokens are for those that load a model; the key is for all."""
-    if member.is_router or service.engine == "twin":
+    if member.is_router or not server_of(service.engine).loads_model:
         return (service.api_key_env,) if service.api_key_env else ()
     return service.secret_variables
 
@@ -148,8 +152,8 @@ def _check_release(service: Service) -> list[str]:
 
 
 def _need_model(service: Service, member: Member) -> list[str]:
-    """A node that does not see the model says so itself; an engine would look for it on the network."""
-    if member.is_router or service.engine == "twin" or not service.model.startswith("/"):
+    """A node that does not see the model says so itself; an engine would poll for it on the network."""
+    if member.is_router or not server_of(service.engine).loads_model or not service.model.startswith("/"):
         return []
     model = in_shell(service.model)
     return [f'[ -e {model} ] || {{ printf "%s: %s is not there\\n" "$(hostname)" {model} >&2; exit 66; }}']

@@ -17,7 +17,7 @@ from ridgeline.service.service import Service, ServiceUnit
 
 _ADDRESS, _HEAD, _RANK = OnNode("$address"), OnNode("$head"), OnNode("$rank")
 # what changes the twin's timing; it has these options, and no other knob of an engine
-_TWIN_OPTIONS = {
+TWIN_OPTIONS = {
     "tp": "--tp",
     "pp": "--pp",
     "dp": "--dp",
@@ -54,6 +54,8 @@ class TwinEngine(Sglang):
     derived_ports = ()
     rendezvous_ports = ()
     port_spacing = rendezvous_spacing = 1
+    works_on_cpus = False
+    loads_model = False
 
 
 _TWIN = TwinEngine()
@@ -64,13 +66,13 @@ def server_of(engine: str) -> ServingEngine:
     return _TWIN if engine == "twin" else engine_named(engine)
 
 
-def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
+def server_argv(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
     """All words of the command line."""
     engine = server_of(service.engine)
     if service.engine == "twin":
-        words = _twin(service, unit, at)
+        argv = _twin(service, unit, at)
     else:
-        words = engine.server_argv(
+        argv = engine.server_argv(
             ServerLaunch(
                 service.python,
                 service.model,
@@ -86,8 +88,8 @@ def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[s
                 _span(engine, unit, at),
             )
         )
-    words = [*words, *unit.arguments]
-    return words if engine.key_variable else with_key(words, service.api_key_env)
+    argv = [*argv, *unit.arguments]
+    return argv if engine.key_variable else with_key(argv, service.api_key_env)
 
 
 def _span(engine: ServingEngine, unit: ServiceUnit, at: ServerPlace) -> Span:
@@ -115,13 +117,13 @@ def derived_ports(service: Service, unit: ServiceUnit, port: int) -> tuple[int, 
 
 
 def _twin(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
-    words = [service.python, "-m", "ridgeline", "serve-twin", "--model", service.model, "--role", unit.role]
-    words += ["--host", _ADDRESS, "--port", str(at.port)]
-    words += ["--served-model-name", service.served_name] if service.served_name else []
+    argv = [service.python, "-m", "ridgeline", "serve-twin", "--model", service.model, "--role", unit.role]
+    argv += ["--host", _ADDRESS, "--port", str(at.port)]
+    argv += ["--served-model-name", service.served_name] if service.served_name else []
     if unit.role == "prefill":
-        words += ["--bootstrap-port", str(at.bootstrap_port)]
-    words += ["--gpu", service.gpu]
+        argv += ["--bootstrap-port", str(at.bootstrap_port)]
+    argv += ["--gpu", service.gpu]
     for name, value in _TWIN.flags.canonical(unit.settings).items():
-        if (option := _TWIN_OPTIONS.get(name)) is not None:
-            words += [option, str(value)]
-    return words
+        if (option := TWIN_OPTIONS.get(name)) is not None:
+            argv += [option, str(value)]
+    return argv

@@ -1,4 +1,4 @@
-"""How a member of a service is, at one look."""
+"""How a member of a service is, at one poll."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TOKEN_S = 5.0  # for one token, of a server or through the router
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """`state` is down, starting, ready, drained (out of the router), silent (runs, does not answer) or ended.
+    """`state` is down, starting, ready, drained (out of the router), silent (runs, does not answer) or ended; back-off
+    is one that ended, and that `keep` starts again after a wait.
 
     A server that answers and makes no token on request is stalled; a router that turns a request away although
     servers make tokens refuses. `detail` says more where there is more.

@@ -26,7 +26,7 @@ def serve_twin(
     ] = BOOTSTRAP_PORT,
     api: Annotated[str, typer.Option(help="Whose metrics it exports: sglang or vllm.")] = "sglang",
     fault: Annotated[
-        list[str] | None, typer.Option(help="hang, slow[:FACTOR], oom, kv-timeout or crash; hang@30: after 30 s.")
+        list[str] | None, typer.Option(help="hang, spin, slow[:FACTOR], oom, kv-timeout or crash; hang@30: after 30 s.")
     ] = None,
     api_key: Annotated[str, typer.Option(envvar="RIDGELINE_API_KEY", help="Required from every request.")] = "",
     served_model_name: Annotated[str, typer.Option(help="The name in /v1/models; default: the model's.")] = "",

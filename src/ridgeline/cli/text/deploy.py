@@ -24,7 +24,7 @@ def service_summary(
     engine = "the twin" if service.engine == "twin" else release_text(service.engine, service.release)
     lines = [f"{service.name}: {service.model} on {engine}, site {service.site.name}"]
     for member in members:
-        lines += [f"  {member.name:<12} port {member.port}", f"    {shell_line(without_key(member.words))}"]
+        lines += [f"  {member.name:<12} port {member.port}", f"    {shell_line(without_key(member.argv))}"]
         if asked := (requests or {}).get(member.name):
             lines.append(f"    asks {service.site.batch} for {asked}")
     if service.router is not None and not ROUTERS[service.router.kind].checks_keys:

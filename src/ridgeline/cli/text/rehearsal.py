@@ -15,7 +15,6 @@ from ridgeline.service.rehearse.rehearsal import (
     LEVEL,
     OVERLOADED,
     PAIRED,
-    PAIRS,
     PolicyChoice,
     Rehearsal,
     Rehearsed,
@@ -81,9 +80,9 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def _pairs(done: Rehearsed) -> list[str]:
     """Each policy of the pairs with the interval of its mean."""
     choice = done.choice
-    if not choice.other:
+    if choice.goodput is None:
         return []
-    rows = [(f"{PAIRS} pairs of runs", "goodput/s", "ttft p95")]
+    rows = [(f"{choice.goodput.blocks} pairs of runs", "goodput/s", "ttft p95")]
     for policy in (choice.own, choice.other):
         runs = [one for one in done.runs if one.case == PAIRED and one.policy == policy]
         first = [one.ttft_p95_ms for one in runs if one.ttft_p95_ms is not None]

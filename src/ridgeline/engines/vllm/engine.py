@@ -6,6 +6,7 @@ Its flags are in flags.txt, its log in log.py, its failures in failures.py.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -104,6 +105,7 @@ class Vllm(ServingEngine):
     over_nodes_from = (0, 12)
     follower_argv = ("--headless",)  # without it every node would start a server of its own
     memory_flag, running_flag = "--gpu-memory-utilization", "--max-num-seqs"
+    step_knob, largest_step_tokens = "max_num_batched_tokens", 8192
     info_path = "/version"
     metrics = _METRICS
     # how its split roles queue and hand over is not modelled; over several nodes it wants Ray or a launcher of its own
@@ -123,6 +125,15 @@ class Vllm(ServingEngine):
             return ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
         # only `vllm serve` knows --headless, and processes instead of Ray between nodes
         return ["-m", "vllm.entrypoints.cli.main", "serve", model]
+
+    def step_tokens(self, values: Mapping[str, Value], on_gpus: bool) -> int:
+        """By default 8,192 on large GPUs and 2,048 for each rank on CPUs; whole prompts where chunks are off."""
+        if values.get("enable_chunked_prefill") is False:
+            return max(super().step_tokens(values, on_gpus), super().step_tokens({}, on_gpus))
+        if self.step_knob in values or on_gpus:
+            return super().step_tokens(values, on_gpus)
+        ranks = [value for name in ("tp", "pp") if isinstance(value := values.get(name), int)]
+        return 2048 * math.prod(ranks)
 
     def over_nodes(self, span: Span) -> list[str]:
         meeting = ["--master-addr", span.head, "--master-port", span.port]

@@ -19,8 +19,10 @@ LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 8.0  # while nothing else shows that the engine works
 CONFIRM_S = 4.0  # before a verdict a second one is sent, on a connection of its own
 AGAIN_S = 1.0
-RULER_TOKENS = 512  # of the prompt that tells how long prompts take
-LEAST_RULER_TOKENS = 16
+# Prompts that show how long prompts take: a longer one where the last took less than QUICK_S, as each further token of
+# a prompt takes longer. Measured again after AGAIN_PACE_S where a server seems slow: others may have had its cores.
+PACE_TOKENS, QUICK_S, AGAIN_PACE_S = (512, 2048, 8192), 0.5, 60.0
+LEAST_PACE_TOKENS = 16
 FRONT_EVERY_S, FRONT_LIMIT_S = 10.0, 20.0  # requests through the router, while nobody else sends any
 REFUSALS = 2  # in a row, before a router is said to refuse
 
@@ -38,12 +40,15 @@ class Canaries:
     send: Callable[..., bool] = probe.makes_token
     answers: int = 0  # so far
     refused: str = ""  # why the server takes none: then they say nothing
-    pace_s: float | None = None  # for each token of a prompt, where that was measured
-    _ruled: bool = False  # it was tried
     _sent_s: float = -1e9  # the last one
     _since_s: float | None = None  # the first one since an answer
     _second_s: float | None = None  # the next one after it
     _under_way: int = 0
+    _took_s: dict[int, float] = field(default_factory=dict)  # prompts of so many tokens, at best
+    _idle_took: set[int] = field(default_factory=set)  # those of them that waited for no other request
+    _context: int | None = None  # 0: no prompts are measured
+    _paced_s: float = -1e9  # the last such prompt
+    _pacing: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -57,12 +62,31 @@ class Canaries:
         second_s = self._second_s
         return second_s is not None and self.clock() - second_s >= CONFIRM_S - 0.5
 
-    def tend(self, quiet: bool, busy: bool, verdict_in_s: float) -> None:
+    @property
+    def measurable(self) -> bool:
+        """Whether it takes prompts that show its pace, as far as is known."""
+        return self._context != 0 and not self.refused
+
+    @property
+    def pace_s(self) -> float | None:
+        """Seconds for each token at the end of the longest prompt that the server takes; None: not measured yet."""
+        with self._lock:
+            rows = sorted((tokens, took_s / tokens) for tokens, took_s in self._took_s.items())
+        if not rows:
+            return None
+        (least, first_s), (most, last_s) = rows[0], rows[-1]
+        slope = max(0.0, (last_s - first_s) / (most - least)) if most > least else 0.0
+        return last_s + 2 * slope * (self._context or 0)
+
+    def tend(self, quiet: bool, busy: bool, verdict_in_s: float, slow: bool = False) -> None:
         """Sends one where it is due: at once when a busy server falls quiet, now and then to an idle one.
 
         A second one is sent before a verdict, and another one when all that were sent have come back without a token.
+        Prompts that show its pace are sent while it is idle, and one of them to a server that has been busy ever since;
+        again where it seems `slow`.
         """
         now_s = self.clock()
+        self._measure(busy, slow, now_s)
         with self._lock:
             since_s = now_s - self._sent_s
             first = not self.waiting and quiet and not self._under_way and (busy or since_s >= IDLE_EVERY_S)
@@ -74,35 +98,71 @@ class Canaries:
                 self._since_s = now_s
             elif self._second_s is None:
                 self._second_s = now_s
-            ruler = first and not busy and not self._ruled
-            self._ruled |= ruler
             self._sent_s, self._under_way = now_s, self._under_way + 1
-        threading.Thread(target=self._fly, args=(ruler,), daemon=True).start()
+        threading.Thread(target=self._fly, daemon=True).start()
 
-    def _fly(self, ruler: bool) -> None:
-        tokens, refused, good = self._ruler_tokens() if ruler else 0, "", False
-        began_s = self.clock()
+    def _fly(self) -> None:
+        refused, good = "", False
         try:
-            good = self.send(self.url, self.model, self.key, LIMIT_S, engine=self.engine, role=self.role, tokens=tokens)
+            good = self.send(self.url, self.model, self.key, LIMIT_S, engine=self.engine, role=self.role)
         except OSError as error:
             refused = str(error)
-        took_s = self.clock() - began_s
         with self._lock:
             self._under_way -= 1
-            if good or (refused and tokens):  # a prompt that it does not take is no reason to doubt it
-                self._since_s = self._second_s = None
+            if good:
+                self._answered()
             elif refused:
                 self.refused = refused
-            if good:
-                self.answers += 1
-                self.pace_s = took_s / tokens if tokens else self.pace_s
 
-    def _ruler_tokens(self) -> int:
-        """Far below the context of the model; 0 where the role takes no plain requests."""
-        if server_of(self.engine).generate_path and self.role in ("prefill", "decode"):
-            return 0
-        tokens = min(RULER_TOKENS, probe.context_tokens(self.url, self.key) // 4)
-        return tokens if tokens >= LEAST_RULER_TOKENS else 0
+    def _answered(self) -> None:
+        self.answers += 1
+        self._since_s = self._second_s = None
+
+    def _measure(self, busy: bool, slow: bool, now_s: float) -> None:
+        if self._pacing or self.waiting or self.refused or self._context == 0:
+            return
+        if busy and self._took_s:
+            return
+        if len(self._idle_took) == len(PACE_TOKENS) or not self._quick():
+            if not slow or now_s - self._paced_s < AGAIN_PACE_S:
+                return
+            self._idle_took.clear()
+        self._pacing, self._paced_s = True, now_s
+        threading.Thread(target=self._time_prompt, args=(busy,), daemon=True).start()
+
+    def _quick(self) -> bool:
+        """Whether a longer prompt than the last one may be sent."""
+        return not self._idle_took or self._took_s[max(self._idle_took)] < QUICK_S
+
+    def _time_prompt(self, busy: bool) -> None:
+        good, tokens = False, self._next_tokens()
+        began_s = self.clock()
+        try:
+            if tokens:
+                more = {"engine": self.engine, "role": self.role, "tokens": tokens}
+                good = self.send(self.url, self.model, self.key, LIMIT_S, **more)
+        except OSError:
+            self._context = 0  # a prompt that it does not take is no reason to doubt it
+        took_s = self.clock() - began_s
+        with self._lock:
+            if good:
+                self._answered()
+                self._took_s[tokens] = min(took_s, self._took_s.get(tokens, took_s))
+            if good and not busy:
+                self._idle_took.add(tokens)
+            elif not tokens:
+                self._idle_took.update(PACE_TOKENS)
+            self._pacing = False
+
+    def _next_tokens(self) -> int:
+        """The next longer prompt, far below the context of the model; 0 where there is none."""
+        if self._context is None:
+            plain = not (server_of(self.engine).generate_path and self.role in ("prefill", "decode"))
+            self._context = probe.context_tokens(self.url, self.key) if plain else 0
+        most = self._context // 4
+        first = min(PACE_TOKENS[0], most)
+        lengths = [first, *(tokens for tokens in PACE_TOKENS[1:] if tokens <= most)]
+        return next((n for n in lengths if n not in self._idle_took and n >= LEAST_PACE_TOKENS), 0)
 
 
 @dataclass

@@ -11,19 +11,20 @@ from ridgeline.service.keep.keeper import MEMBER_STATES, Keeper
 
 
 def metrics_text(keeper: Keeper) -> str:
-    """Of its last look; the journal is not read again for it."""
+    """Of its last poll; the journal is not read again for it."""
     own = f'service="{keeper.operator.service.name}"'
     lines = [
-        "# TYPE ridgeline_keep_looks_total counter",
-        f"ridgeline_keep_looks_total{{{own}}} {keeper.counts['looks']}",
+        "# TYPE ridgeline_keep_polls_total counter",
+        f"ridgeline_keep_polls_total{{{own}}} {keeper.counts['polls']}",
         "# TYPE ridgeline_keep_events_total counter",
     ]
-    kinds = sorted(kind for kind in list(keeper.counts) if kind != "looks")
+    kinds = sorted(kind for kind in list(keeper.counts) if kind != "polls")
     lines += [f'ridgeline_keep_events_total{{{own},kind="{kind}"}} {keeper.counts[kind]}' for kind in kinds]
     seen = keeper.seen
     for name, about, value in (
         ("ridgeline_member_starts_total", "counter", lambda row: row.starts),
         ("ridgeline_member_stalled", "gauge", lambda row: int(row.stalled)),
+        ("ridgeline_member_next_try_seconds", "gauge", lambda row: round(row.next_try_s)),
     ):
         lines.append(f"# TYPE {name} {about}")
         lines += [f'{name}{{{own},member="{row.member}"}} {value(row)}' for row in seen]

@@ -1,12 +1,13 @@
-"""Keeping a service well: looks at its members again and again, and mends what several looks agree on.
+"""Keeping a service running: polls its members again and again, and repairs what several polls agree on.
 
-Nothing here waits for a server: a restart is begun, and the server is put back by a later look that finds it ready. So
+Nothing here waits for a server: a restart is begun, and the server is put back by a later poll that finds it ready. So
 the others stay watched meanwhile, and a keeper that was killed at any point is simply followed by the next one: all it
-must know is in the journal, where every act is a line, with its reason, before it happens.
+must know is in the journal, where every action is a line, with its reason, before it happens.
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
 import math
 import os
@@ -14,20 +15,21 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ParamSpec
 
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
-from ridgeline.service.keep.acts import Acts
+from ridgeline.service.keep.actions import Actions
 from ridgeline.service.keep.canary import Canaries, FrontDoor
-from ridgeline.service.keep.look import look_at, step_tokens
 from ridgeline.service.keep.plan_check import PlanCheck, commands_after
 from ridgeline.service.keep.scaler import RoleScaleState, Scaler
-from ridgeline.service.keep.watch import Concern, ServerLook, Watch
+from ridgeline.service.keep.watch import Concern, ServerPoll, Watch, poll_from
 from ridgeline.service.members import Member
 from ridgeline.service.operate import Operator
+from ridgeline.service.servers import server_of
 from ridgeline.study.lock import LockHeld
 
 LARGEST_BYTES = 100_000_000
@@ -42,8 +44,12 @@ def rotate(path: Path, largest_bytes: int | None = None) -> bool:
     except FileNotFoundError:
         return False
     partial = path.with_name(f"{path.name}.partial")
-    with path.open("rb") as source, gzip.open(partial, "wb", compresslevel=1) as out:
-        shutil.copyfileobj(source, out)
+    try:
+        with path.open("rb") as source, gzip.open(partial, "wb", compresslevel=1) as out:
+            shutil.copyfileobj(source, out)
+    except OSError:
+        partial.unlink(missing_ok=True)  # the disk is full, perhaps: this shall not fill it further
+        raise
     for number in range(KEPT - 1, 0, -1):
         older = path.with_name(f"{path.name}.{number}.gz")
         if older.exists():
@@ -55,12 +61,22 @@ def rotate(path: Path, largest_bytes: int | None = None) -> bool:
 
 P = ParamSpec("P")
 
-LOOK_EVERY_S = 2.0
-AGAIN_AFTER_S = 60.0  # the same word about the same member is said once in so long
-RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an act that failed is tried again; twice as long each time
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether it came of a file system, or a quota, that takes no more bytes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+POLL_EVERY_S = 2.0
+AGAIN_AFTER_S = 60.0  # the same message about the same member is printed once in so long
+RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an action that failed is tried again; twice as long each time
 RENEW_SHARE = 0.1  # of a batch system's limit
 REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
-ROTATE_EVERY = 30  # looks
+ROTATE_EVERY = 30  # polls
 STARTS = 3.0  # times the longest start that was seen, for each member
 
 
@@ -69,17 +85,18 @@ def renewal_lead_s(limit_s: float, starting_s: float) -> float:
     return min(limit_s / 2, max(RENEW_SHARE * limit_s, STARTS * starting_s))
 
 
-MEMBER_STATES = ("ready", "drained", "leaving", "starting", "ended")
+MEMBER_STATES = ("ready", "drained", "leaving", "starting", "back-off", "ended")
 
 
 @dataclass(frozen=True, slots=True)
 class SeenMember:
-    """A member after a look, for whoever watches `keep`. `stalled`: it leaves a canary unanswered."""
+    """A member after a poll, for whoever watches `keep`. `stalled`: it leaves a canary unanswered."""
 
     member: str
     state: str  # of MEMBER_STATES
     starts: int
     stalled: bool
+    next_try_s: float = 0.0  # of one in back-off: until it is started again
 
 
 @dataclass
@@ -96,8 +113,8 @@ class Keeper:
     file: str = "FILE"
     clock: Callable[[], float] = time.monotonic
     alert: Callable[[str, str, str], None] = lambda kind, member, text: None
-    counts: Counter[str] = field(default_factory=Counter)  # looks, and acts by kind
-    looks: dict[str, ServerLook] = field(default_factory=dict)  # the last ones
+    counts: Counter[str] = field(default_factory=Counter)  # polls, and actions by kind
+    polls: dict[str, ServerPoll] = field(default_factory=dict)  # the last ones
     seen: tuple[SeenMember, ...] = ()
     scaled: tuple[RoleScaleState, ...] = ()  # how many of each role there are, and their limits
     wall: Callable[[], float] = time.time
@@ -106,14 +123,18 @@ class Keeper:
     def __post_init__(self) -> None:
         self._watch = Watch()
         self._plan = PlanCheck(self.operator.service.expected, self.operator.service.engine)
-        self._acts = Acts(self.operator, self.file, self.lower_limits, self._tell)
-        self._absent: dict[str, int] = {}  # looks in a row at which the router did not list it
+        self._actions = Actions(self.operator, self.file, self.lower_limits, self._tell)
+        self._absent: dict[str, int] = {}  # polls in a row at which the router did not list it
         self._canaries: dict[str, tuple[int, Canaries]] = {}  # by member: the start they are of, and they
         self._front: tuple[int, FrontDoor] | None = None
-        self._failed: dict[str, tuple[int, float]] = {}  # by member: acts that failed in a row, and when to try again
+        self._failed: dict[str, tuple[int, float]] = {}  # by member: failures in a row, and the next try
         self._scaler = Scaler(self.operator, self.clock, self.wall) if self.operator.service.scale is not None else None
-        units = self.operator.service.units
-        self._step_tokens = {unit.role: step_tokens(self.operator.service.engine, unit) for unit in units}
+        self._engine = server_of(self.operator.service.engine)
+        self._step_tokens = {
+            unit.role: self._engine.step_tokens(self._engine.flags.canonical(unit.settings), unit.gpus > 0)
+            for unit in self.operator.service.units
+        }
+        self._paces: dict[str, float] = {}  # by role: the best that a server of it has shown
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Until `stop` says so."""
@@ -122,22 +143,25 @@ class Keeper:
             try:
                 self.step()
             except (RidgelineError, OSError) as error:
-                # the batch system is away, or another `deploy` is at work: the next look may find it otherwise
+                # the batch system is away, or another `deploy` is at work: the next poll may find it otherwise
                 self._say("keep", "waits", str(error))
-            time.sleep(max(0.0, LOOK_EVERY_S - (self.clock() - began_s)))
+            time.sleep(max(0.0, POLL_EVERY_S - (self.clock() - began_s)))
 
     def step(self) -> list[Concern]:
-        """One look at every member, and what follows."""
+        """One poll of every member, and what follows."""
         folder = self.operator.folder
         self.operator.refresh()
-        self.counts["looks"] += 1
+        self.counts["polls"] += 1
         if folder.is_down:
             self._note()
             return []
         members = [member for member in self.operator.present if member.name in folder.started]
-        pages = {m.name: probe.metrics_page(folder.url(m)) for m in members if self._serves(m) and not m.is_router}
-        self.looks = {m.name: self._look(m, pages.get(m.name, "")) for m in members}
-        concerns = self._watch.take(self.looks)
+        serving = [m for m in members if self._serves(m) and not m.is_router]
+        with ThreadPoolExecutor(max(1, len(serving))) as at_once:  # one that hangs must not hold up the others
+            texts = list(at_once.map(lambda m: probe.metrics_page(folder.url(m)), serving))
+        pages = {member.name: text for member, text in zip(serving, texts, strict=True)}
+        self.polls = {m.name: self._poll(m, pages.get(m.name, "")) for m in members}
+        concerns = self._watch.take(self.polls)
         for member in members:
             self._ask_for_a_token(member)
         concerns += [found for m in members if (found := self._late(m)) is not None]
@@ -153,13 +177,21 @@ class Keeper:
         self._note()
         return concerns
 
-    # looking
+    # polling
+
+    @property
+    def knows_paces(self) -> bool:
+        """Whether it has measured how long prompts take, in every role where it can."""
+        return bool(self.polls) and all(
+            role in self._paces or not any(c.measurable for _, c in self._canaries.values() if c.role == role)
+            for role in self._step_tokens
+        )
 
     def _serves(self, member: Member) -> bool:
         start = self.operator.folder.started[member.name]
         return start.ready and not start.ended
 
-    def _look(self, member: Member, page: str) -> ServerLook:
+    def _poll(self, member: Member, page: str) -> ServerPoll:
         operator, now_s = self.operator, self.clock()
         start = operator.folder.started[member.name]
         ended = start.ended
@@ -169,26 +201,29 @@ class Keeper:
         moving = {*folder.leaving, *folder.retiring, *folder.replacing.values(), *folder.growing}
         if member.name in moving:
             self._watch.forget(member.name)  # what it makes from here on is not to be compared with what it made
-            return ServerLook(now_s, running=0.0, role=member.role)
+            return ServerPoll(now_s, running=0.0, role=member.role)
         if ended or not start.ready:
-            return ServerLook(now_s, running=0.0, tokens=0.0, ended=ended, role=member.role)
+            return ServerPoll(now_s, running=0.0, tokens=0.0, ended=ended, role=member.role)
         if member.is_router:
             alive = probe.is_healthy(operator.folder.url(member))
-            return ServerLook(now_s, role=member.role, asked=not alive, confirmed=not alive)
+            return ServerPoll(now_s, role=member.role, asked=not alive, confirmed=not alive)
         canaries = self._canaries_of(member)
+        if (pace_s := canaries.pace_s) is not None:
+            self._paces[member.role] = min(pace_s, self._paces.get(member.role, pace_s))
         found = replace(
-            look_at(operator.service.engine, member.role, page, now_s),
+            poll_from(operator.service.engine, member.role, page, now_s),
             asked=canaries.waiting,
             confirmed=canaries.confirmed,
             answers=canaries.answers,
-            pace_s=canaries.pace_s,
+            pace_s=self._paces.get(member.role) if pace_s is None else pace_s,
             step_tokens=self._step_tokens.get(member.role, 0),
-            on_gpus=member.resources.gpus > 0,
+            on_gpus=member.resources.gpus > 0 or not self._engine.works_on_cpus,
         )
         activity = operator.activity(member) if canaries.waiting else None
         if activity is None:
             return found
-        return replace(found, cpu_s=activity.cpu_s, stopped=activity.stopped, runnable=activity.runnable)
+        found = replace(found, cpu_s=activity.cpu_s, waited_s=activity.waited_s)
+        return replace(found, stopped=activity.stopped, runnable=activity.runnable)
 
     def _canaries_of(self, member: Member) -> Canaries:
         operator = self.operator
@@ -205,9 +240,9 @@ class Keeper:
     def _ask_for_a_token(self, member: Member) -> None:
         if (known := self._canaries.get(member.name)) is None or not self._serves(member):
             return
-        canaries, look = known[1], self.looks[member.name]
+        canaries, poll = known[1], self.polls[member.name]
         quiet, verdict_in_s = self._watch.is_quiet(member.name), self._watch.verdict_in_s(member.name)
-        canaries.tend(quiet, look.on_it > 0, verdict_in_s)
+        canaries.tend(quiet, poll.on_it > 0, verdict_in_s, slow=self._watch.is_patient(member.name))
         if canaries.refused:
             self._say(member.name, "takes no canaries", canaries.refused)
 
@@ -223,8 +258,8 @@ class Keeper:
             model = service.served_name or probe.served_model(first, operator.key) or service.model
             self._front = (start.generation, FrontDoor(operator.folder.url(router), model, operator.key, self.clock))
         door = self._front[1]
-        serving = [m for m in operator.servers if m.name in self.looks and self._serves(m)]
-        idle = [m for m in serving if self.looks[m.name].on_it == 0 and not self.looks[m.name].asked]
+        serving = [m for m in operator.servers if m.name in self.polls and self._serves(m)]
+        idle = [m for m in serving if self.polls[m.name].on_it == 0 and not self.polls[m.name].asked]
         door.tend(servers_idle=bool(serving) and len(idle) == len(serving))
         if not door.refuses:
             return []
@@ -244,13 +279,15 @@ class Keeper:
     def _note(self) -> None:
         folder, rows = self.operator.folder, list[SeenMember]()
         for name, start in sorted(folder.started.items()):
-            state = "ended" if start.ended else "ready" if start.ready else "starting"
+            over = bool(start.ended or (name in self.polls and self.polls[name].ended))
+            next_try_s = folder.next_try_in_s(name) if over or not start.ticket else 0.0
+            state = "back-off" if next_try_s else "ended" if over else "ready" if start.ready else "starting"
             if state == "ready" and name in {*folder.leaving, *folder.retiring}:
                 state = "leaving"
             elif state == "ready" and name in folder.drained:
                 state = "drained"
-            stalled = name in self.looks and self.looks[name].asked
-            rows.append(SeenMember(name, state, start.generation, stalled))
+            stalled = name in self.polls and self.polls[name].asked
+            rows.append(SeenMember(name, state, start.generation, stalled, next_try_s))
         self.seen = tuple(rows)
 
     # acting
@@ -262,24 +299,28 @@ class Keeper:
         elif concern.member in self.operator.folder.replacing:
             return  # another one is on its way to its place
         elif concern.needs_restart:
-            if self._acts.mend(concern):
+            if self._actions.mend(concern):
                 self._watch.forget(concern.member)
                 self._canaries.pop(concern.member, None)
+            elif next_try_s := self.operator.folder.next_try_in_s(concern.member) if concern.kind == "dead" else 0.0:
+                text = f"{concern.evidence}; back-off, next try in {next_try_s:.0f} s"
+                if self._say(concern.member, concern.kind, text):
+                    self._tell("back-off", concern.member, text)
             else:
                 self._say(concern.member, concern.kind, f"{concern.evidence}; nothing is done yet")
         else:
-            self._acts.near_cliff(concern)
+            self._actions.near_cliff(concern)
 
     def _go_on(self, members: list[Member]) -> None:
-        """What an earlier look, or an earlier keeper, began."""
+        """What an earlier poll, or an earlier keeper, began."""
         folder = self.operator.folder
-        listed = self._acts.listed()
+        listed = self._actions.listed()
         for member in members:
-            self._attempt(member.name, self._acts.go_on, member, listed)
+            self._attempt(member.name, self._actions.go_on, member, listed)
         begun = [m for m in self.operator.present if m.name not in folder.started]
         for member in begun:
             if member.name in folder.replacing.values() or member.name in folder.growing:
-                self._attempt(member.name, self._acts.go_on, member, listed)
+                self._attempt(member.name, self._actions.go_on, member, listed)
         moving = {*folder.leaving, *folder.retiring, *folder.drained, *folder.replacing.values(), *folder.growing}
         for member in members:
             if member.is_router or listed is None or member.name in moving or not self._serves(member):
@@ -287,10 +328,10 @@ class Keeper:
             absent = folder.url(member) not in listed
             self._absent[member.name] = self._absent.get(member.name, 0) + 1 if absent else 0
             if self._absent[member.name] > 1:
-                self._attempt(member.name, self._acts.put_back, member)
+                self._attempt(member.name, self._actions.put_back, member)
 
     def _attempt(self, name: str, act: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
-        """An act that fails is tried again, ever more rarely, and keeps nobody from the others."""
+        """An action that fails is tried again, ever more rarely, and keeps nobody from the others."""
         times, again_s = self._failed.get(name, (0, -math.inf))
         if self.clock() < again_s:
             return
@@ -299,18 +340,19 @@ class Keeper:
         except LockHeld:
             raise
         except (RidgelineError, OSError) as error:
-            wait_s = min(RETRY_S * 2**times, LONGEST_RETRY_S)
+            # a disk that is full has room again from one moment to the next
+            wait_s = RETRY_S if is_disk_full(error) else min(RETRY_S * 2**times, LONGEST_RETRY_S)
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
             self._tell("failed", name, str(error))
-            self._note_failure(name, str(error))
+            self._note_failure(name, str(error), wait_s)
         else:
             if name not in self.operator.folder.started or self._serves_now(name):
                 self._failed.pop(name, None)
 
-    def _note_failure(self, name: str, reason: str) -> None:
+    def _note_failure(self, name: str, reason: str, again_s: float) -> None:
         try:
-            self._acts.record({"event": "mend-failed", "member": name, "reason": reason})
+            self._actions.record({"event": "mend-failed", "member": name, "reason": reason, "again_s": again_s})
         except (RidgelineError, OSError) as error:
             self._say("keep", "cannot write its journal", str(error))
 
@@ -333,16 +375,16 @@ class Keeper:
                 continue
             why = f"its job ends in {left[member.name] / 60:.0f} min"
             if not member.is_router:
-                self._attempt(member.name, self._acts.replace, member, why)
-            elif left[member.name] < lead_s / 2 or not any(look.on_it for look in self.looks.values()):
-                self._attempt(member.name, self._acts.renew_router, member, why)
+                self._attempt(member.name, self._actions.replace, member, why)
+            elif left[member.name] < lead_s / 2 or not any(poll.on_it for poll in self.polls.values()):
+                self._attempt(member.name, self._actions.renew_router, member, why)
             return
 
     def _scale(self, pages: dict[str, str]) -> None:
         if self._scaler is None:
             return
-        serving = {m.name: m for m in self.operator.servers if m.name in self.looks and self._in_router(m)}
-        decisions = self._scaler.poll({name: self.looks[name] for name in serving}, pages)
+        serving = {m.name: m for m in self.operator.servers if m.name in self.polls and self._in_router(m)}
+        decisions = self._scaler.poll({name: self.polls[name] for name in serving}, pages)
         for decision in decisions:
             if decision.short:
                 if self._say("scale", f"{decision.role} needs more servers", decision.why):
@@ -351,7 +393,7 @@ class Keeper:
                 would = f"would go from {decision.replicas} to {decision.wanted} {decision.role} servers"
                 self._say("scale", would, decision.why)
             else:
-                self._attempt(f"scale {decision.role}", self._acts.scale, decision)
+                self._attempt(f"scale {decision.role}", self._actions.scale, decision)
         self.scaled = self._scaler.states()
 
     def _in_router(self, member: Member) -> bool:
@@ -361,12 +403,15 @@ class Keeper:
 
     def _rotate_logs(self, members: list[Member]) -> None:
         """Jobs on this machine append to their logs, so that these can be emptied under them."""
-        if self.dry_run or not self.operator.service.on_this_machine or self.counts["looks"] % ROTATE_EVERY:
+        if self.dry_run or not self.operator.service.on_this_machine or self.counts["polls"] % ROTATE_EVERY:
             return
         for member in members:
             log = self.operator.folder.log(member)
             for path in (log, log.with_name("stdout")):
-                rotate(path)
+                self._attempt(f"log of {member.name}", self._rotate, path)
+
+    def _rotate(self, path: Path) -> None:
+        rotate(path)
 
     def _hold_against_plan(self, members: list[Member], pages: dict[str, str]) -> None:
         answering = [pages[m.name] for m in members if m.name in pages and m.role != "prefill"]
@@ -380,7 +425,8 @@ class Keeper:
             self._say("plan", doubt.figure, "; ".join([f"no longer holds: {doubt.evidence}. Learn from it", *commands]))
             self._tell("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
             if not self.dry_run:
-                self._acts.record({"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands})
+                event = {"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands}
+                self._attempt("plan", self._actions.record, event)
 
     def _tell(self, kind: str, member: str, text: str) -> None:
         self.counts[kind] += 1

@@ -108,7 +108,7 @@ def _webhook(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
 
 
 def _command(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
-    """A shell line: the alert in words in $RIDGELINE_ALERT, and as JSON on its input."""
+    """A shell line: the alert as text in $RIDGELINE_ALERT, and as JSON on its input."""
     env = {**os.environ, "RIDGELINE_ALERT": _line(alert), "RIDGELINE_ALERT_KIND": str(alert["kind"])}
     done = subprocess.run(  # noqa: S602  a person wrote it
         choice.command, shell=True, input=json.dumps(alert), env=env, timeout=HOOK_S, check=False,

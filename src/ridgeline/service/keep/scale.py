@@ -1,7 +1,8 @@
 """How many servers a role should have: decided from the time, its limits, and what the servers showed.
 
 Nothing is done here, and nothing is asked: `decide` is a function of what it is given. Servers are added fast: when the
-mean of eight seconds is well above a target, or that of a minute a little (`UP`). They are removed slowly, one by one:
+mean of eight seconds is well above a target, or that of a minute a little (`UP`), or when requests rise so steeply that
+they will be well above it in half a minute (`RISE_S`). They are removed slowly, one by one:
 when one fewer would have stayed well below every target for all of `down_after_s`. Between the two lies a band in which
 nothing happens, and a removal that had to be taken back makes the next one wait longer, so that noise doesn't add and
 remove servers in turn. While a server starts nothing else is decided by load: what it will take over isn't known yet.
@@ -15,11 +16,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from ridgeline.service.service import DAY_MIN, RoleScale, ScaleRules
 
 UP = ((8.0, 0.15), (60.0, 0.05))  # seconds, and how far above its target, as a share, their mean must be
+# A rise: the last seconds beside those before them. It counts where it is far beyond the noise of the load, and the
+# load half of its target already; it is taken to go on for AHEAD_S.
+RISE_S, AHEAD_S = (8.0, 30.0), 30.0
+RISE_NOISE, RISE_FROM = 4.0, 0.5
 LEAST_POLLS = 3
 TAKEN_BACK_S, LONGEST_WAIT = 3600.0, 8.0  # an addition so soon after a removal doubles the wait, up to so many times
 DOWN_SHARE = 0.75  # of a target, below which one fewer would have to stay
@@ -182,9 +187,9 @@ def _more(
 ) -> ScaleDecision | None:
     if history.still_s(role, now_s) < SETTLE_S:
         return None
-    asked = max(
-        (need for window in UP for need in _needs(rule, window, now_s, role, count.serving, history)), default=None
-    )
+    needs = [need for window in UP for need in _needs(rule, window, now_s, role, count.serving, history)]
+    needs += _rising(rule, now_s, role, count.serving, history)
+    asked = max(needs, default=None)
     if asked is None or asked[0] <= count.serving:
         return None
     need, why = asked
@@ -214,6 +219,32 @@ def _needs(
     seen = [load.ttft_p95_ms for load in row if load.ttft_p95_ms is not None]
     if rule.ttft_p95_ms is not None and seen and fmean(seen) > rule.ttft_p95_ms * above:
         yield step, f"TTFT p95 is {fmean(seen):,.0f} ms, limit {rule.ttft_p95_ms:,.0f}"
+
+
+def _rising(rule: RoleScale, now_s: float, role: str, servers: int, history: LoadHistory) -> Iterator[tuple[int, str]]:
+    """How many servers requests will need that rise as they do."""
+    recent_s, before_s = RISE_S
+    row = history.since(role, max(now_s - recent_s - before_s, history.changed_s.get(role, -math.inf)))
+    recent = [load.requests for load in row if load.at_s > now_s - recent_s]
+    before = [load.requests for load in row if load.at_s <= now_s - recent_s]
+    whole = len(recent) >= LEAST_POLLS and len(before) >= LEAST_POLLS and now_s - row[0].at_s >= 0.9 * sum(RISE_S)
+    if rule.running is None or not whole:
+        return
+    now, was, target = fmean(recent), fmean(before), rule.running
+    noise = max(pstdev(before), math.sqrt(was))
+    if now - was < RISE_NOISE * noise or now < RISE_FROM * target * servers:
+        return
+    slope_s = (now - was) / (sum(RISE_S) / 2)
+    ahead = now + slope_s * AHEAD_S
+    if ahead > target * servers * (1 + UP[0][1]):
+        shown = (
+            f"{_as_requests(now / servers)} on each of {servers}" if servers > 1 else f"{_as_requests(now)} on 1 server"
+        )
+        yield (
+            math.ceil(ahead / target),
+            f"{shown}, rising by {slope_s:.2g} a second: {_as_requests(ahead / servers)} on each in {AHEAD_S:.0f} s, "
+            f"target {_as_requests(target)}",
+        )
 
 
 def _as_requests(value: float) -> str:

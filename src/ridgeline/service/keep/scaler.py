@@ -1,6 +1,6 @@
 """What `keep` knows about the number of servers of each role: load and limits in, decisions out.
 
-The decisions themselves are made in `scale.py`, which asks nobody; they are carried out by `acts.py`.
+The decisions themselves are made in `scale.py`, which asks nobody; they are carried out by `actions.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from ridgeline.service.folder import ScaleChange, ServiceFolder
 from ridgeline.service.keep.plan_check import RecentTtft
 from ridgeline.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide, limits_at
-from ridgeline.service.keep.watch import ServerLook
+from ridgeline.service.keep.watch import ServerPoll
 from ridgeline.service.operate import Operator
 from ridgeline.service.service import ScaleRules
 
@@ -97,10 +97,10 @@ class Scaler:
         units = operator.service.units
         self._ratios = {unit.role: float(unit.replicas) for unit in units}
 
-    def poll(self, looks: Mapping[str, ServerLook], pages: Mapping[str, str]) -> list[ScaleDecision]:
-        """After a look at all servers that are in the router, what to change."""
+    def poll(self, polls: Mapping[str, ServerPoll], pages: Mapping[str, str]) -> list[ScaleDecision]:
+        """After a poll of all servers that are in the router, what to change."""
         now_s = self._clock()
-        answering = [pages[name] for name, look in looks.items() if look.role != "prefill" and name in pages]
+        answering = [pages[name] for name, poll in polls.items() if poll.role != "prefill" and name in pages]
         wants_ttft = any(rule.ttft_p95_ms is not None for rule in self._scale.roles.values())
         ttft_ms = self._ttft.take(now_s, answering) if wants_ttft else None
         counts = {role: count_of(self._operator, role) for role in self._scale.roles}
@@ -108,7 +108,7 @@ class Scaler:
             before = self._counts.get(role, count)
             if before != count:
                 self._history.change(role, now_s, _decided(before, count))
-            if (load := _load(role, looks, count.serving, now_s, ttft_ms)) is not None:
+            if (load := _load(role, polls, count.serving, now_s, ttft_ms)) is not None:
                 self._history.take(role, load)
         self._counts = counts
         wall = local_time(self._scale, self._wall())
@@ -133,18 +133,18 @@ def _decided(before: RoleCount, now: RoleCount) -> int:
 
 
 def _load(
-    role: str, looks: Mapping[str, ServerLook], serving: int, at_s: float, ttft_ms: float | None
+    role: str, polls: Mapping[str, ServerPoll], serving: int, at_s: float, ttft_ms: float | None
 ) -> RoleLoad | None:
     """Servers that did not say are taken for like the others."""
-    seen = [look for look in looks.values() if look.role == role and look.running is not None]
+    seen = [poll for poll in polls.values() if poll.role == role and poll.running is not None]
     if not seen:
         return None
     share = serving / len(seen)
-    used = [look.kv_share for look in seen if look.kv_share is not None]
+    used = [poll.kv_share for poll in seen if poll.kv_share is not None]
     return RoleLoad(
         at_s,
-        share * sum(look.on_it for look in seen),
-        share * sum(look.waiting for look in seen),
+        share * sum(poll.on_it for poll in seen),
+        share * sum(poll.waiting for poll in seen),
         serving * sum(used) / len(used) if used else None,
         ttft_ms,
     )

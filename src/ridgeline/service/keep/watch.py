@@ -1,15 +1,16 @@
-"""What a row of looks at a server means: it is well, dead, hung, slower than its like, or near the end of its KV.
+"""What a row of polls of a server means: it is well, dead, hung, slower than its like, or near the end of its KV.
 
-Nothing is decided from one look. A server is judged by what its engine makes, never by what its /health says.
+Nothing is decided from one poll. A server is judged by what its engine makes, never by what its /health says.
 
 Hung is who leaves a canary (a request for one token) unanswered while nothing that its engine counts moves, for longer
 than the engine can be busy with anything. How long that is:
 
 - its processes can be seen from here, need no GPU, and stand still: `HUNG_AFTER_S`. They are at nothing.
 - else a step of prompt tokens is the longest that an engine does without moving a counter. It is given `PATIENCE` times
-  the larger of: that step at the pace that this server showed, and the longest quiet from which it came back.
-- processes that work on CPUs are given at least `AT_WORK_S`, and so is a server whose pace nobody has seen; `SILENT_S`
-  where it has GPUs or another node, and does not even say what it counts.
+  the larger of: that step at the pace that servers of its role showed, and the longest quiet from which it came back.
+  Of processes that work on CPUs only the time counts in which they had cores: others may have taken them away.
+- a server of a role whose pace nobody has measured is given `AT_WORK_S`; `SILENT_S` where it has GPUs or another node,
+  and gives no metrics either.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ridgeline.service import probe
+from ridgeline.service.servers import server_of
+
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
 AT_WORK_S = 120.0
 SILENT_S = 30.0
 PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
 CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
 STEP_TOKENS = 16384  # of prompts in one step of an engine, where it was not told a number
-WORK_SHARE = 0.1  # of a core; engines that wait for work look for it now and then
-LEAST_LOOKS = 3
+WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and then
+LEAST_POLLS = 3
 SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
 SLOW_AFTER_S = 15.0
 KV_NEAR = 0.9  # of the pool: beyond it requests are soon thrown out and computed again
@@ -35,8 +39,8 @@ WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLook:
-    """One look at a server. None: it did not say. `ended` is why its job is over, where it is.
+class ServerPoll:
+    """One poll of a server. None: it did not say. `ended` is why its job is over, where it is.
 
     `progress` grows with anything that the server makes; where it is not known, tokens are.
     """
@@ -54,9 +58,10 @@ class ServerLook:
     answers: int = 0  # to canaries, so far
     cpu_s: float | None = None  # of its processes, where they can be seen
     stopped: bool = False  # one of them was told to stop
+    waited_s: float = 0.0  # for a core, as long as they were ready to run
     runnable: bool = False  # one of them works, or would if others left it a core
     on_gpus: bool = False  # it may work while its processes wait
-    pace_s: float | None = None  # for each token of a prompt
+    pace_s: float | None = None  # for each token at the end of the longest prompt
     step_tokens: int = STEP_TOKENS
 
     @property
@@ -73,6 +78,23 @@ class ServerLook:
         """What only an engine that works can move, as far as it is known."""
         found = {"made": self.made, "kv": self.kv_share, "running": self.running, "answers": float(self.answers)}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def poll_from(engine: str, role: str, page: str, now_s: float) -> ServerPoll:
+    """An empty page gives a poll that says nothing."""
+    metrics, seen = server_of(engine).metrics, probe.figures(page)
+    live = [seen[name] for name in metrics.live if name in seen]
+    tokens = sum(live) if live else seen.get(metrics.output_tokens)
+    made = [seen[name] for name in (*metrics.live, *metrics.progress) if name in seen]
+    return ServerPoll(
+        now_s,
+        running=seen.get(metrics.running),
+        tokens=tokens,
+        kv_share=seen.get(metrics.kv_share),
+        waiting=seen.get(metrics.waiting, 0.0),
+        progress=sum(made) if made else None,
+        role=role,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,74 +118,89 @@ class Concern:
 class _Quiet:
     """Since when nothing of a server has moved while a canary waited."""
 
+    last: ServerPoll
     since_s: float
+    worked_s: float = 0.0  # of that time, as far as it had the cores that it wanted
     signs: dict[str, float] = field(default_factory=dict)
-    looks: int = 1
-    runnable: int = 0  # of these looks
+    polls: int = 1
+    runnable: int = 0  # of these polls
     spoke: bool = False  # it gave a page of metrics meanwhile
     cpu_s: float | None = None
-    longest_s: float = 0.0  # from which it came back
+    longest_s: float = 0.0  # worked without a sign, and came back
 
-    def take(self, look: ServerLook) -> None:
-        moved = any(self.signs.get(name, value) != value for name, value in look.signs.items())
-        self.signs |= look.signs
-        if moved and self.looks > 1:
-            self.longest_s = max(self.longest_s, look.at_s - self.since_s)
-        if moved or not look.asked:
-            self.since_s, self.looks, self.runnable, self.cpu_s = look.at_s, 1, 0, look.cpu_s
-            self.spoke = False
+    def take(self, poll: ServerPoll) -> None:
+        moved = any(self.signs.get(name, value) != value for name, value in poll.signs.items())
+        self.signs |= poll.signs
+        self.worked_s += (poll.at_s - self.last.at_s) * _share_of_cores(self.last, poll)
+        if moved and self.polls > 1:
+            self.longest_s = max(self.longest_s, self.worked_s)
+        if moved or not poll.asked:
+            self.since_s, self.polls, self.runnable, self.cpu_s = poll.at_s, 1, 0, poll.cpu_s
+            self.spoke, self.worked_s = False, 0.0
         else:
-            self.looks += 1
-            self.runnable += look.runnable
-            self.spoke |= look.made is not None
-            self.cpu_s = look.cpu_s if self.cpu_s is None else self.cpu_s
+            self.polls += 1
+            self.runnable += poll.runnable
+            self.spoke |= poll.made is not None
+            self.cpu_s = poll.cpu_s if self.cpu_s is None else self.cpu_s
+        self.last = poll
 
-    def stands_still(self, look: ServerLook) -> bool:
-        """Its processes are at nothing. One that waits for a GPU looks the same, unless it was stopped."""
-        if look.stopped:
+    def stands_still(self, poll: ServerPoll) -> bool:
+        """Its processes do nothing. One that waits for a GPU looks the same, unless it was stopped."""
+        if poll.stopped:
             return True
-        quiet_s = look.at_s - self.since_s
-        if look.on_gpus or look.cpu_s is None or self.cpu_s is None or 2 * self.runnable > self.looks:
+        quiet_s = poll.at_s - self.since_s
+        if poll.on_gpus or poll.cpu_s is None or self.cpu_s is None or 2 * self.runnable > self.polls:
             return False
-        return look.cpu_s - self.cpu_s < WORK_SHARE * quiet_s
+        return poll.cpu_s - self.cpu_s < WORK_SHARE * quiet_s
 
-    def allowed_s(self, look: ServerLook) -> float:
-        """How long it may be quiet before it is hung."""
-        if look.role == "router" or self.stands_still(look):
-            return HUNG_AFTER_S
-        step_s = max((look.pace_s or 0.0) * look.step_tokens, self.longest_s)
-        unknown_s = AT_WORK_S if self.spoke else SILENT_S
-        least_s = HUNG_AFTER_S if look.pace_s is not None else unknown_s
-        if look.cpu_s is not None and not look.on_gpus:
-            least_s = AT_WORK_S
+    def left_s(self, poll: ServerPoll) -> float:
+        """Until it is hung, if nothing moves."""
+        if poll.role == "router" or self.stands_still(poll):
+            return HUNG_AFTER_S - (poll.at_s - self.since_s)
+        return self.allowed_s(poll) - self.worked_s
+
+    def allowed_s(self, poll: ServerPoll) -> float:
+        """How long it may work, or seem to, without a sign of it."""
+        step_s = max((poll.pace_s or 0.0) * poll.step_tokens, self.longest_s)
+        on_cpus = poll.cpu_s is not None and not poll.on_gpus
+        unknown_s = AT_WORK_S if self.spoke or on_cpus else SILENT_S
+        least_s = HUNG_AFTER_S if poll.pace_s is not None else unknown_s
         return min(max(least_s, PATIENCE * step_s), MOST_PATIENCE_S)
 
 
+def _share_of_cores(before: ServerPoll, after: ServerPoll) -> float:
+    """Of the time in which its threads were ready to run, that in which they ran; 1 where it is not known."""
+    if after.on_gpus or before.cpu_s is None or after.cpu_s is None:
+        return 1.0
+    ran_s, waited_s = after.cpu_s - before.cpu_s, after.waited_s - before.waited_s
+    return ran_s / (ran_s + waited_s) if ran_s >= 0 and waited_s > 0 else 1.0
+
+
 class Watch:
-    """Takes looks at all servers of a service and says what they mean."""
+    """Takes polls of all servers of a service and says what they mean."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[ServerLook]] = {}
+        self._polls: dict[str, deque[ServerPoll]] = {}
         self._quiet: dict[str, _Quiet] = {}
 
-    def take(self, looks: Mapping[str, ServerLook]) -> list[Concern]:
-        """Concerns about servers as they are after these looks."""
-        for name, look in looks.items():
-            row = self._looks.setdefault(name, deque())
-            row.append(look)
+    def take(self, polls: Mapping[str, ServerPoll]) -> list[Concern]:
+        """Concerns about servers as they are after these polls."""
+        for name, poll in polls.items():
+            row = self._polls.setdefault(name, deque())
+            row.append(poll)
             while row[-1].at_s - row[0].at_s > WINDOW_S:
                 row.popleft()
-            self._quiet.setdefault(name, _Quiet(look.at_s)).take(look)
+            self._quiet.setdefault(name, _Quiet(poll, poll.at_s)).take(poll)
         found = []
-        for name in looks:
-            alike = [other for other, look in looks.items() if other != name and look.role == looks[name].role]
+        for name in polls:
+            alike = [other for other, poll in polls.items() if other != name and poll.role == polls[name].role]
             concern = self._of(name, alike)
             if concern is not None:
                 found.append(concern)
         return found
 
     def _of(self, name: str, others: Sequence[str]) -> Concern | None:
-        row = list(self._looks[name])
+        row = list(self._polls[name])
         if row[-1].ended:
             # a batch system that is restarted may forget a job for a moment
             again = len(row) > 1 and row[-2].ended
@@ -172,41 +209,46 @@ class Watch:
 
     def forget(self, name: str) -> None:
         """It was started anew: what was seen of it before says nothing."""
-        self._looks.pop(name, None)
+        self._polls.pop(name, None)
         self._quiet.pop(name, None)
 
     def is_quiet(self, name: str) -> bool:
-        """Nothing of it moved between the last two looks."""
-        row = list(self._looks.get(name, ()))
+        """Nothing of it moved between the last two polls."""
+        row = list(self._polls.get(name, ()))
         return len(row) > 1 and row[-1].signs == row[-2].signs
 
     def verdict_in_s(self, name: str) -> float:
         """Until it would be called hung, if it stays as it is."""
-        row, quiet = self._looks.get(name), self._quiet.get(name)
+        row, quiet = self._polls.get(name), self._quiet.get(name)
         if not row or quiet is None or not row[-1].asked:
             return math.inf
-        return quiet.allowed_s(row[-1]) - (row[-1].at_s - quiet.since_s)
+        return quiet.left_s(row[-1])
+
+    def is_patient(self, name: str) -> bool:
+        """Whether a hang of it would be found late, for its steps seem to take long."""
+        row, quiet = self._polls.get(name), self._quiet.get(name)
+        return row is not None and quiet is not None and quiet.allowed_s(row[-1]) > HUNG_AFTER_S
 
     def _hung(self, name: str) -> Concern | None:
-        look, quiet = self._looks[name][-1], self._quiet[name]
-        quiet_s, allowed_s = look.at_s - quiet.since_s, quiet.allowed_s(look)
-        if not (look.asked and look.confirmed) or quiet.looks < LEAST_LOOKS or quiet_s < allowed_s:
+        poll, quiet = self._polls[name][-1], self._quiet[name]
+        quiet_s, allowed_s = poll.at_s - quiet.since_s, quiet.allowed_s(poll)
+        if not (poll.asked and poll.confirmed) or quiet.polls < LEAST_POLLS or quiet.left_s(poll) > 0:
             return None
-        if look.role == "router":
+        if poll.role == "router":
             return Concern(name, "hung", f"/health gave nothing for {quiet_s:.0f} s", certain=True)
-        still = quiet.stands_still(look)
-        if look.stopped:
+        still = quiet.stands_still(poll)
+        if poll.stopped:
             why = "one of its processes is stopped"
         elif still:
             why = "its processes stand still"
         else:
             why = f"the longest step of this server is taken for {allowed_s / PATIENCE:.0f} s"
-        certain = still or quiet_s >= CERTAIN * allowed_s
-        evidence = f"{look.on_it:.0f} requests on it and no token for {quiet_s:.0f} s, not even for a canary; {why}"
+        certain = still or quiet.worked_s >= CERTAIN * allowed_s
+        evidence = f"{poll.on_it:.0f} requests on it and no token for {quiet_s:.0f} s, not even for a canary; {why}"
         return Concern(name, "hung", evidence, certain)
 
     def _slow(self, name: str, others: Sequence[str]) -> Concern | None:
-        if self._looks[name][-1].asked:
+        if self._polls[name][-1].asked:
             return None  # it makes nothing at all: busy or hung, which is told elsewhere
         own = self._pace(name)
         rates = [rate for other in others if (rate := self._pace(other)) is not None]
@@ -215,16 +257,16 @@ class Watch:
         return Concern(name, "slow", f"{own:.1f} tokens/s for each running request, others {median(rates):.1f}")
 
     def _pace(self, name: str) -> float | None:
-        """Tokens a second for each request that ran, over the last looks; None where that cannot be told yet."""
-        row = [look for look in self._looks.get(name, ()) if look.tokens is not None]
-        if len(row) < LEAST_LOOKS or row[-1].at_s - row[0].at_s < SLOW_AFTER_S:
+        """Tokens a second for each request that ran, over the last polls; None where that is not known yet."""
+        row = [poll for poll in self._polls.get(name, ()) if poll.tokens is not None]
+        if len(row) < LEAST_POLLS or row[-1].at_s - row[0].at_s < SLOW_AFTER_S:
             return None
-        running = sum(look.running or 0.0 for look in row) / len(row)
+        running = sum(poll.running or 0.0 for poll in row) / len(row)
         made = (row[-1].tokens or 0.0) - (row[0].tokens or 0.0)
         return made / (row[-1].at_s - row[0].at_s) / running if running >= 1 else None
 
     def _kv(self, name: str) -> Concern | None:
-        row = list(self._looks[name])[-LEAST_LOOKS:]
-        if len(row) < LEAST_LOOKS or any((look.kv_share or 0.0) < KV_NEAR for look in row):
+        row = list(self._polls[name])[-LEAST_POLLS:]
+        if len(row) < LEAST_POLLS or any((poll.kv_share or 0.0) < KV_NEAR for poll in row):
             return None
-        return Concern(name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {LEAST_LOOKS} looks in a row")
+        return Concern(name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {LEAST_POLLS} polls in a row")

@@ -111,7 +111,7 @@ def _disruption(service: Service, name: str, role: str) -> Spec:
 
 
 def _on_the_node(service: Service) -> bool:
-    return service.engine != "twin" and service.model.startswith("/") and not service.pods.model_claim
+    return server_of(service.engine).loads_model and service.model.startswith("/") and not service.pods.model_claim
 
 
 def _group(service: Service, unit: ServiceUnit, name: str) -> Spec:

@@ -11,12 +11,12 @@ from ridgeline.engines.knobs.releases import release_written
 from ridgeline.errors import InputError
 from ridgeline.service.kubernetes.progress import PROBE_FOLDER, progress_command
 from ridgeline.service.quoting import in_pod
-from ridgeline.service.routers import ROUTERS, PodSelectors, discovering_words
-from ridgeline.service.servers import ServerPlace, server_of, server_words
+from ridgeline.service.routers import ROUTERS, PodSelectors, discovery_argv
+from ridgeline.service.servers import ServerPlace, server_argv, server_of
 from ridgeline.service.service import RouterChoice, Service, ServiceUnit
 
 START_LIMIT_S = 3600  # weights are read and kernels compiled in that time
-LOOK_S = 10
+POLL_S = 10
 # a server that works answers /health_generate in far less, also when its queue is long: any new token counts
 PROGRESS_LIMIT_S = 30
 DRAIN_S = 300  # what is under way may finish when a pod is asked to end
@@ -51,12 +51,12 @@ def pod_port(service: Service) -> int:
 def server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> Spec:
     """The template of a server's first pod (`leads`), or of its others, which answer nobody."""
     at = ServerPlace(pod_port(service), service.first_bootstrap_port, 0, 0)
-    words = server_words(replace(service, python=PYTHON), unit, at)
-    words += () if leads else server_of(service.engine).follower_argv
+    argv = server_argv(replace(service, python=PYTHON), unit, at)
+    argv += () if leads else server_of(service.engine).follower_argv
     container: Spec = {
         "name": "server",
         "image": service.pods.image or _image(service),
-        "command": [in_pod(word, _VARIABLES) for word in words],
+        "command": [in_pod(word, _VARIABLES) for word in argv],
         "env": [*_server_variables(service, name), *_plain(unit.env)],
         "resources": _resources(service, unit),
         "securityContext": _own_security(service, ipc_lock=service.pods.ipc_lock),
@@ -95,18 +95,18 @@ def router_pod(service: Service, name: str) -> Spec:
         )
     roles = dict.fromkeys(unit.role for unit in service.units)
     found = PodSelectors({role: labels_of(name, role) for role in roles}, pod_port(service), pods.namespace)
-    words = discovering_words(replace(service, router=replace(choice, python=PYTHON)), found)
+    argv = discovery_argv(replace(service, router=replace(choice, python=PYTHON)), found)
     container: Spec = {
         "name": "router",
         "image": pods.router_image,
-        "command": [in_pod(word, _VARIABLES) for word in words],
+        "command": [in_pod(word, _VARIABLES) for word in argv],
         "env": [*_address_variable(), *_secret_variables(service, name, (service.api_key_env,))],
         "resources": _router_resources(choice),
         "securityContext": _own_security(service),
         "ports": [{"name": "http", "containerPort": choice.port}],
         # it is ready when it knows a server, and lives as long as it answers
-        "readinessProbe": _asked("/readiness", LOOK_S),
-        "livenessProbe": {**_asked("/liveness", LOOK_S), "initialDelaySeconds": 60},
+        "readinessProbe": _asked("/readiness", POLL_S),
+        "livenessProbe": {**_asked("/liveness", POLL_S), "initialDelaySeconds": 60},
     }
     volumes: list[Spec] = []
     _give_home(service, container, volumes)
@@ -122,20 +122,20 @@ def router_pod(service: Service, name: str) -> Spec:
 
 def keep_pod(service: Service, name: str, url: str) -> Spec:
     """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
-    words = [PYTHON, "-m", "ridgeline", "keep", f"{KEEP_FOLDER}/{KEEP_FILE}", "--front", url]
-    words += ["--metrics", str(KEEP_PORT), "--metrics-host", "$(POD_IP)"]
+    argv = [PYTHON, "-m", "ridgeline", "keep", f"{KEEP_FOLDER}/{KEEP_FILE}", "--front", url]
+    argv += ["--metrics", str(KEEP_PORT), "--metrics-host", "$(POD_IP)"]
     variables = (service.api_key_env, service.notify.webhook_env)
     container: Spec = {
         "name": "keep",
         "image": service.pods.keep_image,
-        "command": words,
+        "command": argv,
         "env": [*_address_variable(), *_secret_variables(service, name, variables)],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": _own_security(service),
         "ports": [{"name": "http", "containerPort": KEEP_PORT}],
         "volumeMounts": [{"name": "service", "mountPath": KEEP_FOLDER, "readOnly": True}],
-        "readinessProbe": _asked("/metrics", LOOK_S),
-        "livenessProbe": {**_asked("/metrics", LOOK_S), "initialDelaySeconds": 60},
+        "readinessProbe": _asked("/metrics", POLL_S),
+        "livenessProbe": {**_asked("/metrics", POLL_S), "initialDelaySeconds": 60},
     }
     volumes: list[Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
     _give_home(service, container, volumes)
@@ -191,7 +191,7 @@ def _plain(env: Mapping[str, str]) -> list[Spec]:
 
 def _resources(service: Service, unit: ServiceUnit) -> Spec:
     """Asked for, so that no neighbour takes them; limits only where going beyond would harm, or the unit says so."""
-    if service.engine == "twin":
+    if not server_of(service.engine).loads_model:
         return {"requests": {"cpu": "1", "memory": "1Gi"}}
     if not unit.gpus:
         raise InputError(f"Kubernetes must know the GPUs of a {unit.role} server; add `gpus:` to its unit, such as 8")
@@ -254,7 +254,7 @@ def _preferred(topology: str, selector: Spec) -> Spec:
 def _mount_model(service: Service, container: Spec, volumes: list[Spec]) -> None:
     """A folder comes from a claim or from the node; a name is left to the engine to find."""
     folder = PurePosixPath(service.model)
-    if service.engine == "twin" or not folder.is_absolute():
+    if not server_of(service.engine).loads_model or not folder.is_absolute():
         return
     container["volumeMounts"].append({"name": "model", "mountPath": str(folder), "readOnly": True})
     if service.pods.model_claim:
@@ -268,7 +268,7 @@ def _mount_model(service: Service, container: Spec, volumes: list[Spec]) -> None
 
 def _server_probes(service: Service) -> Spec:
     """Ready and alive by a token that it makes on request; /health says 200 for hours on a server that hangs."""
-    health = _asked("/health", LOOK_S)
+    health = _asked("/health", POLL_S)
     paced = {"periodSeconds": PROGRESS_LIMIT_S, "timeoutSeconds": PROGRESS_LIMIT_S}
     if not (path := server_of(service.engine).generate_path):
         ready: Spec = {"exec": {"command": progress_command(pod_port(service), "ready")}, **paced}
@@ -276,8 +276,8 @@ def _server_probes(service: Service) -> Spec:
     else:
         ready = alive = {**_asked(path, PROGRESS_LIMIT_S), **paced}
     return {
-        "startupProbe": {**health, "failureThreshold": START_LIMIT_S // LOOK_S},
-        # one look without a token takes it from the router, three restart it
+        "startupProbe": {**health, "failureThreshold": START_LIMIT_S // POLL_S},
+        # one poll without a token takes it from the router, three restart it
         "readinessProbe": {**ready, "failureThreshold": 1},
         "livenessProbe": {**alive, "failureThreshold": 3},
     }

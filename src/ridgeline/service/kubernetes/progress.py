@@ -9,14 +9,14 @@ PROBE_FILE = "progress.py"
 
 
 def progress_command(port: int, probe: str) -> list[str]:
-    """`probe` is ready or alive: each remembers its own last look."""
+    """`probe` is ready or alive: each remembers its own last poll."""
     return ["python3", f"{PROBE_FOLDER}/{PROBE_FILE}", str(port), probe]
 
 
 def progress_script(engine: str, key_variable: str = "") -> str:
     """Python that runs in the server's own container and imports nothing of ours; exit code 1: it hangs.
 
-    Good is who makes a token within 15 s, or else has moved one of its counters since the last look: the request may
+    Good is who makes a token within 15 s, or else has moved one of its counters since the last poll: the request may
     wait behind long prompts. A server that cannot say what it counts fails: it answers nobody.
     """
     metrics = server_of(engine).metrics
@@ -53,5 +53,5 @@ try:
     ask("/v1/completions", {{"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}}, 15)
 except (OSError, ValueError, LookupError) as error:
     if now == before:
-        sys.exit("no token (%s), and nothing has moved since the last look" % error)
+        sys.exit("no token (%s), and nothing has moved since the last poll" % error)
 '''

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.load.bench import BenchResult
+from ridgeline.ports import claim_row
 from ridgeline.service import probe
 from ridgeline.service.admission import AdmissionLimits
 from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.members import Member
+from ridgeline.service.members import ROUTER, Member
 from ridgeline.service.operate import Operator
 from ridgeline.service.rehearse.stage import as_twins, known_policies
 from ridgeline.service.rehearse.traffic import UNFINISHED, RehearsedLoad, send
@@ -39,30 +40,58 @@ _AT_ONCE = {"smg": _END_AT_ONCE, "sglang-router": _END_AT_ONCE}
 
 
 class StagedService:
-    """`twins` as `as_twins` made them. Servers that were lost in one run are started again for the next."""
+    """`twins` as `as_twins` made them: servers that run once for all runs, and are started again only when lost."""
 
     def __init__(self, twins: Service, root: Path) -> None:
         self._twins, self._root = twins, root
         self._before: RouterChoice | None = None
+        self._compared: dict[str, tuple[Operator, Member]] = {}  # by policy: routers that run side by side
 
-    def operator(self, router: RouterChoice) -> Operator:
+    def operator(self, router: RouterChoice, port: int = 0) -> Operator:
         assert self._twins.router is not None
-        own = self._twins.router  # its place, whatever the choice says
-        words = (*router.arguments, *_AT_ONCE.get(router.kind, ()))
-        return Operator(replace(self._twins, router=replace(router, port=own.port, arguments=words)), self._root)
+        argv = (*router.arguments, *_AT_ONCE.get(router.kind, ()))
+        placed = replace(router, port=port or self._twins.router.port, arguments=argv)
+        return Operator(replace(self._twins, router=placed), self._root)
+
+    def start(self, routers: Sequence[RouterChoice]) -> None:
+        """The servers, and beside each other a router for each of these, so that no run waits for one to start."""
+        first_port = claim_row(2 * len(routers))  # each has a port for its metrics beside its own
+        for number, router in enumerate(routers):
+            operator = self.operator(router, first_port + 2 * number)
+            assert operator.router is not None
+            for server in operator.servers if not number else ():
+                operator.ensure(server)
+            member = replace(operator.router, name=f"{ROUTER}-{router.policy}")
+            self._compared[router.policy] = operator, member
+            operator.ensure(member)
+
+    def compared(self, policy: str) -> tuple[Operator, str]:
+        """With the URL of its router, every prefix forgotten by the servers. SiteError where it does not start."""
+        operator, member = self._compared[policy]
+        operator.until_ready([*operator.servers, member], READY_S)
+        operator.first_request(member, READY_S)
+        return self._fresh(operator), operator.folder.url(member)
+
+    def end_compared(self) -> None:
+        for operator, member in self._compared.values():
+            operator.stop(member)
+        self._compared.clear()
 
     def behind(self, router: RouterChoice) -> tuple[Operator, str]:
-        """Up behind such a router, with its URL, every prefix forgotten. SiteError where the router does not start."""
+        """The whole service up behind such a router alone, with its URL, every prefix forgotten."""
         operator = self.operator(router)
         if router != self._before and operator.router is not None:
             self._before = None
             operator.stop(operator.router)
         url = operator.up(READY_S)
         self._before = router
+        return self._fresh(operator), url
+
+    def _fresh(self, operator: Operator) -> Operator:
         for server in operator.servers:
             with contextlib.suppress(OSError):
                 probe.ask(f"{operator.folder.url(server)}/flush_cache", {}, key=operator.key)
-        return operator, url
+        return operator
 
     def servers_were_lost(self) -> None:
         """The router may have been told to do without them: the next run gets a new one, which knows all of them."""
@@ -118,25 +147,32 @@ def struck(operator: Operator, how: str, after_s: float) -> Iterator[list[float]
 
 @contextlib.contextmanager
 def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
-    """With `ridgeline keep` at work on the service meanwhile, where that is wanted."""
-    over = threading.Event()
-    keeper = threading.Thread(target=lambda: Keeper(make()).run(over.is_set))
-    if wanted:
-        keeper.start()
+    """With `ridgeline keep` running on the service meanwhile, where that is wanted."""
+    if not wanted:
+        yield
+        return
+    over, keeper = threading.Event(), Keeper(make())
+    runs = threading.Thread(target=keeper.run, args=(over.is_set,))
+    runs.start()
     try:
+        deadline = time.monotonic() + KEEPER_S
+        while not keeper.knows_paces and time.monotonic() < deadline:
+            time.sleep(0.1)  # as one that has watched the service for a while
         yield
     finally:
         over.set()
-        if wanted:
-            keeper.join()
+        runs.join()
 
 
-STRIKE_AT, STRIKE_S = 1 / 3, 4.0  # of the time of a run, and at the latest
-LOSS_DRAIN_S = 12.0  # what a lost server had is given to others by then, or to nobody
-HUNG_S = 30.0  # a run must outlast the looks that find a hung server
+KEEPER_S = 15.0  # for a keeper to measure the servers
+STRIKE_AT, STRIKE_S = 1 / 3, 2.0  # of the time of a run, and at the latest
+# What a lost server had is given to others by then, or to nobody; split roles wait for each other first.
+LOSS_DRAIN_S, SPLIT_LOSS_DRAIN_S = 5.0, 12.0
+HUNG_S = 26.0  # a run must outlast the polls that find a hung server
 OVERLOAD, OVERLOAD_S = 1.5, 12.0  # places must be taken before any request is too many
-# Pairs of runs, and how sure they must be: a file is changed by them, and goodput and TTFT are both looked at.
-PAIRS, LEVEL = 6, 0.99
+# Pairs of runs, and how sure they must be: a file is changed by them. Goodput and TTFT are both compared, after each of
+# SHOWN_AFTER pairs; a policy that gains too little to matter is dropped after any pair from LEAST_PAIRS on.
+LEVEL, LEAST_PAIRS, SHOWN_AFTER = 0.99, 3, (4, 6)
 PART = 0.375  # of the time of a run: of each policy's first one, and of each one of a pair
 WORTH, TTFT_WORTH = 0.03, 0.1  # gains below these shares are no reason to change a file, however sure they are
 PAIRED, SKEWED, KILLED, HUNG, OVERLOADED = "pairs", "skewed", "killed", "hung", "overload"
@@ -213,13 +249,15 @@ def rehearse(
     router = service.router
     done: list[Rehearsal] = []
     short = replace(load, seconds=max(1.0, PART * load.seconds))
+    tried = list(policies or known_policies(service))
     with staged(twins, root) as stage:
 
         def run(case: str, sent: RehearsedLoad, choice: RouterChoice) -> Rehearsal:
             done.append(_run(stage, twins, choice, case, sent, root))
             return done[-1]
 
-        for policy in policies or known_policies(service):
+        stage.start([replace(router, policy=policy) for policy in tried])
+        for policy in tried:
             try:
                 say(f"{policy}, {SKEWED} ...")
                 run(SKEWED, short, replace(router, policy=policy))
@@ -227,8 +265,8 @@ def rehearse(
                 say(f"{policy}: left out: {error}")
         if not done:
             raise SiteError("the router came up with none of these policies; see what it says above")
-        tried = [one.policy for one in done]
-        own = next((policy for policy in known_policies(service)[:1] if policy in tried), tried[0])
+        ran = [one.policy for one in done]
+        own = next((policy for policy in known_policies(service)[:1] if policy in ran), ran[0])
         decided = PolicyChoice(own, own)
         if other := challenger(done, own):
             say(f"{own} and {other}, {PAIRED} ...")
@@ -239,6 +277,7 @@ def rehearse(
                 return run(PAIRED, sent, replace(router, policy=both[which]))
 
             decided = in_pairs(own, other, one_of, load.seed)
+        stage.end_compared()
         chosen = replace(router, policy=decided.policy)
         if limits is not None:
             say(f"{chosen.policy}, {OVERLOADED} ...")
@@ -267,15 +306,24 @@ def challenger(first: Sequence[Rehearsal], own: str) -> str:
     return max(others, key=score).policy if others else ""
 
 
-def in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: int, pairs: int = PAIRS) -> PolicyChoice:
+def in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: int) -> PolicyChoice:
     """`run(pair, which)` loads the file's own policy (0) or the other (1); both of a pair get the same requests.
 
-    Which of them begins is drawn, each as often; two pairs in turn are each other's reverse, so that drift cancels.
+    Which of them begins is drawn, each as often; two pairs in turn are each other's reverse, so that drift cancels. No
+    more pairs are run than it takes: until the other is shown to be better, or gains too little to matter.
     """
-    seen: list[list[Rehearsal]] = []
-    for pair in range(pairs):
-        found = {which: run(pair, which) for which in order_of_block(2, pair, 1, seed)}
-        seen.append([found[0], found[1]])
+    seen: list[tuple[Rehearsal, Rehearsal]] = []
+    while True:
+        found = {which: run(len(seen), which) for which in order_of_block(2, len(seen), 1, seed)}
+        seen.append((found[0], found[1]))
+        choice = _choice(own, other, seen)
+        if len(seen) in SHOWN_AFTER and choice.changed:
+            return choice
+        if len(seen) == SHOWN_AFTER[-1] or (len(seen) >= LEAST_PAIRS and not _promises(choice)):
+            return replace(choice, policy=own)
+
+
+def _choice(own: str, other: str, seen: Sequence[tuple[Rehearsal, Rehearsal]]) -> PolicyChoice:
     goodput = _compared(other, [(a.goodput_s, b.goodput_s) for a, b in seen], "maximize")
     times = [(a.ttft_p95_ms, b.ttft_p95_ms) for a, b in seen]
     ttft = _compared(other, [(a, b) for a, b in times if a is not None and b is not None], "minimize")
@@ -284,18 +332,29 @@ def in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: i
     return PolicyChoice(own, other if more or sooner else own, other, goodput, ttft)
 
 
+def _promises(choice: PolicyChoice) -> bool:
+    """Whether the other may still turn out to be better by what matters."""
+    assert choice.goodput is not None and choice.ttft is not None
+    return _gains(choice.goodput, WORTH) or _gains(choice.ttft, TTFT_WORTH)
+
+
+def _gains(comparison: Comparison, worth: float) -> bool:
+    if comparison.estimate is None:
+        return False
+    return comparison.estimate > 0 if comparison.scale == "difference" else comparison.estimate >= 1 + worth
+
+
 def _compared(other: str, pairs: Sequence[tuple[float, float]], direction: Direction) -> Comparison:
     blocks = [Block(n, (), [own], {other: [new]}) for n, (own, new) in enumerate(pairs)] or [
         Block(0, (), [], {other: []})
     ]
-    # half of what may go wrong for each of the two figures
-    return confirm(blocks, LEVEL, direction, share=0.5, by_node=False).comparisons[other]
+    # what may go wrong is divided among the two figures and the times at which they may show something
+    share = 1 / 2 / len(SHOWN_AFTER)
+    return confirm(blocks, LEVEL, direction, share=share, by_node=False).comparisons[other]
 
 
 def _shown(comparison: Comparison, worth: float) -> bool:
-    if comparison.verdict is not Verdict.BETTER or comparison.estimate is None:
-        return False
-    return comparison.scale == "difference" or comparison.estimate >= 1 + worth
+    return comparison.verdict is Verdict.BETTER and _gains(comparison, worth)
 
 
 def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
@@ -308,14 +367,14 @@ def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
 def _run(
     stage: StagedService, twins: Service, router: RouterChoice, case: str, load: RehearsedLoad, scratch: Path
 ) -> Rehearsal:
-    operator, url = stage.behind(router)
+    alone = case not in (SKEWED, PAIRED)
+    operator, url = stage.behind(router) if alone else stage.compared(router.policy)
     before = _prompt_tokens(operator)
     how = case if case in (KILLED, HUNG) else ""
+    drain_s = SPLIT_LOSS_DRAIN_S if twins.split else LOSS_DRAIN_S
     watched = kept(lambda: stage.operator(router), wanted=case == HUNG)
     with watched, struck(operator, how, min(STRIKE_S, STRIKE_AT * load.seconds)) as lost:
-        result = send(
-            twins, url, load, scratch if case in (SKEWED, PAIRED) else None, at_least_s=LOSS_DRAIN_S if how else 0.0
-        )
+        result = send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
     if how:
         stage.servers_were_lost()
     return _rehearsal(router.policy, case, result, load, _imbalance(before, _prompt_tokens(operator)), lost)

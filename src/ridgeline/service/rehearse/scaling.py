@@ -17,7 +17,7 @@ from math import ceil, inf
 from ridgeline.errors import InputError
 from ridgeline.model.model import Model
 from ridgeline.service.admission import twins_of
-from ridgeline.service.keep.keeper import LOOK_EVERY_S
+from ridgeline.service.keep.keeper import POLL_EVERY_S
 from ridgeline.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide
 from ridgeline.service.service import RoleScale, ScaleRules, Service
 from ridgeline.traffic.requests import RequestRecord, Slo, Summary, summarise
@@ -269,14 +269,14 @@ def _run(
         shown.append((now_s, role, len(servers.serving[role])))
 
     while now_s < end_s:
-        now_s += LOOK_EVERY_S
+        now_s += POLL_EVERY_S
         while sent < len(arrivals) and arrivals[sent].at_s < now_s:
             requests.append(servers.send(arrivals[sent]))
             recent.append(requests[-1])
             sent += 1
         servers.advance(now_s)
         there = sum(map(len, servers.serving.values())) + len(starting) + len(servers.leaving)
-        busy_s += LOOK_EVERY_S * there
+        busy_s += POLL_EVERY_S * there
         while starting and starting[0][0] <= now_s:
             _, role = starting.popleft()
             servers.add(role)

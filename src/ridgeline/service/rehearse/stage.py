@@ -11,24 +11,11 @@ from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
 from ridgeline.service.admission import twin_model
 from ridgeline.service.routers import ROUTERS
-from ridgeline.service.servers import server_of
+from ridgeline.service.servers import TWIN_OPTIONS, server_of
 from ridgeline.service.service import Service, ServiceUnit
 from ridgeline.twin.server.serve import BOOTSTRAP_VARIABLE
 
 LEFT_OUT = ("manual", "passthrough")  # they choose by what a client says
-# what `serve-twin` takes; other settings don't change the twin's time
-TWIN_KNOBS = (
-    "tp",
-    "pp",
-    "ep",
-    "attn_dp",
-    "mem_fraction_static",
-    "max_running_requests",
-    "max_queued_requests",
-    "cuda_graph_max_bs",
-    "chunked_prefill_size",
-    "attention_backend",
-)
 
 
 def known_policies(service: Service) -> list[str]:
@@ -65,7 +52,7 @@ def as_twins(service: Service, speed: float = 1.0) -> Service:
 def _pretended(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit:
     flags = server_of(service.engine).flags
     settings: dict[str, Value] = {
-        name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_KNOBS
+        name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_OPTIONS
     }
     env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
     arguments = () if speed == 1 else ("--speed", f"{speed:g}")

@@ -1,6 +1,7 @@
 """Faults on demand: what operators meet at night, made to happen at a chosen moment.
 
 - `hang`: the engine stops, while /health goes on saying 200 and the gauges what they said last;
+- `spin`: the same, with a process of the engine that uses all of a core, as a deadlock does that polls;
 - `slow` or `slow:FACTOR`: every step takes that many times as long (default 3);
 - `oom`: from then on the engine dies of CUDA out of memory when its KV pool is `OOM_SHARE` full;
 - `kv-timeout`: KV sent between split roles never arrives;
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 
-KINDS = ("hang", "slow", "oom", "kv-timeout", "crash")
+KINDS = ("hang", "spin", "slow", "oom", "kv-timeout", "crash")
 SLOW_FACTOR = 3.0
 OOM_SHARE = 0.8
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from ridgeline.twin.simulate import step_time
 ROLES = ("both", "prefill", "decode")
 BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"  # heeded by SGLang's prefill servers, and by ours
 DIED = 1
+SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # it ends with its server
 OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory (pretended by the twin's fault `oom`)"
 
 
@@ -107,6 +109,7 @@ class TwinServer:
             live.engine.front_end = front_end
         self.api = Api(facts, self.role, self.clock, self.inject, front_end)
         self._oom_armed = False
+        self._spinner: subprocess.Popen[bytes] | None = None
 
     def _role(self, engines: list[LiveEngine]) -> Role:
         served, deployment = self.served, self.served.deployment
@@ -168,6 +171,9 @@ class TwinServer:
         if text == "none":
             self._oom_armed = False
             self._set(hung=False, slowness=1.0, kv_lost=False)
+            if self._spinner is not None:
+                self._spinner.kill()
+                self._spinner = None
         else:
             self._strike(parse_fault(text))
 
@@ -177,8 +183,10 @@ class TwinServer:
             self._die("crash (pretended)")
         elif fault.kind == "oom":
             self._oom_armed = True
-        elif fault.kind == "hang":
+        elif fault.kind in ("hang", "spin"):
             self._set(hung=True)
+            if fault.kind == "spin" and self._spinner is None:
+                self._spinner = subprocess.Popen([sys.executable, "-c", SPIN])
         elif fault.kind == "slow":
             self._set(slowness=fault.factor)
         elif isinstance(self.role, Together):

@@ -1,6 +1,6 @@
-"""What `keep` does to a service: each act is in the journal, with its reason, before it happens.
+"""What `keep` does to a service: each action is in the journal, with its reason, before it happens.
 
-An act is never waited for. Its first line says what is to become of a member, and every later look goes on with it
+An action is never waited for. Its first line says what is to become of a member, and every later poll goes on with it
 (`go_on`): so the others stay watched, and whoever comes after a keeper that was killed finds the same line.
 """
 
@@ -20,17 +20,16 @@ from ridgeline.service.rolling import RouterAdmin
 from ridgeline.service.servers import server_of
 
 LEAVE_S = 60.0  # a slow server may take so long over what it has
-MOST_MENDS, MENDS_WITHIN_S = 3, 1800.0  # of one member; what breaks again and again is not cured by another start
+MOST_MENDS = 3  # of one member, lately; what breaks again and again is not cured by another start
 # One prompt may look like a hang on every server that the router tries it on: between two of a role there is a wait.
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
-DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
 LOWER_TO = 0.85  # of the requests that are under way
 LIMIT_STAYS_S = 120.0  # before it is lowered again
 TOKEN_S = 30.0  # for a replacement's first token
 
 
-class Acts:
-    """One keeper's hands. `alert` is told, with a kind and a member, what a person may have to know."""
+class Actions:
+    """One keeper's actions. `alert` gets a kind, a member and what a person may have to know."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class Acts:
         self._limit_at_s = -LIMIT_STAYS_S
 
     def record(self, event: Mapping[str, Any]) -> None:
-        with self._operator.acting():
+        with self._operator.action():
             self._operator.folder.record(event)
 
     def listed(self) -> dict[str, str] | None:
@@ -63,9 +62,13 @@ class Acts:
         generation = folder.started[member.name].generation if member.name in folder.started else 0
         if self._waits(member, concern) or not (concern.certain or concern.kind == "dead" or self._spared(member)):
             return False
-        if concern.kind in ("hung", "slow") and len(self._lately(member.name)) >= MOST_MENDS and self._spared(member):
+        if (
+            concern.kind in ("hung", "slow")
+            and len(folder.restarts(member.name)) >= MOST_MENDS
+            and self._spared(member)
+        ):
             return self._give_up(member, concern)
-        with operator.acting():
+        with operator.action():
             now = folder.started.get(member.name)
             if folder.is_down or member.name in folder.leaving or (now is not None and now.generation != generation):
                 return False  # somebody else was quicker
@@ -79,23 +82,18 @@ class Acts:
 
     def _waits(self, member: Member, concern: Concern) -> bool:
         """What was done to it, or to others of its role, needs time to show."""
-        lately = self._lately(member.name)
+        folder = self._operator.folder
         if concern.kind == "dead" or member.is_router:
-            wait_s = DEAD_WAITS_S[min(len(lately), len(DEAD_WAITS_S) - 1)]
-            return bool(lately) and time.time() - lately[-1] < wait_s
+            return folder.next_try_in_s(member.name) > 0
         alike = [other.name for other in self._operator.servers if other.role == member.role]
-        acts = sorted(at_s for name in alike for at_s in self._lately(name, ("hung", "slow")))
+        acts = sorted(at_s for name in alike for at_s in folder.restarts(name, ("hung", "slow")))
         return bool(acts) and time.time() - acts[-1] < ROLE_WAIT_S * 2 ** (len(acts) - 1)
-
-    def _lately(self, name: str, kinds: tuple[str, ...] = ()) -> list[float]:
-        mends = self._operator.folder.mended.get(name, ())
-        return [m.at_s for m in mends if time.time() - m.at_s < MENDS_WITHIN_S and (not kinds or m.why in kinds)]
 
     def _give_up(self, member: Member, concern: Concern) -> bool:
         operator = self._operator
         if operator.folder.url(member) not in (self.listed() or {}):
             return False
-        with operator.acting():
+        with operator.action():
             told = {"event": "drained", "member": member.name, "why": concern.kind, "evidence": concern.evidence}
             operator.folder.record(told)
             self._take_out(member)
@@ -135,7 +133,7 @@ class Acts:
             operator.say(f"{why}; {say}, or start keep with --lower-limits")
             self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
             return
-        with operator.acting():
+        with operator.action():
             before = operator.file_limit
             operator.folder.record({"event": "limit", "most_running": limit, "instead_of": before, "evidence": why})
             operator.apply_journal()
@@ -147,7 +145,7 @@ class Acts:
         operator, folder = self._operator, self._operator.folder
         first = first_slot(member.name)
         by = first if member.name != first else f"{first}{SECOND}"
-        with operator.acting():
+        with operator.action():
             if folder.is_down or member.name in folder.replacing:
                 return
             folder.record({"event": "replacing", "member": member.name, "by": by, "why": why})
@@ -156,7 +154,7 @@ class Acts:
 
     def scale(self, decision: ScaleDecision) -> None:
         """Servers begin to be added; or one leaves the router, finishes what it has and ends."""
-        with self._operator.acting():
+        with self._operator.action():
             if self._operator.folder.is_down:
                 return
             names = self._grow(decision) if decision.change > 0 else self._shrink(decision)
@@ -197,7 +195,7 @@ class Acts:
 
     def renew_router(self, router: Member, why: str) -> None:
         """It has one address: it is started again, which cuts off what streams through it."""
-        with self._operator.acting():
+        with self._operator.action():
             self._operator.folder.record({"event": "leaving", "member": router.name, "why": why, "until": 0.0})
         self._operator.say(f"{router.name}: {why}; started again")
 
@@ -218,13 +216,13 @@ class Acts:
             operator.ensure(member)  # it ran at an earlier time, and whoever wanted it back never started it
         elif member.name in folder.replacing.values() and (start.ended or operator.ending(member) is not None):
             old = _replaced_by(folder.replacing, member.name)
-            with operator.acting():
+            with operator.action():
                 operator.note_ending(member)
                 folder.record({"event": "replace-failed", "member": old})
             self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
         elif member.name in folder.growing and (start.ended or operator.ending(member) is not None):
             role = folder.growing[member.name]
-            with operator.acting():
+            with operator.action():
                 operator.note_ending(member)
                 folder.record({"event": "grow-failed", "member": member.name, "role": role})
             self._alert("scale-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
@@ -248,7 +246,7 @@ class Acts:
             self._take_out(member)
         if not self._may_end(member, folder.leaving[member.name]):
             return
-        with operator.acting():
+        with operator.action():
             now = folder.started.get(member.name)
             again = now is not None and start is not None and now.generation != start.generation
             if member.name not in folder.leaving or folder.is_down or again:
@@ -261,7 +259,7 @@ class Acts:
             self._take_out(member)
         if not self._may_end(member, self._operator.folder.retiring[member.name]):
             return
-        with self._operator.acting():
+        with self._operator.action():
             if self._operator.cancel(member):
                 self._operator.folder.record({"event": "retired", "member": member.name})
 
@@ -280,7 +278,7 @@ class Acts:
         url = operator.folder.url(member)
         if not url or not probe.is_healthy(url) or operator.ending(member) is not None:
             return  # somebody else may answer at its port
-        with operator.acting():
+        with operator.action():
             operator.folder.record({"event": "ready", "member": member.name, "url": url})
             if member.is_router:
                 self._keep_out_what_was_drained()
@@ -300,7 +298,7 @@ class Acts:
         if admin is None or not self._makes_token(member):
             return
         admin.add(folder.url(member), member.role)
-        with operator.acting():
+        with operator.action():
             if member.name in folder.growing:
                 folder.record({"event": "grown", "member": member.name})
                 operator.apply_journal()
@@ -320,7 +318,7 @@ class Acts:
             admin.add(url, member.role)
         if not self._makes_token(member):
             return
-        with operator.acting():
+        with operator.action():
             if folder.replacing.get(old) == member.name:
                 until_s = round(time.time() + DRAIN_S, 3)
                 folder.record({"event": "replaced", "member": old, "by": member.name, "until": until_s})
@@ -329,7 +327,7 @@ class Acts:
 
     def put_back(self, member: Member) -> None:
         operator, admin = self._operator, self._admin()
-        with operator.acting():
+        with operator.action():
             operator.folder.record({"event": "back", "member": member.name})
             if admin is not None:
                 admin.add(operator.folder.url(member), member.role)
@@ -337,7 +335,7 @@ class Acts:
         self._alert("serves-again", member.name, f"at {operator.folder.url(member)}")
 
     def _take_out(self, member: Member) -> None:
-        """As far as the router lets it be done; its own looks find a server that is gone."""
+        """As far as the router lets it be done; its own health checks find a server that is gone."""
         admin, url = self._admin(), self._operator.folder.url(member)
         if admin is None or not url or member.is_router:
             return
