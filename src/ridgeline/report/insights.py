@@ -21,8 +21,9 @@ from ridgeline.study.history import History
 FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
 
 
-def insights(study: Study, history: History, answer: Answer) -> list[str]:
-    """One sentence each; empty where the runs say nothing of the kind."""
+def insights(study: Study, history: History, answer: Answer, gain: bool = True) -> list[str]:
+    """One sentence each; empty where the runs say nothing of the kind. Without `gain`, nothing of what each change
+    gained: a page shows that as a figure."""
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
     effects = _effects_of_nodes(study, history)
     unusual = [
@@ -31,7 +32,7 @@ def insights(study: Study, history: History, answer: Answer) -> list[str]:
         if effect.verdict in ("slow", "fast")
     ]
     return [
-        *_gain_by_change(study, history, answer),
+        *(_gain_by_change(study, history, answer) if gain else ()),
         *unusual,
         *_unsteady(study, history, effects, answer.reference.label, goal),
         *_compared_through(study, history, effects),
