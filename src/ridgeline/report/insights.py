@@ -62,9 +62,9 @@ def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]
     found = contributions(study.baseline, winner, trials, study.goal.direction, study.confirm.level)
     if not any(part.detectable for part in found):
         # a well-guided search tries few settings that change one knob alone
-        together = ", ".join(part.name for part in found if not part.small)
-        line = f"the gain can't be attributed: {together} were almost always changed together"
-        return [f"{line}; `ridgeline steps` measures each step"] if together else []
+        together = [part.name for part in found if not part.small]
+        line = f"the gain can't be attributed: {', '.join(together)} were almost always changed together"
+        return [f"{line}; `ridgeline steps` measures each step"] if len(together) > 1 else []
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
     return [f"gain by change, in percent of {of}, estimated from the search: {text(found)}"]
 
