@@ -55,7 +55,7 @@ def test_names_cannot_break_the_page(text: str) -> None:
 
 def test_the_answer_has_ratio_before_and_after_and_interval(text: str) -> None:
     card = text.partition("<section id=verdict")[2].partition("</section>")[0]
-    assert re.search(r"<p class=ratio><b>\d\.\d+x</b> <span>the baseline</span>", card)
+    assert re.search(r"<p class=ratio><strong>\d\.\d+x</strong> <span>the baseline</span>", card)
     assert re.search(r"<span class=was>100</span> → <span class=now>\d+</span> <small>rate", card)
     assert re.search(r"<p class=sure>Confirmed; 95% interval \d\.\d+x to \d\.\d+x", card)
     assert "<dt>cost</dt>" in card and "node-hour" in card

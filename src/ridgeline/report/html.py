@@ -40,6 +40,8 @@ def section_html(section: Section, folders: Folders) -> str:
     body = "\n".join(piece for at, part in enumerate(parts) for piece in part_html(part, folders, at in halves))
     title = f"<h2>{_e(section.title)}</h2>" if section.title else ""
     card = next((part for part in parts if isinstance(part, AnswerCard)), None)
+    if card is not None:
+        title = "<h2 class=unseen>The answer</h2>"
     look = "" if card is None else " class=answer" if card.figure is not None else " class='answer alone'"
     return f"<section id={section.key}{look}>{title}\n{body}\n</section>"
 
@@ -136,7 +138,7 @@ def figure_html(figure: Figure, look: str = "") -> str:
 
 def _answer(card: AnswerCard) -> Iterator[str]:
     if card.ratio:
-        yield f"<p class=ratio><b>{_e(card.ratio)}</b> <span>{_e(card.than)}</span></p>"
+        yield f"<p class=ratio><strong>{_e(card.ratio)}</strong> <span>{_e(card.than)}</span></p>"
         if card.before:
             was, now = f"<span class=was>{_e(card.before)}</span>", f"<span class=now>{_e(card.after)}</span>"
             yield f"<p class=change>{was} → {now} <small>{_e(card.unit)}</small></p>"

@@ -16,17 +16,19 @@ def parallel(figure: ParallelFigure, width: float) -> str:
 
 
 def _beside(figure: ParallelFigure, width: float) -> str:
-    top, inner, side = 34.0, 270.0, 40.0
+    inner, side = 270.0, 40.0
     step = (width - 2 * side - 40) / max(1, len(figure.axes) - 1)
+    # labels take turns on as many lines as keep them apart; the outermost stand inside the figure
+    longest = max(len(axis.label) for axis in figure.axes) * svg.BOLD_PX
+    lines = next((n for n in (1, 2) if 1.5 * longest <= n * step + 30), 3)
+    room = (lines * step + 30) / 1.5 * svg.CHARACTER_PX / svg.BOLD_PX
+    top = 26.0 + 14.0 * lines
     xs = [side + at * step for at in range(len(figure.axes))]
-    crowded = max(len(axis.label) for axis in figure.axes) * svg.BOLD_PX > step - 8
     parts = [*_lines(figure, [[(xs[at], top + (1 - p) * inner) for at, p in _known(one)] for one in figure.lines])]
     for at, (axis, x) in enumerate(zip(figure.axes, xs, strict=True)):
         parts.append(svg.line(x, top, x, top + inner, "frame"))
         anchor = "start" if at == 0 else "end" if at == len(xs) - 1 else "middle"
-        low = 14 if at % 2 or not crowded else 28  # every other label a line lower, where they would touch
-        room = 2 * step - 8 if crowded else step
-        parts.append(svg.text(x if at else 0, low, svg.cut(axis.label, room), "axis", anchor))
+        parts.append(svg.text(x if at else 0, 14.0 * (1 + at % lines), svg.cut(axis.label, room), "axis", anchor))
         ticks = axis.ticks[:: len(axis.ticks) // 9 + 1]
         parts += [
             svg.text(x + 5, top + (1 - place) * inner + 4, svg.cut(told, step - 8), '"tick halo"')
