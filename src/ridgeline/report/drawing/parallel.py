@@ -48,9 +48,15 @@ def _below(figure: ParallelFigure, width: float) -> str:
         ticks = (
             [*axis.ticks] if len(axis.ticks) < 4 else [axis.ticks[0], axis.ticks[len(axis.ticks) // 2], axis.ticks[-1]]
         )
+        free = 0.0  # from where on there is room for another text
         for place, told in ticks:
             anchor = "start" if place < 0.1 else "end" if place > 0.9 else "middle"
-            parts.append(svg.text(side + place * span, y + 15, svg.cut(told, span / 3), '"tick halo"', anchor))
+            text, at = svg.cut(told, span / 3), side + place * span
+            long = len(text) * svg.BOLD_PX
+            start = at - long * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+            if start >= free:
+                parts.append(svg.text(at, y + 15, text, '"tick halo"', anchor))
+                free = start + long + 6
     return svg.drawing(width, ys[-1] + 24, f"{figure.title}. {figure.says}", parts)
 
 
