@@ -29,6 +29,7 @@ from ridgeline.cli.campaign.live import Face
 from ridgeline.cli.main import overview
 from ridgeline.cli.text.picture import fitted, picture_lines
 from ridgeline.cli.text.wording import clock_text, status_lines
+from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.trial import Stage, Trial
@@ -172,6 +173,57 @@ def test_settings_of_finished_runs_are_shown_in_full(tmp_path: Path, console: Co
     told = " ".join(line for line in lines[first : first + 60] if "running" not in line)
     assert all(f"{name} 0" in told for name in LONG), "each knob with its value on one line"
     assert max(map(len, lines)) <= WIDTH
+
+
+def test_runs_of_the_confirmation_are_said_on_a_terminal_by_the_number_of_their_setting(
+    tmp_path: Path, console: Console
+) -> None:
+    running = campaign(tmp_path, wide_study(tmp_path), rate)
+    face = Face(quiet=False, console=console)
+    running.on_change = face.update
+    with face:
+        running.run()
+    confirmed = [line for line in without_codes(seen_by(console)) if re.match(r"  #\d+ +confirm ", line)]
+    assert any(re.search(r"the setting of #\d+$", line.rstrip()) for line in confirmed)
+    assert any("the baseline again" in line for line in confirmed)
+
+
+def test_why_a_trial_was_chosen_is_printed_on_demand_only(tmp_path: Path) -> None:
+    running = campaign(tmp_path, wide_study(tmp_path), rate)
+    running.run()
+    number, trial = next((n, t) for n, t in running.history.trials.items() if t.stage is Stage.SEARCH)
+    running.history.trials[number] = replace(trial, why="it looked promising")
+    run = next(run for run in running.history.runs.values() if run.trial == number)
+    assert live.run_text(running, run)[1] == ""
+    assert live.run_text(running, run, why=True)[1] == "it looked promising"
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_the_answer_comes_last_in_a_box_below_what_to_paste(tmp_path: Path, width: int) -> None:
+    console = Console(width=width, height=40, file=io.StringIO(), force_terminal=True, color_system=None)
+    running = campaign(tmp_path, wide_study(tmp_path), rate)
+    running.run()
+    now = CampaignStatus(running.question, running.study, running.history, running.ledger)
+    answer = replace(now.answer, paste="program --with-a-flag " + "--and-more " * 20)
+    Face(quiet=False, console=console).close(answer, now, ["report  report.html"])
+    lines = seen_by(console).rstrip().split("\n")
+    box = next(at for at, line in enumerate(lines) if line.startswith("\N{BOX DRAWINGS LIGHT ARC DOWN AND RIGHT}"))
+    inside = " ".join(line.strip(" \N{BOX DRAWINGS LIGHT VERTICAL}") for line in lines[box + 1 : -1])
+    assert inside.startswith(answer.statement) and "node-hour" in inside
+    assert lines[-1].startswith("\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}")
+    assert all(len(line) < width for line in lines[box:])
+    assert any(answer.paste in line for line in lines[:box]), "one line, to paste"
+
+
+def test_the_picture_has_a_bar_and_the_last_failures(tmp_path: Path) -> None:
+    running = campaign(tmp_path, wide_study(tmp_path), rate)
+    running.run()
+    number, run = list(running.history.runs.items())[4]
+    running.history.runs[number] = replace(run, outcome=Outcome(Kind.OOM_RUN, "7.8 GiB too much"))
+    now = CampaignStatus(running.question, running.study, running.history, running.ledger)
+    text = "\n".join(picture_lines(now, 100, PLANNED_S))
+    assert re.search(r"^  \N{FULL BLOCK}+", text, re.MULTILINE)
+    assert f"  failed  #{run.trial} out of memory while running: 7.8 GiB too much" in text
 
 
 def test_long_lines_go_on_below_and_words_stay_whole() -> None:

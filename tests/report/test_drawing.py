@@ -107,3 +107,22 @@ def test_looks_differ_by_form() -> None:
         for look in ("baseline", "winner", "search", "confirm", "failed")
     }
     assert len(set(forms.values())) == len(forms)
+
+
+def test_an_axis_leaves_out_a_neutral_value_that_would_hide_the_rows() -> None:
+    """Ratios of 2.55 to 2.64 on an axis from 1 are one dot."""
+    rows = tuple(IntervalRow(f"block {n}", value, text=f"{value}x") for n, value in enumerate((2.55, 2.6, 2.64)))
+    drawn = draw(IntervalFigure("k", "t", "s", Axis("ratio"), rows), 1080)
+    places = [float(x) for x in re.findall(r"<circle cx=([0-9.]+)", drawn)]
+    assert max(places) - min(places) > 300
+    assert "1 lies far to the left" in drawn and "class=neutral" not in drawn
+    near = draw(IntervalFigure("k", "t", "s", Axis("ratio"), (*rows, IntervalRow("c", 0.9))), 1080)
+    assert "class=neutral" in near and "lies far" not in near
+
+
+def test_a_phone_gets_no_titles_and_no_drawing_has_a_style_of_its_own() -> None:
+    """The dashboard allows no inline styles."""
+    series = (PlotSeries("a", (PlotPoint(1, 1, label="one"), PlotPoint(2, 2, label="two"))),)
+    wide, _, narrow = drawn(PlotFigure("k", "t", "s", Axis("x"), Axis("y"), series)).partition("<div class=narrow>")
+    assert "<title>one</title>" in wide and "<title>" not in narrow
+    assert "style=" not in wide + narrow

@@ -56,7 +56,7 @@ def test_opens_at_every_width_without_a_complaint_or_sideways_scrolling(
     for width in (1400, 800, 400):
         tab.open(pages[name], width)
         assert tab.value("document.documentElement.scrollWidth") <= width
-        assert tab.value("document.querySelector('.headline').textContent.length") > 10
+        assert tab.value("document.querySelector('.ratio, .headline').textContent.length") > 5
     assert tab.console == []
 
 
@@ -91,10 +91,10 @@ def test_dark_is_dark_and_light_is_light(tab: Browser, pages: dict[str, str]) ->
     brightness = {}
     for dark in (False, True):
         tab.open(pages["search"], 800, dark=dark)
-        colours = pixels(tab.picture(".tiles")).colours()
+        colours = pixels(tab.picture(".facts")).colours()
         brightness[dark] = sum(sum(c) / 3 * n for c, n in colours.items()) / sum(colours.values())
         ink = tab.value("getComputedStyle(document.body).color")
-        assert ink == ("rgb(230, 234, 240)" if dark else "rgb(27, 36, 48)")
+        assert ink == ("rgb(230, 234, 240)" if dark else "rgb(22, 32, 44)")
     assert brightness[True] < 80 < 200 < brightness[False]
 
 
@@ -201,3 +201,124 @@ def test_paper_is_wide_enough(tab: Browser, pages: dict[str, str]) -> None:
         assert tab.value("getComputedStyle(document.querySelector('.tools')).display") == "none"
     finally:
         tab.call("Emulation.setEmulatedMedia", media="")
+
+
+# the page as a reader sees it: checked on what the browser laid out, since pictures differ with a machine's fonts
+
+LOOKS = [(1400, False), (800, False), (400, False), (1400, True), (400, True)]
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_first_screen_holds_answer_interval_command_and_proof(
+    tab: Browser, pages: dict[str, str], width: int
+) -> None:
+    tab.open(pages["search"], width)
+    parts = "['.ratio', '.change', '.sure', '.facts', '.answer pre', '.proof svg[role=img]']"
+    ends = tab.value(f"""Object.fromEntries({parts}.map(what => [what,
+        Math.max(...[...document.querySelectorAll(what)].map(e => e.getBoundingClientRect().bottom))]))""")
+    assert all(0 < end <= 900 for end in ends.values()), ends
+    assert tab.value("document.querySelector('.ratio strong').textContent") == "1.13x"
+
+
+@pytest.mark.parametrize("width", [1400, 800, 400])
+def test_everything_ends_at_one_right_edge(tab: Browser, pages: dict[str, str], width: int) -> None:
+    tab.open(pages["search"], width)
+    past = tab.value("""(() => { const edge = document.querySelector('main').getBoundingClientRect().right;
+        return [...document.querySelectorAll('main section > *')]
+            .filter(e => e.getBoundingClientRect().right > edge + 1).map(e => e.outerHTML.slice(0, 80)); })()""")
+    assert past == []
+    full = tab.value("""(() => { const edge = document.querySelector('main').getBoundingClientRect().right;
+        return [...document.querySelectorAll('section > figure:not(.half)')]
+            .map(e => edge - e.getBoundingClientRect().right); })()""")
+    assert full and all(abs(gap) <= 1 for gap in full)
+
+
+OVERLAPS = f"""{VISIBLE}.flatMap(svg => {{
+  const texts = [...svg.querySelectorAll('text')].filter(t => t.textContent.trim())
+    .map(t => ({{text: t.textContent, box: t.getBoundingClientRect()}}));
+  const clash = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3;
+  return texts.flatMap((one, at) => texts.slice(at + 1).filter(other => clash(one.box, other.box))
+    .map(other => svg.closest('figure').id + ': ' + one.text + ' | ' + other.text));
+}})"""
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_no_labels_of_a_figure_overlap(tab: Browser, pages: dict[str, str], name: str) -> None:
+    for width in (1400, 800, 400):
+        tab.open(pages[name], width)
+        assert tab.value(OVERLAPS) == [], width
+
+
+def test_commands_break_between_words_only_and_are_not_clipped(tab: Browser, pages: dict[str, str]) -> None:
+    for width in (1400, 800, 400):
+        tab.open(pages["search"], width)
+        words = "[...document.querySelectorAll('.answer pre .w')]"
+        assert tab.value(f"{words}.length") > 5
+        assert tab.value(f"{words}.filter(w => w.getClientRects().length > 1).map(w => w.textContent)") == []
+        assert tab.value("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.answer pre'))") <= 0
+        assert "--max-running-requests 512" in tab.value("document.querySelector('.answer pre').textContent")
+
+
+def test_the_contents_stay_in_sight_and_lead_everywhere(tab: Browser, pages: dict[str, str]) -> None:
+    for width in (1400, 800, 400):
+        tab.open(pages["search"], width)
+        tab.value("scrollTo(0, document.documentElement.scrollHeight)")
+        assert tab.value("document.querySelector('.contents').getBoundingClientRect().top") >= -1
+        links = "[...document.querySelectorAll('.contents a')]"
+        assert tab.value(f"{links}.filter(a => !document.getElementById(a.hash.slice(1))).length") == 0
+
+
+# WCAG 2: 4.5 to 1, and 3 to 1 for large text; figures' text on the page's own background
+CONTRAST = r"""(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const rgba = colour => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const d = canvas.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+  const linear = v => v / 255 <= .03928 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4;
+  const light = c => { const [r, g, b] = c.map(linear);
+    return .2126 * r + .7152 * g + .0722 * b; };
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor);
+    if (c[3] > .99) return c; } return rgba('white'); };
+  const found = new Set();
+  for (const e of document.querySelectorAll('body *')) {
+    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.getClientRects().length || e.closest('script,style,title')) continue;
+    const style = getComputedStyle(e), inside = e.closest('svg');
+    if (inside && /\bin[0-9f]/.test(e.getAttribute('class') ?? '')) continue;
+    const [r, g, b] = rgba(inside ? style.fill : style.color), back = behind(e);
+    const [one, two] = [light([r, g, b]), light(back.slice(0, 3))];
+    const ratio = (Math.max(one, two) + .05) / (Math.min(one, two) + .05);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+    const named = `${e.tagName}.${e.getAttribute('class')} ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`;
+    if (ratio < (large ? 3 : 4.5)) found.add(named);
+  }
+  return [...found];
+})()"""
+
+
+@pytest.mark.parametrize(("width", "dark"), LOOKS[2:])
+def test_text_has_the_contrast_of_aa(tab: Browser, pages: dict[str, str], width: int, dark: bool) -> None:
+    for name in ("search", "edge"):
+        tab.open(pages[name], width, dark=dark)
+        assert tab.value(CONTRAST) == []
+
+
+NAMELESS = """({
+  figures: [...document.querySelectorAll('svg')]
+    .filter(e => !e.getAttribute('aria-label') && e.getAttribute('aria-hidden') !== 'true').length,
+  buttons: [...document.querySelectorAll('button')].filter(e => !e.textContent.trim()).length,
+  fields: [...document.querySelectorAll('input')]
+    .filter(e => !e.labels?.length && !e.getAttribute('aria-label')).length,
+  skipped: [...document.querySelectorAll('h1,h2,h3,h4')].map(e => +e.tagName[1])
+    .filter((level, at, all) => at && level > all[at - 1] + 1).length,
+  twice: (ids => ids.length - new Set(ids).size)([...document.querySelectorAll('[id]')].map(e => e.id)),
+})"""
+
+
+def test_what_cannot_be_seen_is_said(tab: Browser, pages: dict[str, str]) -> None:
+    """What axe asks first: names for figures, fields and buttons, one h1, headings in order, ids that are one."""
+    for name in FOLDERS:
+        tab.open(pages[name], 1400)
+        assert set(tab.value(NAMELESS).values()) == {0}, (name, tab.value(NAMELESS))
+        assert tab.value("document.querySelectorAll('h1').length") == 1
+        assert tab.value("document.documentElement.lang") == "en"

@@ -53,9 +53,14 @@ def test_names_cannot_break_the_page(text: str) -> None:
     assert text.count("<script>") == text.count("</script>") == 1
 
 
-def test_the_headline_has_before_and_after_ratio_and_interval(text: str) -> None:
-    (headline,) = re.findall(r"<p class=headline>([^<]*)", text)
-    assert re.match(r"Confirmed: rate 100 → \d+, \d\.\d+x baseline \(", headline)
+def test_the_answer_has_ratio_before_and_after_and_interval(text: str) -> None:
+    card = text.partition("<section id=verdict")[2].partition("</section>")[0]
+    assert re.search(r"<p class=ratio><strong>\d\.\d+x</strong> <span>the baseline</span>", card)
+    assert re.search(r"<span class=was>100</span> → <span class=now>\d+</span> <small>rate", card)
+    assert re.search(r"<p class=sure>Confirmed; 95% interval \d\.\d+x to \d\.\d+x", card)
+    assert "<dt>cost</dt>" in card and "node-hour" in card
+    assert "<button type=button class=copy" in card, "what to type now"
+    assert "<figure id=proof-pair" in card
 
 
 def test_the_goal_stands_before_the_rest(text: str) -> None:
@@ -199,9 +204,9 @@ def test_names_of_metrics_and_knobs_make_harmless_anchors_and_cells() -> None:
     assert _key("ttft_p95-ms") == "ttft_p95-ms"
     assert _key("a b' onclick=x ><b>") == "a-b--onclick-x---b-"
     folders = Folders(Path("/s"), None)
-    assert _cell("why", None, folders, "") == "<td>"
-    assert _cell("why", "<b>", folders, "more") == "<td class=more>&lt;b&gt;"
-    assert _cell("rate", 1234.56789, folders, "") == "<td class=num data-v=1234.56789>1234.57"
+    assert _cell("why", None, folders) == "<td>"
+    assert _cell("why", "<b>", folders) == "<td>&lt;b&gt;"
+    assert _cell("rate", 1234.56789, folders) == "<td>1234.57"
 
 
 def test_how_it_was_measured_names_nodes_versions_and_dates(tmp_path: Path) -> None:

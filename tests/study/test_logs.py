@@ -38,3 +38,9 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
     log = write(tmp_path / "stdout", "x" * 3_000_000 + "\n" + "".join(f"line {n}\n" for n in range(50)), 0)
     assert last_lines(log, 2) == ["line 48", "line 49"]
     assert last_lines(log, 1) == ["line 49"]
+
+
+def test_lines_keep_their_indentation_and_the_last_one_alone_does_not(tmp_path: Path) -> None:
+    (tmp_path / "stdout").write_text("for x:\n    print(x)  \n")
+    assert last_lines(tmp_path / "stdout", 2) == ["for x:", "    print(x)"]
+    assert latest_line(tmp_path) == "print(x)"

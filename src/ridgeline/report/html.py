@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -12,8 +13,19 @@ from urllib.parse import quote
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.expression import is_number
 from ridgeline.report.drawing.draw import drawn, legend, table_of
-from ridgeline.report.figures.shapes import FigureGroup
-from ridgeline.report.parts import Bullets, CodeText, FactTiles, Fold, Paragraph, Part, RunRows, Section
+from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure
+from ridgeline.report.parts import (
+    AnswerCard,
+    Bullets,
+    CodeText,
+    FactTiles,
+    Fold,
+    Hint,
+    Paragraph,
+    Part,
+    RunRows,
+    Section,
+)  # fmt: skip
 from ridgeline.report.table import Row
 from ridgeline.stats.wording import count
 
@@ -23,15 +35,39 @@ COPY = "<button type=button class=copy hidden>copy</button>"
 
 
 def section_html(section: Section, folders: Folders) -> str:
-    parts = (untitled(part) if getattr(part, "title", "") == section.title else part for part in section.parts)
-    body = "\n".join(piece for part in parts for piece in part_html(part, folders))
+    parts = [untitled(part) if getattr(part, "title", "") == section.title else part for part in section.parts]
+    halves = _halves(parts)
+    body = "\n".join(piece for at, part in enumerate(parts) for piece in part_html(part, folders, at in halves))
     title = f"<h2>{_e(section.title)}</h2>" if section.title else ""
-    return f"<section id={section.key}>{title}\n{body}\n</section>"
+    card = next((part for part in parts if isinstance(part, AnswerCard)), None)
+    if card is not None:
+        title = "<h2 class=unseen>The answer</h2>"
+    look = "" if card is None else " class=answer" if card.figure is not None else " class='answer alone'"
+    return f"<section id={section.key}{look}>{title}\n{body}\n</section>"
+
+
+def _halves(parts: Sequence[Part]) -> set[int]:
+    """Which figures share a row: those that read well in half the width and have a neighbour of their kind."""
+    found: set[int] = set()
+    at = 0
+    while at + 1 < len(parts):
+        if _fits_half(parts[at]) and _fits_half(parts[at + 1]):
+            found |= {at, at + 1}
+            at += 1
+        at += 1
+    return found
+
+
+def _fits_half(part: Part) -> bool:
+    if isinstance(part, TextTable):
+        rows = [part.head, *part.rows]
+        return len(rows) <= 16 and sum(max(map(len, column)) + 3 for column in zip(*rows, strict=False)) <= 70
+    return isinstance(part, IntervalFigure | BarFigure | HeatFigure | Hint)
 
 
 def untitled(part: Part) -> Part:
     """Without the title that its section already has."""
-    if isinstance(part, Fold | Paragraph | CodeText | Bullets | FactTiles | RunRows):
+    if isinstance(part, Fold | Paragraph | CodeText | Bullets | FactTiles | RunRows | AnswerCard | Hint):
         return part
     return replace(part, title="")
 
@@ -41,8 +77,8 @@ def _heading(title: str) -> str:
 
 
 def contents(sections: Iterable[Section]) -> str:
-    links = "".join(f"<a href='#{s.key}'>{_e(s.title)}</a>" for s in sections if s.title)
-    return f"<nav aria-label=contents>{links}</nav>" if links else ""
+    links = "".join(f"<a href='#{s.key}'>{_e(s.title or 'The answer')}</a>" for s in sections)
+    return f"<nav class=contents aria-label=contents>{links}</nav>" if links else ""
 
 
 class Folders:
@@ -62,18 +98,23 @@ class Folders:
         return f"<a href='{_e(quote(Path(os.path.relpath(path, self._base)).as_posix()))}'>{name}</a>"
 
 
-def part_html(part: Part, folders: Folders) -> Iterator[str]:
+def part_html(part: Part, folders: Folders, half: bool = False) -> Iterator[str]:
     match part:
+        case AnswerCard():
+            yield from _answer(part)
+        case Hint():
+            command = code_html(part.command, copy=True) if part.command else ""
+            yield f"<div class='hint{' half' if half else ''}'><p>{_e(part.text)}</p>{command}</div>"
         case Paragraph():
             yield f"<p{f' class={part.look}' if part.look else ''}>{_e(part.text)}</p>"
         case CodeText():
-            yield f"<div class=code>{COPY if part.copy else ''}<pre>{_e(part.text)}</pre></div>"
+            yield code_html(part.text, part.copy)
         case Bullets():
             yield "<ul>" + "".join(f"<li>{_e(line)}" for line in part.lines) + "</ul>"
         case FactTiles():
             yield "<dl class=tiles>" + "".join(_tile(*fact) for fact in part.facts) + "</dl>"
         case TextTable():
-            yield from _table(part)
+            yield f"<div class='tabled{' half' if half else ''}'>{''.join(_table(part))}</div>"
         case RunRows():
             yield from _runs(part, folders)
         case Fold():
@@ -82,12 +123,46 @@ def part_html(part: Part, folders: Folders) -> Iterator[str]:
         case FigureGroup():
             yield from _group(part)
         case _:
-            yield f"<figure id={_key(part.key)}>{_heading(part.title)}"
-            if part.says:
-                yield f"<figcaption>{_e(part.says)}</figcaption>"
-            yield f"{legend(part)}{drawn(part)}"
-            yield from (f"<p class=sub>{_e(note)}</p>" for note in part.notes)
-            yield f"{_numbers(table_of(part))}</figure>"
+            yield figure_html(part, "half" if half else "")
+
+
+def figure_html(figure: Figure, look: str = "") -> str:
+    """`look` is `half` for one of two beside each other."""
+    said = f"<figcaption>{_e(figure.says)}</figcaption>" if figure.says else ""
+    notes = "".join(f"<p class=sub>{_e(note)}</p>" for note in figure.notes)
+    return (
+        f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title)}{said}{legend(figure)}"
+        f"{drawn(figure, 'half' in look)}{notes}{_numbers(table_of(figure))}</figure>"
+    )
+
+
+def _answer(card: AnswerCard) -> Iterator[str]:
+    if card.ratio:
+        yield f"<p class=ratio><strong>{_e(card.ratio)}</strong> <span>{_e(card.than)}</span></p>"
+        if card.before:
+            was, now = f"<span class=was>{_e(card.before)}</span>", f"<span class=now>{_e(card.after)}</span>"
+            yield f"<p class=change>{was} → {now} <small>{_e(card.unit)}</small></p>"
+        yield f"<p class=sure>{_e(card.interval)}</p>"
+    else:
+        yield f"<p class=headline>{_e(card.statement)}</p>"
+    yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
+    if card.command:
+        yield code_html(card.command, copy=True)
+    if card.figure is not None:
+        yield figure_html(card.figure, "proof half")
+    yield from (f"<p class=sub>{_e(note)}</p>" for note in (card.command_note, *card.notes) if note)
+
+
+_ARGUMENT = re.compile(r"(--?[A-Za-z][\w-]* (?!-)\S{1,24}(?=\s|$)|\S+)")
+
+
+def code_html(text: str, copy: bool = False) -> str:
+    """Text to paste. A browser would break lines at hyphens: words stay whole, and a flag keeps its value."""
+    pieces = (
+        f"<span class=w>{_e(piece)}</span>" if at % 2 and ("-" in piece or " " in piece) else _e(piece)
+        for at, piece in enumerate(_ARGUMENT.split(text))
+    )
+    return f"<div class=code>{COPY if copy else ''}<pre tabindex=0>{''.join(pieces)}</pre></div>"
 
 
 def _key(key: str) -> str:
@@ -149,40 +224,45 @@ def _plain_table(table: TextTable) -> Iterator[str]:
 
 def _runs(part: RunRows, folders: Folders) -> Iterator[str]:
     yield f"<div class=tools hidden><input type=search {FILTER}><span></span></div>"
-    yield _run_table(part, part.rows, folders)
+    yield _run_table(part, part.rows, folders, "run-table")
     if part.folded:
         yield f"<details id=confirm-runs><summary>{count(len(part.folded), 'run')} of the confirmation</summary>"
-        yield f"{_run_table(part, part.folded, folders)}</details>"
+        yield f"{_run_table(part, part.folded, folders, 'confirm-table')}</details>"
 
 
-def _run_table(part: RunRows, rows: Iterable[Row], folders: Folders) -> str:
+def _run_table(part: RunRows, rows: Sequence[Row], folders: Folders, key: str) -> str:
+    """Columns of numbers, and those that paper has no room for, are styled by their place: a class a cell is half
+    the size of a long table."""
     printed = len(part.headings) if part.on_paper is None else part.on_paper
-    head = "".join(
-        f"<th scope=col{'' if at < printed else ' class=more'}>{_e(name)}" for at, name in enumerate(part.headings)
-    )
+    numbers = [at for at, name in enumerate(part.columns, 1) if _is_numeric(name, rows)]
+    style = "".join(f"#{key} td:nth-child({at})," for at in numbers)
+    right = f"{style[:-1]}{{text-align:right;font-variant-numeric:tabular-nums}}" if numbers else ""
+    paper = f"@media print{{#{key} th:nth-child(n+{printed + 1}),#{key} td:nth-child(n+{printed + 1}){{display:none}}}}"
+    head = "".join(f"<th scope=col>{_e(name)}" for name in part.headings)
     body = "".join(_run(part, row, folders) for row in rows)
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f"<div class='scroll runs'><table class=sortable>{table}</table></div>"
+    return (
+        f"<style>{right}{paper}</style><div class='scroll runs' tabindex=0 role=region aria-label='runs'>"
+        f"<table class=sortable id={key}>{table}</table></div>"
+    )
+
+
+def _is_numeric(name: str, rows: Sequence[Row]) -> bool:
+    return name == "trial" or any(is_number(row.get(name)) for row in rows[:50])
 
 
 def _run(part: RunRows, row: Row, folders: Folders) -> str:
     look = "bad" if row["outcome"] != "ok" else "win" if row["is"] == part.winner else ""
-    printed = len(part.columns) if part.on_paper is None else part.on_paper
-    cells = "".join(
-        _cell(name, row.get(name), folders, "" if at < printed else "more") for at, name in enumerate(part.columns)
-    )
-    return f"<tr{f' class={look}' if look else ''} data-t={row['trial']}>{cells}</tr>"
+    cells = "".join(_cell(name, row.get(name), folders) for name in part.columns)
+    return f"<tr{f' class={look}' if look else ''} data-t={row['trial']}>{cells}"
 
 
-def _cell(name: str, value: object, folders: Folders, look: str) -> str:
-    plain, number = (f" class={look}" if look else ""), f' class="num {look}"' if look else " class=num"
+def _cell(name: str, value: object, folders: Folders) -> str:
     if name == "folder":
-        return f"<td{plain}>{folders.link(str(value))}"
+        return f"<td>{folders.link(str(value))}"
     if name == "trial":
-        return f"<td{number} data-v={value}>#{value}"
-    if not is_number(value):
-        return f"<td{plain}>{'' if value is None else _e(value)}"
-    return f"<td{number} data-v={value!r}>{value:.6g}" if isinstance(value, float) else f"<td{number}>{value}"
+        return f"<td data-v={value}>#{value}"
+    return f"<td>{value:.6g}" if isinstance(value, float) else f"<td>{'' if value is None else _e(value)}"
 
 
 def _e(value: object) -> str:

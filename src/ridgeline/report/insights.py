@@ -21,8 +21,9 @@ from ridgeline.study.history import History
 FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
 
 
-def insights(study: Study, history: History, answer: Answer) -> list[str]:
-    """One sentence each; empty where the runs say nothing of the kind."""
+def insights(study: Study, history: History, answer: Answer, gain: bool = True) -> list[str]:
+    """One sentence each; empty where the runs say nothing of the kind. Without `gain`, nothing of what each change
+    gained: a page shows that as a figure."""
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
     effects = _effects_of_nodes(study, history)
     unusual = [
@@ -31,7 +32,7 @@ def insights(study: Study, history: History, answer: Answer) -> list[str]:
         if effect.verdict in ("slow", "fast")
     ]
     return [
-        *_gain_by_change(study, history, answer),
+        *(_gain_by_change(study, history, answer) if gain else ()),
         *unusual,
         *_unsteady(study, history, effects, answer.reference.label, goal),
         *_compared_through(study, history, effects),
@@ -61,9 +62,9 @@ def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]
     found = contributions(study.baseline, winner, trials, study.goal.direction, study.confirm.level)
     if not any(part.detectable for part in found):
         # a well-guided search tries few settings that change one knob alone
-        together = ", ".join(part.name for part in found if not part.small)
-        line = f"the gain can't be attributed: {together} were almost always changed together"
-        return [f"{line}; `ridgeline steps` measures each step"] if together else []
+        together = [part.name for part in found if not part.small]
+        line = f"the gain can't be attributed: {', '.join(together)} were almost always changed together"
+        return [f"{line}; `ridgeline steps` measures each step"] if len(together) > 1 else []
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
     return [f"gain by change, in percent of {of}, estimated from the search: {text(found)}"]
 

@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from ridgeline.records.exhibit import TextTable
 from ridgeline.report.drawing.draw import table_of
 from ridgeline.report.figures.shapes import FigureGroup, PlotFigure
-from ridgeline.report.parts import Bullets, CodeText, FactTiles, Fold, Paragraph, Part, RunRows, Section
+from ridgeline.report.parts import (
+    AnswerCard,
+    Bullets,
+    CodeText,
+    FactTiles,
+    Fold,
+    Hint,
+    Paragraph,
+    Part,
+    RunRows,
+    Section,
+)
 from ridgeline.stats.wording import count
 
 MOST_ROWS = 30  # of a table; longer ones are for the page and `export`
@@ -30,6 +41,12 @@ def _part(part: Part, heading: str) -> Iterator[str]:
         case Paragraph():
             text = _e(part.text)
             yield from (f"**{text}**" if part.look == "headline" else f"> {text}" if part.look == "note" else text, "")
+        case AnswerCard():
+            yield from _answer(part)
+        case Hint():
+            yield from (_e(part.text), "")
+            if part.command:
+                yield from _part(CodeText(part.command), "")
         case CodeText():
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", part.text)), default=0))
             yield from (f"{fence}sh", part.text, fence, "")
@@ -56,6 +73,15 @@ def _part(part: Part, heading: str) -> Iterator[str]:
         case _:
             yield from _table(table_of(part), heading)
             yield from (f"*{_e(part.says)}*", "")
+
+
+def _answer(card: AnswerCard) -> Iterator[str]:
+    yield from (f"**{_e(card.statement)}**", "")
+    rows = tuple((what, f"{value} {beside}".strip()) for what, value, beside in card.facts)
+    yield from _table(TextTable("", ("", ""), rows), "")
+    if card.command:
+        yield from _part(CodeText(card.command), "")
+    yield from (line for note in (card.command_note, *card.notes) if note for line in (_e(note), ""))
 
 
 def _table(table: TextTable, heading: str) -> Iterator[str]:

@@ -58,19 +58,18 @@ def page(
 def whole_page(name: str, question: str, shown: list[Section], folders: Folders) -> Iterator[bytes]:
     yield (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(name)}</title>"
-        f"<meta name=viewport content='width=device-width,initial-scale=1'><style>{style()}</style></head><body>\n"
+        f"<meta name=viewport content='width=device-width,initial-scale=1'><style>{style()}</style></head>"
+        f"<body class=report>\n{contents(shown)}\n"
         f"<header><h1>{escape(name)}</h1><p class=question>{escape(question)}</p></header>\n<main>\n"
-    ).encode()
-    for at, section in enumerate(shown):
+    ).encode(errors="replace")
+    for section in shown:
         yield f"{section_html(section, folders)}\n".encode(errors="replace")
-        if at == 0:
-            yield f"{contents(shown)}\n".encode(errors="replace")
     yield f"</main>\n<script>{script()}</script></body></html>\n".encode()
 
 
 def style() -> str:
-    """The style that figures and tables of any page of ours need."""
-    return files("ridgeline.report").joinpath("assets/page.css").read_text()
+    """The one style of all pages; see docs/design.md."""
+    return files("ridgeline.report").joinpath("assets/ridgeline.css").read_text()
 
 
 def script() -> str:

@@ -38,6 +38,35 @@ class FactTiles:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerCard:
+    """The first screen: what was found, how sure that is, what it cost, what to do now, and the proof beside it.
+
+    `ratio` is empty where the answer is no ratio: then `statement` is what stands there in large.
+    """
+
+    statement: str
+    ratio: str = ""
+    than: str = ""  # what it is a ratio to: 'the baseline'
+    interval: str = ""  # '95% interval 2.52 to 2.64'
+    before: str = ""
+    after: str = ""
+    unit: str = ""
+    facts: tuple[tuple[str, str, str], ...] = ()  # what, value, beside it
+    command: str = ""
+    command_note: str = ""
+    notes: tuple[str, ...] = ()
+    figure: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What this page cannot say yet, and the command that would find out."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunRows:
     """All runs, with the order of columns; `folded` are those of the confirmation, shown on demand."""
 
@@ -57,7 +86,9 @@ class Fold:
     parts: tuple[Part, ...]
 
 
-Part = Paragraph | CodeText | Bullets | FactTiles | RunRows | TextTable | Figure | FigureGroup | Fold
+Part = (
+    Paragraph | CodeText | Bullets | FactTiles | AnswerCard | Hint | RunRows | TextTable | Figure | FigureGroup | Fold
+)
 
 
 @dataclass(frozen=True, slots=True)

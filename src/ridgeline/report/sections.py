@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from ridgeline.records.answer import Answer
+from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -14,16 +15,16 @@ from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
 from ridgeline.report.figures.progress import progress
-from ridgeline.report.figures.proof import ladder, proof, proof_table
+from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair, proof_table
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
 from ridgeline.report.figures.serving import against_load, energy_and_cost
 from ridgeline.report.figures.shapes import FigureGroup, IntervalFigure
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import measured
-from ridgeline.report.parts import Bullets, CodeText, FactTiles, Fold, Paragraph, Part, RunRows, Section
+from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
-from ridgeline.stats.wording import count, metric_text, ratio_range
+from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
@@ -41,10 +42,9 @@ def sections(
     """`notes` are what the reader must know about the folder itself; `ladder_of` a campaign of steps to this winner."""
     made: list[tuple[str, str, Callable[[], Iterator[Part]]]] = [
         ("verdict", "", lambda: _verdict(study, history, answer, exhibits, notes)),
-        ("setting", "The setting", lambda: _setting(history, answer, exhibits)),
+        ("setting", "What it changes", lambda: _setting(study, history, answer, exhibits, ladder_of)),
         ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: _kind(study, history, answer, exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
-        ("ladder", "The ladder", lambda: _ladder(study, history, ladder_of)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
         ("knobs", "Every knob", lambda: _knobs(study, history, answer)),
@@ -83,31 +83,75 @@ def _verdict(
     study: Study, history: History, answer: Answer, exhibits: Exhibits, notes: tuple[str, ...]
 ) -> Iterator[Part]:
     yield from (Paragraph(note, "note") for note in notes)
-    over = bool(answer.conclusion)
-    text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
-    yield Paragraph((text[:1].upper() + text[1:]).replace(" -> ", " → "), "headline")
-    if answer.refuted:
-        yield Paragraph(answer.refuted, "sub")
-    if answer.candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
-        yield Paragraph(f"{answer.candidate.label}, #{answer.candidate.trial}: {answer.change}", "sub")
-    yield from (Paragraph(note, "sub") for note in exhibits.notes)
     if answer.stopped:
         yield Paragraph(f"The campaign was stopped: {answer.stopped}", "note")
-    yield FactTiles(tuple(_tiles(study, history, answer)))
+    over = bool(answer.conclusion)
+    text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
+    said = [answer.refuted] if answer.refuted else []
+    candidate = answer.candidate
+    if candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
+        said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
+    command, command_note = _command(history, answer)
+    card = AnswerCard(
+        (text[:1].upper() + text[1:]).replace(" -> ", " → "),
+        facts=tuple(_facts(study, history, answer)),
+        command=command,
+        command_note=command_note,
+        notes=(*said, *exhibits.notes),
+        figure=proof_pair(study, history, answer),
+    )
+    gain, before = None if candidate is None else candidate.gain, answer.reference.value
+    shown = answer.conclusion == CONFIRMED or answer.worse
+    if candidate is None or before is None or gain is None or gain.low is None or gain.high is None or not shown:
+        yield card
+    else:
+        ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
+        goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
+        change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
+        first, _, second = change.strip().partition(" -> ")
+        yield replace(
+            card,
+            ratio=ratio,
+            than=goal.ratio_to("", answer.reference.label).strip(),
+            interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
+            before=first,
+            after=second,
+            unit=f"{study.goal.metric}, {answer.unit}" if answer.unit else study.goal.metric,
+        )
 
 
-def _tiles(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, str, str]]:
-    candidate, before, unit = answer.candidate, answer.reference.value, answer.unit
-    if before is not None:
-        yield answer.reference.label, metric_text(before), unit
-    if candidate is not None and candidate.point != answer.reference.point:
-        yield candidate.label, metric_text(candidate.value), unit
-        if (gain := candidate.gain) is not None and gain.low is not None and gain.high is not None:
-            ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
-            yield f"ratio, {gain.level * 100:g}% interval", ratio, interval
-    yield "goal", study.goal.metric, study.goal.direction
-    yield "runs", str(len(history.runs)), count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
+def _how_sure(answer: Answer) -> str:
+    if answer.conclusion != CONFIRMED:
+        return "In simulation; " if answer.simulated else ""
+    return "Confirmed in simulation; " if answer.simulated else "Confirmed; "
+
+
+def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, str, str]]:
+    """How sure, what it cost, and how the numbers came about."""
+    blocks = proof_blocks(study, history)
+    if blocks and answer.conclusion == CONFIRMED:
+        places, whole = len({block.nodes for block in blocks}), len(blocks[0].nodes)
+        nodes = count(places, "node") if whole == 1 else f"{count(places, 'set')} of {whole} nodes"
+        yield "proof", count(len(blocks), "block"), f"of interleaved runs{f' on {nodes}' if whole else ''}"
+    elif answer.reference.value is not None:
+        yield answer.reference.label, metric_text(answer.reference.value), answer.unit
+    spent = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
+    yield "cost", count(len(history.runs), "run"), spent
     yield "numbers", _origin(study, history), f"site {study.site.name}"
+
+
+def _command(history: History, answer: Answer) -> tuple[str, str]:
+    """What to type now, and what that text is."""
+    if answer.offers and answer.confirmed and answer.paste:
+        if not answer.pasted_as:
+            return answer.paste, ""
+        # where the study folder lies today is nobody's affair who reads the page elsewhere
+        repeat = answer.repeat.replace(f"{history.root}/", "")
+        again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
+        return answer.paste, f"The text is {answer.pasted_as}.{again}"
+    if answer.keep and answer.paste:
+        return answer.paste, f"To keep: {answer.reference.label}."
+    return "", ""
 
 
 def _origin(study: Study, history: History) -> str:
@@ -116,23 +160,14 @@ def _origin(study: Study, history: History) -> str:
     return " and ".join(sorted(found)) or "none yet"
 
 
-def _setting(history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
-    """What to type, and beside it what that changes."""
-    table = exhibits.setting
-    paste = bool(answer.offers and answer.confirmed and answer.paste)
-    if paste:
-        yield CodeText(answer.paste, copy=True)
-        if answer.pasted_as:
-            # where the study folder lies today is nobody's affair who reads the page elsewhere
-            repeat = answer.repeat.replace(f"{history.root}/", "")
-            again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
-            yield Paragraph(f"The text is {answer.pasted_as}.{again}", "sub")
-    if table is not None:
-        yield table
-    if answer.keep and answer.paste:
-        yield Paragraph(f"To keep: {answer.reference.label}")
-        yield CodeText(answer.paste, copy=True)
-    elif paste and answer.reference_paste:
+def _setting(
+    study: Study, history: History, answer: Answer, exhibits: Exhibits, ladder_of: History | None
+) -> Iterator[Part]:
+    """What the setting changes and what each change gained; what to type stands on the first screen."""
+    if exhibits.setting is not None:
+        yield exhibits.setting
+    yield from _ladder(study, history, answer, ladder_of)
+    if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(f"To compare with: {answer.reference.label}", (CodeText(answer.reference_paste, copy=True),))
 
 
@@ -161,16 +196,32 @@ def _proof(study: Study, history: History, answer: Answer) -> Iterator[Part]:
         )
 
 
-def _ladder(study: Study, history: History, other: History | None) -> Iterator[Part]:
+def _ladder(study: Study, history: History, answer: Answer, other: History | None) -> Iterator[Part]:
+    """Measured step by step, else estimated from the search; and the command that measures it."""
     for each in (history, other):
         figure: IntervalFigure | None = None if each is None else ladder(study, each)
         if figure is not None:
             yield figure
             return
+    if answer.kind in NO_SEARCH or answer.conclusion != CONFIRMED or answer.candidate is None:
+        return
+    changed = [name for name, value in answer.candidate.point.items() if study.baseline.get(name) != value]
+    if len(changed) < 2:
+        return
+    estimated = effects(study, history, answer)
+    if estimated is not None:
+        yield estimated
+    text = (
+        "These are estimates from the search. To measure what each change gains, in interleaved runs of all steps:"
+        if estimated is not None
+        else f"The search can't tell {', '.join(changed)} apart: it hardly ever changed one without the others. "
+        "To measure what each change gains:"
+    )
+    yield Hint(text, f"ridgeline steps study.yaml studies/{history.root.name}")
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    if lines := insights(study, history, answer):
+    if lines := insights(study, history, answer, gain=False):
         yield Bullets(tuple(lines))
 
 
@@ -186,18 +237,29 @@ def _progress(study: Study, history: History, answer: Answer, exhibits: Exhibits
 def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     if answer.kind in NO_SEARCH:
         return
-    for part in (
-        effects(study, history, answer),
-        importance(study, history),
-        slices(study, history, answer),
-        parallel(study, history, answer),
-    ):
+    explained = importance(study, history)
+    largest = max((part.value for row in explained.rows for part in row.parts), default=0.0) if explained else 0.0
+    if explained is not None and len(explained.rows) > 1 and largest >= LEAST_IMPORTANT:
+        yield explained
+    elif explained is not None:
+        most = f"{explained.rows[0].label} explains {explained.rows[0].text}" if explained.rows else "none explains any"
+        yield Paragraph(f"No figure of importance: of the spread of the search, {most}, other knobs less.", "sub")
+    for part in (slices(study, history, answer), parallel(study, history, answer)):
         if part is not None:
             yield part
 
 
+LEAST_IMPORTANT = 0.1  # of the spread: below, a figure of shares is one of noise
+FEWEST_CELLS = 4  # of a map, below which a sentence says it all
+
+
 def _failures(study: Study, history: History) -> Iterator[Part]:
-    for part in (crash_map(study, history), failure_table(study, history), _builds(history)):
+    where = crash_map(study, history)
+    if where is not None and sum(cell.value is not None for row in where.cells for cell in row) < FEWEST_CELLS:
+        yield Paragraph(where.says, "sub")
+    elif where is not None:
+        yield where
+    for part in (failure_table(study, history), _builds(history)):
         if part is not None:
             yield part
 

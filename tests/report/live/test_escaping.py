@@ -12,7 +12,7 @@ import pytest
 from ridgeline.records.exhibit import ComparedSetting, Exhibits, TextTable
 from ridgeline.records.space import Continuous, Discrete, Knob
 from ridgeline.records.study import Goal
-from ridgeline.report.live.figures import live_figures
+from ridgeline.report.live.figures import live_figures, live_progress
 from ridgeline.report.live.page import index_page, study_page
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.testing import ScriptedAnswer
@@ -92,8 +92,7 @@ def test_nothing_in_the_figures_becomes_markup(tmp_path: Path) -> None:
         comparisons=(ComparedSetting(HOSTILE, 1.1, 1.0, 1.2, HOSTILE),),
         groups=dict.fromkeys(run.history.trials, HOSTILE),
     )
-    seen = Seen(live_figures(asked, run.history, exhibits))
+    seen = Seen(live_progress(asked, run.history, exhibits) + live_figures(run.history, exhibits))
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert seen.text.count(HOSTILE) >= 7
-    assert f"{HOSTILE} (maximize) of each run" in seen.values

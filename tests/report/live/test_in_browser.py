@@ -123,7 +123,7 @@ def test_a_campaign_grows_while_the_page_is_open_and_is_paused_and_resumed_from_
         assert process.wait(60) == 0
         tab.click("#report summary")
         tab.until("document.getElementById('report').dataset.drawn")
-        assert tab.value("document.querySelectorAll('#figures circle').length") >= 4
+        assert tab.value("document.querySelectorAll('#progress .wide .m [data-t]').length") >= 4
         assert not tab.value("window.pwned || document.querySelector('pre.log b') !== null")
         assert colours(tab.picture(tmp_path / "page.png")) > 50
         # a browser notes every answer that is no success; the one refusal asked for above is all there is
@@ -219,7 +219,7 @@ def test_several_studies_are_listed_and_new_ones_join(tmp_path: Path, browser: B
         assert tab.sideways_px <= 0
         tab.click("#studies a")
         tab.until("document.getElementById('headline') !== null")
-        tab.until(says("figures", "Progress"))
+        tab.until("document.querySelector('#progress svg[role=img]') !== null")
         assert tab.errors == []
 
 

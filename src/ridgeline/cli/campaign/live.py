@@ -21,10 +21,18 @@ from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer
 from ridgeline.campaign.verdict import goal_text, is_simulated
 from ridgeline.cli.terminal import clean_line, uncleaned
-from ridgeline.cli.text.answer import answer_lines
-from ridgeline.cli.text.picture import fitted, picture_lines
-from ridgeline.cli.text.wording import KIND_TEXT, answered_text, leftover_text, run_time_text, setting_text
+from ridgeline.cli.text.answer import answer_lines, details_lines, paste_lines
+from ridgeline.cli.text.picture import EMPTY, FULL, fitted, picture_lines
+from ridgeline.cli.text.wording import (
+    KIND_TEXT,
+    answered_text,
+    leftover_text,
+    node_hours_text,
+    run_time_text,
+    setting_text,
+)
 from ridgeline.errors import ExitCode, NothingFound, ShownWorse
+from ridgeline.records.answer import Answer
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
@@ -38,14 +46,30 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.2
 TICK_S = 1.0
+BOX_WIDTH = 100
+# of the live picture's lines; colour only adds to what the words say, and NO_COLOR leaves the words
+STYLES = (
+    (r"(?m)^  #\d+ +running .*$", "cyan"),
+    (r"(?m)^  best .*$", "bold"),
+    (r"(?m)^  failed .*$", "red"),
+    (rf"{FULL}+", "yellow"),
+    (rf"{EMPTY}+", "dim"),
+)
 
 
 def drive(
-    folder: StudyFolder, question: CampaignQuestion | None, as_json: bool, extension: Extension | None = None
+    folder: StudyFolder,
+    question: CampaignQuestion | None,
+    as_json: bool,
+    extension: Extension | None = None,
+    why: bool = False,
 ) -> None:
-    """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes."""
+    """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes.
+
+    `why` also prints why each trial was chosen.
+    """
     with _stop_flag() as stopping:
-        face = Face(quiet=as_json)
+        face = Face(quiet=as_json, why=why)
 
         def stop_asked() -> bool:
             # the campaign asks at least twice a second, also while one run takes an hour: the clock moves with it
@@ -74,6 +98,8 @@ def drive(
     if as_json:
         more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
         _tell(json.dumps(now.as_json() | more, indent=1))
+    elif face.is_terminal:
+        face.close(answer, now, [*seen, f"report  {report}"])
     else:
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
         _tell("", *lines)
@@ -116,9 +142,11 @@ def _tell(*lines: str) -> None:
 class Face:
     """What a terminal shows of a running campaign. `console` is where, standard output by default."""
 
-    def __init__(self, quiet: bool, console: Console | None = None) -> None:
+    def __init__(self, quiet: bool, console: Console | None = None, why: bool = False) -> None:
         self._quiet = quiet
+        self._why = why
         self._console = console
+        self._best: float | None = None  # score of the best run of the search so far
         self._live: Live | None = None
         self._campaign: Campaign | None = None
         self._shown_runs = 0
@@ -147,14 +175,38 @@ class Face:
             from rich.console import Console
             from rich.live import Live
 
-            console = self._console or Console(file=uncleaned(sys.stdout))
-            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._console = self._console or Console(file=uncleaned(sys.stdout))
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         return self
 
     def __exit__(self, *unused: object) -> None:
         if self._live is not None:
             self._live.stop()
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._console is not None
+
+    def close(self, answer: Answer, now: CampaignStatus, more: Sequence[str]) -> None:
+        """The answer last, where a reader looks: what it rests on, then what to paste, then a box."""
+        assert self._console is not None
+        from rich.panel import Panel
+        from rich.text import Text
+
+        width = self._console.width - 1
+        above = [*details_lines(answer, now.exhibits), "", *(f"  {line}" for line in more)]
+        pasted = paste_lines(answer.paste) if answer.paste else []
+        for line in ("", *above, ""):
+            for piece in fitted(clean_line(line), width):
+                self._console.print(piece, highlight=False, markup=False, soft_wrap=True)
+        for line in pasted:
+            self._console.print(clean_line(line), style="bold", highlight=False, markup=False, soft_wrap=True)
+        text = Text(clean_line(answer.statement), style="bold")
+        spent = f"{count(len(now.history.runs), 'run')}, {node_hours_text(now.history.node_hours)}"
+        text.append(f"\n{spent}", style="not bold dim")
+        look = "green" if answer.confirmed else "yellow" if not answer.conclusion else "cyan"
+        self._console.print(Panel(text, border_style=look, width=min(width, BOX_WIDTH), padding=(0, 1)))
 
     def tick(self) -> None:
         """Called again and again while nothing happens: redraws when the clock has moved on."""
@@ -191,19 +243,35 @@ class Face:
         # never lower than before, its last lines always in the same place: between two runs it would jump otherwise
         self._height = max(self._height, len(lines))
         lines = [""] * (self._height - len(lines)) + lines
-        self._live.update(Text("\n".join(map(clean_line, lines)), no_wrap=True, overflow="ignore"), refresh=True)
+        text = Text("\n".join(map(clean_line, lines)), no_wrap=True, overflow="ignore")
+        for pattern, look in STYLES:
+            text.highlight_regex(pattern, look)
+        self._live.update(text, refresh=True)
         self._drawn_s = time.monotonic()
 
     def _say(self, campaign: Campaign, run: Run) -> None:
         self._say_if_simulated(campaign)
-        told, story = run_text(campaign, run)
+        told, story = run_text(campaign, run, self._why)
         if self._live is None:
             _tell(f"{told}   {story}" if story else told)
-        elif campaign.history.trials[run.trial].stage is not Stage.CONFIRM or run.outcome != Outcome(Kind.OK):
-            # good confirm runs are many and alike; the picture below counts them
-            for line in (told, f"{'':8}{story}") if story else (told,):
-                self._print(line)
+        else:
+            self._print(told, self._look_of(campaign, run))
+            if story:
+                self._print(f"{'':8}{story}", "dim")
         self._say_if_busy(campaign)
+
+    def _look_of(self, campaign: Campaign, run: Run) -> str:
+        """How a line of a run is set: red where it failed, bold where the search has a new best."""
+        if run.outcome != Outcome(Kind.OK):
+            return "red"
+        goal = campaign.study.goal
+        if campaign.history.trials[run.trial].stage is not Stage.SEARCH or goal.metric not in run.metrics:
+            return ""
+        score = goal.score(run.metrics[goal.metric])
+        if self._best is not None and score <= self._best:
+            return ""
+        self._best = score
+        return "bold yellow"
 
     def _say_if_busy(self, campaign: Campaign) -> None:
         if not self._told_busy and (busy := busy_machine(campaign.history)):
@@ -215,21 +283,24 @@ class Face:
             self._told_simulated = True
             self._print("  simulated: these figures come from a model, nothing is measured")
 
-    def _print(self, line: str) -> None:
+    def _print(self, line: str, look: str = "") -> None:
         if self._live is None:
             _tell(line)
             return
         for piece in fitted(line, self._live.console.width - 1):
             # soft_wrap: a word wider than the terminal goes on in its next line and can still be copied whole
-            self._live.console.print(piece, highlight=False, markup=False, soft_wrap=True)
+            self._live.console.print(piece, style=look, highlight=False, markup=False, soft_wrap=True)
 
 
-def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
-    """What was run and what came out; and why, where that needs saying: `out of memory ...; stderr:311: ...`."""
+def run_text(campaign: Campaign, run: Run, why: bool = False) -> tuple[str, str]:
+    """What was run and what came out; and the reason of a failure: `out of memory ...; stderr:311: ...`.
+
+    With `why`, also the reason for which the trial was chosen.
+    """
     trial = campaign.history.trials[run.trial]
     assert run.outcome is not None
     metric = campaign.study.goal.metric
-    story = [trial.why] if trial.why and trial.stage is Stage.SEARCH else []
+    story = [trial.why] if why and trial.why and trial.stage is Stage.SEARCH else []
     if run.outcome.kind == "ok":
         result = goal_text(campaign.study, campaign.history).value(run.metrics[metric])
     else:
@@ -244,8 +315,13 @@ def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
 
 
 def _settings_of(campaign: Campaign, trial: Trial) -> str:
-    """All of the first setting once, then what differs from it."""
+    """All of the first setting once, then what differs from it; of one that ran before, its number."""
     if trial.number == 1:
         return setting_text(trial.point)
+    if trial.stage in (Stage.CONFIRM, Stage.WARM_UP) and trial.point != campaign.study.baseline:
+        before = (each for each in campaign.history.trials.values() if each.stage is Stage.SEARCH)
+        first = next((each.number for each in before if each.point == trial.point), None)
+        if first is not None:
+            return f"the setting of #{first}"
     changed = {name: value for name, value in trial.point.items() if campaign.study.baseline.get(name) != value}
     return setting_text(changed) or f"{campaign.question.reference} again"

@@ -15,13 +15,15 @@ class ReportFormat(StrEnum):
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR|FOLDER", help="A study folder, or a folder of several.")],
     out: Annotated[Path | None, typer.Option(help="File to write; report.html in the folder by default.")] = None,
     form: Annotated[
         ReportFormat, typer.Option("--format", help="html, md (for a pull request) or pdf (needs Chromium).")
     ] = ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
+
+    Of a folder of several studies, their history: what each found and cost, and what was learnt of each knob.
 
     Example: ridgeline report studies/first
     """
@@ -35,6 +37,9 @@ def report(
 
     if form is ReportFormat.pdf:
         browser_path()  # before anything is worked out
+    if not (folder / "study.yaml").exists() and (several := _studies_in(folder)):
+        _project(folder, several, out, form)
+        return
     now, notes = read_status_as_far(folder)
     target = out or folder / f"report.{form.value}"
     what = (now.study, now.history, answer_on_paper(now), now.exhibits)
@@ -48,4 +53,36 @@ def report(
         case ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 write_pdf(write_report(*what, Path(place, "report.html"), notes, steps), target)
+    print(target)
+
+
+def _studies_in(folder: Path) -> list[Path]:
+    """Study folders one or two levels below."""
+    journals = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/journal.jsonl"))
+    return sorted({path.parent for path in journals if (path.parent / "study.yaml").exists()})
+
+
+def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
+    from ridgeline.campaign.status import answer_on_paper, read_status_as_far
+    from ridgeline.report.html import Folders
+    from ridgeline.report.markdown import markdown
+    from ridgeline.report.page import whole_page, write_page
+    from ridgeline.report.pdf import write_pdf
+    from ridgeline.report.project import project_sections
+    from ridgeline.report.studies import StudySeen
+
+    seen = []
+    for path in several:
+        now, _ = read_status_as_far(path)
+        seen.append(StudySeen(path.relative_to(folder).as_posix(), now.study, now.history, answer_on_paper(now)))
+    name, shown = folder.resolve().name, project_sections(seen)
+    target = out or folder / f"report.{form.value}"
+    if form is ReportFormat.md:
+        write_page(iter([markdown(name, "", shown).encode(errors="replace")]), target)
+    elif form is ReportFormat.html:
+        write_page(whole_page(name, "", shown, Folders(folder, target)), target)
+    else:
+        with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
+            page = Path(place, "report.html")
+            write_pdf(write_page(whole_page(name, "", shown, Folders(folder, page)), page), target)
     print(target)

@@ -20,6 +20,7 @@ def resume(
     node_hours: Annotated[
         str | None, typer.Option(metavar="+N", help="With --trials or --blocks: add this to `budget.node_hours`.")
     ] = None,
+    why: Annotated[bool, typer.Option("--why", help="Also print why each trial was chosen.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Continue a campaign that was stopped or killed, or extend a finished one.
@@ -32,4 +33,4 @@ def resume(
     from ridgeline.cli.campaign.live import drive
     from ridgeline.study.folder import StudyFolder
 
-    drive(StudyFolder.open(folder), None, as_json, parse_extension(trials, blocks, wall, node_hours))
+    drive(StudyFolder.open(folder), None, as_json, parse_extension(trials, blocks, wall, node_hours), why)

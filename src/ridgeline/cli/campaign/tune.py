@@ -28,6 +28,7 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")
     ] = False,
+    why: Annotated[bool, typer.Option("--why", help="Also print why each trial was chosen.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run a study's campaign: baseline, search, confirm.
@@ -54,7 +55,7 @@ def tune(
     folder = assemble_folder(found, out, found.study.name)
     if observations:
         keep(folder, observations)
-    drive(folder, question, as_json)
+    drive(folder, question, as_json, why=why)
     if ladder:
         _climb(study, folder.path, as_json)
 

@@ -17,7 +17,7 @@ from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
 from ridgeline.report.exports.prometheus import metrics_text
-from ridgeline.report.live.figures import live_figures
+from ridgeline.report.live.figures import live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
@@ -68,8 +68,11 @@ class WatchedStudy:
     def _look(self) -> Snapshot:
         try:
             now = self.status()
-            figures = live_figures(now.study, now.history, now.exhibits)
-            return replace(snapshot_of(now, time.time(), waiting_instructions(self.path)), figures=figures)
+            return replace(
+                snapshot_of(now, time.time(), waiting_instructions(self.path)),
+                progress=live_progress(now.study, now.history, now.exhibits, now.answer),
+                figures=live_figures(now.history, now.exhibits),
+            )
         except TROUBLE as error:
             before = Snapshot(self.path.name, State.DAMAGED, "") if self._shown is None else self._shown[2]
             return replace(before, state=State.DAMAGED, state_text="", note=str(error), steerable=False)

@@ -10,6 +10,22 @@ from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.space import Point
 
 
+def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
+    """What stands above the answer where that comes last: tables, what else there is to say, and doubts."""
+    for table in exhibits.tables:
+        yield from table_lines(table)
+        yield ""
+    if answer.refuted:
+        yield answer.refuted
+    yield from exhibits.notes
+    if answer.keep and answer.candidate is not None:
+        yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
+    elif answer.candidate is not None and answer.offers and (doubt := doubt_about(answer, answer.candidate)):
+        yield doubt
+    if answer.paste:
+        yield from _measured_lines(answer)
+
+
 def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     """Tables first, then the headline and, where the question was which setting, the setting to paste.
 

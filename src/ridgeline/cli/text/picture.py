@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ridgeline.cli.text.wording import (
+    KIND_TEXT,
     budget_text,
     candidate_lines,
     clock_text,
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ridgeline.campaign.under_way import RunUnderWay
 
 RUNS_SHOWN = 4
+FAILURES_SHOWN = 2
+FULL, EMPTY = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
 HANGING = 8  # columns by which a line goes on below its beginning
 NARROWEST = 20
 _GLUE = "\N{NO-BREAK SPACE}"
@@ -34,8 +37,30 @@ def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
         lines.append(f"  and {len(runs) - RUNS_SHOWN} more running")
     simulated = "simulated: " if now.answer.simulated else ""
     outcomes = outcome_text({kind.value: n for kind, n in now.history.outcomes.items()})
-    below = [*candidate_lines(now), f"{simulated}{progress_text(now)}", f"spent {budget_text(now, now_s)}", outcomes]
+    below = [
+        *candidate_lines(now),
+        f"{bar(now, width)}{simulated}{progress_text(now)}",
+        f"spent {budget_text(now, now_s)}",
+        outcomes,
+    ]
+    lines += [cut(f"  failed  {text}", width) for text in last_failures(now)]
     return [*lines, *(line for text in below if text for line in fitted(f"  {text}", width))]
+
+
+def bar(now: CampaignStatus, width: int) -> str:
+    """How much of the stage is done; empty where that is not known or there is no room."""
+    of, cells = now.progress.of, min(30, width // 3)
+    if not of or cells < 8:
+        return ""
+    full = min(cells, cells * now.progress.done // of)
+    return f"{FULL * full}{EMPTY * (cells - full)}  "
+
+
+def last_failures(now: CampaignStatus) -> list[str]:
+    found = [run for run in now.history.runs.values() if run.outcome is not None and run.outcome.kind.value != "ok"]
+    shown = [(run.trial, KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value), run.outcome.reason)
+             for run in found[-FAILURES_SHOWN:] if run.outcome is not None]  # fmt: skip
+    return [f"#{trial} {kind}{f': {reason}' if reason else ''}" for trial, kind, reason in shown]
 
 
 def _run_lines(run: RunUnderWay, width: int, now_s: float) -> Iterable[str]:

@@ -23,6 +23,7 @@ from ridgeline.cli.text.wording import (
     setting_text,
     time_text,
 )
+from ridgeline.executors.script import machines
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
@@ -51,7 +52,41 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         told=[_answered(line) for line in islice(reversed(now.history.instructions.answers.values()), TOLD_SHOWN)],
         waiting=[_waits(told, now, state) for told in open_ones.values()],
         steerable=not now.is_over,
+        course=_course(now),
+        gain=_gain(now),
+        share=1.0 if state is State.FINISHED else now.progress.done / now.progress.of if now.progress.of else None,
+        updated=age_text(now_s - last) if (last := _last_change_s(now)) else "",
     )
+
+
+def _course(now: CampaignStatus) -> list[float]:
+    """The best score so far after each run that passed, thinned; only its shape is shown."""
+    found: list[float] = []
+    for _, run in now.history.ok_runs(*Stage):
+        score = now.study.goal.score(run.metrics[now.study.goal.metric])
+        found.append(max(score, found[-1]) if found else score)
+    return found[:: len(found) // 60 + 1]
+
+
+def _gain(now: CampaignStatus) -> str:
+    candidate = now.answer.candidate
+    if candidate is None:
+        return ""
+    value = goal_text(now.study, now.history).value(candidate.value)
+    return f"{value}, {candidate.gain.ratio:.3g}x" if candidate.gain is not None else value
+
+
+def age_text(seconds: float) -> str:
+    """'3 min ago'; the largest unit that fits."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)} {unit} ago"
+    return "just now"
+
+
+def _last_change_s(now: CampaignStatus) -> float:
+    times = [run.ending.ended_s for run in now.history.runs.values()]
+    return max([*times, *(run.planned_s for run in now.history.open_runs.values())], default=0.0)
 
 
 def _state(now: CampaignStatus) -> State:
@@ -146,6 +181,7 @@ def _running(now: CampaignStatus, run: RunUnderWay, state: State, now_s: float) 
         why_chosen(run.trial, now.history.blocks),
         "\n".join(last_lines(log, LOG_LINES)),
         "" if log is None else log.relative_to(now.history.root).as_posix(),
+        ", ".join(f"on {machine.host}" for machine in machines(planned.folder)),
     )
 
 

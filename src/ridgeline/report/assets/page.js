@@ -65,5 +65,31 @@
     if (mark) light(mark.dataset.t, true);
     else if (row && !event.target.closest('a')) light(row.dataset.t, false);
   });
+  // the value of a mark beside it, sooner than the browser shows its title
+  const tip = Object.assign(document.createElement('div'), {className: 'tip', hidden: true});
+  document.body.append(tip);
+  document.addEventListener('pointerover', event => {
+    const mark = event.target.closest?.('svg[role=img] *'), title = mark?.querySelector(':scope > title');
+    if (title) { mark.dataset.tip = title.textContent; title.remove(); }
+    tip.hidden = !mark?.dataset.tip;
+    if (tip.hidden) return;
+    tip.textContent = mark.dataset.tip;
+    const box = mark.getBoundingClientRect();
+    tip.style.left = Math.max(4, Math.min(box.right + 8, innerWidth - tip.offsetWidth - 8)) + 'px';
+    tip.style.top = Math.max(4, box.top - tip.offsetHeight - 6) + 'px';
+  });
+
+  // where the reader is, in the contents
+  const links = new Map(all('.contents a').map(link => [link.hash.slice(1), link]));
+  const seen = new IntersectionObserver(entries => {
+    for (const entry of entries) if (entry.isIntersecting) {
+      all('.contents .here').forEach(each => { each.classList.remove('here'); each.removeAttribute('aria-current'); });
+      const link = links.get(entry.target.id);
+      link?.classList.add('here');
+      link?.setAttribute('aria-current', 'true');
+      link?.parentNode.scrollTo({left: link.offsetLeft - 24});
+    }
+  }, {rootMargin: '-10% 0px -80% 0px'});
+  all('main > section').forEach(each => seen.observe(each));
   addEventListener('beforeprint', () => all('details:not(.numbers)').forEach(each => { each.open = true; }));
 })();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from ridgeline.records.exhibit import TextTable
@@ -19,7 +20,9 @@ PARALLEL_LEGEND = (
     ("l-baseline", "baseline"),
     ("l-winner", "the setting"),
 )
-WIDE_PX, NARROW_PX, SMALL_PX = 760.0, 350.0, 350.0
+WIDE_PX, MID_PX, HALF_PX, NARROW_PX = 1080.0, 740.0, 528.0, 350.0
+LARGEST_TWICE = 60_000  # characters: a larger drawing is scaled for tablets and paper instead of drawn again
+_TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 
 
 def draw(figure: Figure, width: float = WIDE_PX) -> str:
@@ -37,11 +40,20 @@ def draw(figure: Figure, width: float = WIDE_PX) -> str:
             return parallel(figure, width)
 
 
-def drawn(figure: Figure) -> str:
-    """For a page: wide and narrow, of which the style shows one; a small one is the same everywhere."""
+def drawn(figure: Figure, half: bool = False) -> str:
+    """For a page: one drawing for each width the figure's place can have, of which the style shows one.
+
+    Phones have nothing to hover with, so theirs carries no titles. Small ones are the same everywhere.
+    """
     if isinstance(figure, PlotFigure) and figure.small:
-        return draw(figure, SMALL_PX)
-    return f"<div class=wide>{draw(figure)}</div><div class=narrow>{draw(figure, NARROW_PX)}</div>"
+        return draw(figure, NARROW_PX)
+    narrow = f"<div class=narrow>{_TITLE.sub('', draw(figure, NARROW_PX))}</div>"
+    wide = draw(figure, HALF_PX if half else WIDE_PX)
+    if half:
+        return f"<div class=wide>{wide}</div>{narrow}"
+    if len(wide) > LARGEST_TWICE:
+        return f"<div class='wide all'>{wide}</div>{narrow}"
+    return f"<div class=wide>{wide}</div><div class=mid>{draw(figure, MID_PX)}</div>{narrow}"
 
 
 def legend(figure: Figure) -> str:

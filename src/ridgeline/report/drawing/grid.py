@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from ridgeline.report.drawing import svg
 from ridgeline.report.figures.shapes import HeatCell, HeatFigure
 
@@ -33,7 +35,7 @@ def heat(figure: HeatFigure, width: float) -> str:
             place = left + (edge + 1) * cell
             parts.append(svg.line(place, top, place, top + CELL_PX, "edge"))
     end = TOP_PX + rows * CELL_PX
-    every = max(1, round(max(len(c) for c in figure.columns) * svg.CHARACTER_PX / cell + 0.4))
+    every = max(1, ceil((max(len(c) for c in figure.columns) * svg.BOLD_PX + 6) / cell))
     for c, told in enumerate(figure.columns):
         if c % every == 0:
             parts.append(svg.text(left + (c + 0.5) * cell, end + 16, told, "tick", "middle"))

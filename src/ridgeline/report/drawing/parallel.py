@@ -16,17 +16,19 @@ def parallel(figure: ParallelFigure, width: float) -> str:
 
 
 def _beside(figure: ParallelFigure, width: float) -> str:
-    top, inner, side = 34.0, 270.0, 40.0
+    inner, side = 270.0, 40.0
     step = (width - 2 * side - 40) / max(1, len(figure.axes) - 1)
+    # labels take turns on as many lines as keep them apart; the outermost stand inside the figure
+    longest = max(len(axis.label) for axis in figure.axes) * svg.BOLD_PX
+    lines = next((n for n in (1, 2) if 1.5 * longest <= n * step + 30), 3)
+    room = (lines * step + 30) / 1.5 * svg.CHARACTER_PX / svg.BOLD_PX
+    top = 26.0 + 14.0 * lines
     xs = [side + at * step for at in range(len(figure.axes))]
     parts = [*_lines(figure, [[(xs[at], top + (1 - p) * inner) for at, p in _known(one)] for one in figure.lines])]
     for at, (axis, x) in enumerate(zip(figure.axes, xs, strict=True)):
         parts.append(svg.line(x, top, x, top + inner, "frame"))
         anchor = "start" if at == 0 else "end" if at == len(xs) - 1 else "middle"
-        low = 14 if at % 2 or step > 120 else 28  # every other label a line lower, where they would touch
-        parts.append(
-            svg.text(x if at else 0, low, svg.cut(axis.label, 2 * step - 8 if step < 120 else step), "axis", anchor)
-        )
+        parts.append(svg.text(x if at else 0, 14.0 * (1 + at % lines), svg.cut(axis.label, room), "axis", anchor))
         ticks = axis.ticks[:: len(axis.ticks) // 9 + 1]
         parts += [
             svg.text(x + 5, top + (1 - place) * inner + 4, svg.cut(told, step - 8), '"tick halo"')
@@ -46,9 +48,15 @@ def _below(figure: ParallelFigure, width: float) -> str:
         ticks = (
             [*axis.ticks] if len(axis.ticks) < 4 else [axis.ticks[0], axis.ticks[len(axis.ticks) // 2], axis.ticks[-1]]
         )
+        free = 0.0  # from where on there is room for another text
         for place, told in ticks:
             anchor = "start" if place < 0.1 else "end" if place > 0.9 else "middle"
-            parts.append(svg.text(side + place * span, y + 15, svg.cut(told, span / 3), '"tick halo"', anchor))
+            text, at = svg.cut(told, span / 3), side + place * span
+            long = len(text) * svg.BOLD_PX
+            start = at - long * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+            if start >= free:
+                parts.append(svg.text(at, y + 15, text, '"tick halo"', anchor))
+                free = start + long + 6
     return svg.drawing(width, ys[-1] + 24, f"{figure.title}. {figure.says}", parts)
 
 

@@ -14,7 +14,7 @@ TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
 
 def plot(figure: PlotFigure, width: float) -> str:
     lanes = list(dict.fromkeys(mark.lane for mark in figure.strip))
-    inner = 190.0 if figure.small else 240.0 if width < 500 else 290.0
+    inner = 190.0 if figure.small or width < 500 else 260.0 if width < 600 else 290.0
     top = TOP_PX + (14.0 if figure.spans and figure.spans[0].look == "block" else 0.0)
     bottom = top + inner
     strip_end = bottom + (LANE_PX * len(lanes) + 4 if lanes else 0)
@@ -110,7 +110,14 @@ def _series(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[str]:
             whisker = f'<path d="M{svg.n(x(p.x))} {svg.n(y(p.low))}V{svg.n(y(p.high))}" class="whisker {kind}">'
             yield f"{whisker}{svg.title(p.label)}</path>"
     if series.form in ("points", "both") or (series.form == "line" and len(series.points) == 1):
-        yield from (svg.mark(x(p.x), y(p.y), series.look, p.label, p.trial) for p in series.points)
+        seen: set[tuple[int, int]] = set()
+        yield f'<g class="m {kind}">'
+        for p in series.points:
+            place = round(x(p.x)), round(y(p.y))
+            if place not in seen:  # nobody can see or point at a mark under another
+                seen.add(place)
+                yield svg.mark(x(p.x), y(p.y), series.look, p.label, p.trial, grouped=True)
+        yield "</g>"
 
 
 def _path(series: PlotSeries, x: PixelScale, y: PixelScale) -> str:

@@ -7,6 +7,7 @@ from html import escape
 from ridgeline.report.figures.shapes import BASELINE, BEST, CONFIRM, OTHER, SEARCH, SENTINEL, WINNER
 
 CHARACTER_PX = 6.3  # about, of the page's 12 px text
+BOLD_PX = 7.2  # and of an axis label
 LOOKS = (BASELINE, SENTINEL, SEARCH, CONFIRM, WINNER, BEST, OTHER, "ideal", "failed")
 _DIAMOND, _TRIANGLE, _DOWN, _CROSS = 5.4, 5.2, 5.2, 3.8
 
@@ -41,10 +42,10 @@ def n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def mark(x: float, y: float, look: str, text: str = "", trial: int | None = None) -> str:
-    """The shape distinguishes marks where colours do not."""
+def mark(x: float, y: float, look: str, text: str = "", trial: int | None = None, grouped: bool = False) -> str:
+    """The shape distinguishes marks where colours do not; one in a group has its class from there."""
     link = "" if trial is None else f" data-t={trial}"
-    head = f'class="m {look_class(look)}"{link}'
+    head = link.lstrip() if grouped else f'class="m {look_class(look)}"{link}'
     if look in (SEARCH, OTHER, "0", "1"):
         return f"<circle cx={n(x)} cy={n(y)} r=4 {head}>{title(text)}</circle>"
     if look == BASELINE:
@@ -67,10 +68,9 @@ def _form(x: float, y: float, look: str) -> str:
 
 
 def drawing(width: float, height: float, text: str, parts: list[str], kind: str = "") -> str:
-    """Keeps its shape at any width, never larger than drawn."""
+    """As wide as its place on the page, which is about as wide as it was drawn for."""
     head = f'<svg viewBox="0 0 {n(width)} {n(height)}" role=img aria-label="{escape(text)}"'
-    style = f'style="max-width:{n(width)}px"'
-    return f"{head} {style}{f' class={kind}' if kind else ''}>{''.join(parts)}</svg>"
+    return f"{head}{f' class={kind}' if kind else ''}>{''.join(parts)}</svg>"
 
 
 def cut(content: str, width_px: float) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from ridgeline.engines.sglang.log import DecodeBatch, read_sglang_log
 from ridgeline.errors import RidgelineError
@@ -38,7 +39,7 @@ FEWEST_STEPS = 4  # decode lines of a run, below which there is no course to dra
 
 @dataclass(frozen=True, slots=True)
 class EngineCourse:
-    """One run whose log says how its decode steps went. With attention DP, those of its first rank alone."""
+    """One run whose log says how its decode steps went: those of the whole engine, whatever ranks it consists of."""
 
     label: str
     look: str
@@ -51,12 +52,17 @@ def logged_runs(study: Study, history: History, answer: Answer) -> list[EngineCo
     found = []
     for at, (label, runs) in enumerate(settings_shown(study, history, answer)):
         for run in reversed(runs):
-            steps = _steps(run.folder)
+            ranks = _ranks_of(history.trials[run.trial].settings.get("attn_dp"))
+            steps, note = whole_engine(_steps(run.folder), ranks)
             if len(steps) >= FEWEST_STEPS:
                 look = "baseline" if at == 0 else "winner"
-                found.append(EngineCourse(f"{label} (#{run.trial}{_of_rank(steps)})", look, steps, run))
+                found.append(EngineCourse(f"{label} (#{run.trial}{note})", look, steps, run))
                 break
     return found
+
+
+def _ranks_of(value: object) -> int:
+    return value if isinstance(value, int) and value > 1 else 1
 
 
 def _steps(folder: Path) -> tuple[DecodeBatch, ...]:
@@ -68,15 +74,56 @@ def _steps(folder: Path) -> tuple[DecodeBatch, ...]:
             steps = read_sglang_log(TextFile(path)).decodes
         except (RidgelineError, OSError):
             continue  # gone meanwhile, or not what it was taken for: the page does without it
-        timed = [step for step in steps if step.stamp.time is not None]
-        return tuple(step for step in timed if step.stamp.ranks == timed[0].stamp.ranks)
+        return tuple(step for step in steps if step.stamp.time is not None)
     return ()
 
 
-def _of_rank(steps: Sequence[DecodeBatch]) -> str:
-    """Every attention-DP rank has requests of its own; the log of one says nothing of the others."""
-    rank = next((name for name in steps[0].stamp.ranks if name.startswith("DP")), "")
-    return f", rank {rank} alone" if rank else ""
+def whole_engine(steps: Sequence[DecodeBatch], ranks: int) -> tuple[tuple[DecodeBatch, ...], str]:
+    """Steps of all attention-DP ranks together, so that layouts can be compared, and what was assumed for that.
+
+    Every rank has requests of its own and logs them. Where only one rank's lines are there, as of a node that logs for
+    itself, the others are taken to be like it.
+    """
+    names = list(dict.fromkeys(_rank(step) for step in steps))
+    if len(names) < 2:
+        if ranks < 2 or not steps or not names[0]:
+            return tuple(steps), ""
+        return tuple(_times(step, ranks) for step in steps), f", {ranks} ranks taken to be like {names[0]}"
+    latest: dict[str, DecodeBatch] = {}
+    found = []
+    for step in steps:
+        latest[_rank(step)] = step
+        if len(latest) == len(names) and _rank(step) == names[0]:
+            found.append(_together(step, [*latest.values()]))
+    return tuple(found), f", {len(names)} ranks together"
+
+
+def _rank(step: DecodeBatch) -> str:
+    return next((name for name in step.stamp.ranks if name.startswith("DP")), "")
+
+
+def _times(step: DecodeBatch, ranks: int) -> DecodeBatch:
+    return _together(step, [step] * ranks)
+
+
+def _together(step: DecodeBatch, parts: Sequence[DecodeBatch]) -> DecodeBatch:
+    usage = [part.token_usage for part in parts if part.token_usage is not None]
+    return replace(
+        step,
+        running=sum(part.running for part in parts),
+        tokens=_sum([part.tokens for part in parts]),
+        token_usage=sum(usage) / len(usage) if usage else None,
+        gen_tok_s=_sum([part.gen_tok_s for part in parts]),
+        queued=_sum([part.queued for part in parts]),
+    )
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _sum(values: Sequence[_Number | None]) -> _Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known[1:], start=known[0]) if known and len(known) == len(values) else None
 
 
 def over_time(logged: Sequence[EngineCourse]) -> FigureGroup | None:

@@ -38,13 +38,17 @@ from ridgeline.stats.wording import metric_text, percent
 from ridgeline.study.history import History
 
 FEWEST_FOR_IMPORTANCE = 6  # runs of the search; of fewer, any knob explains everything
+LEAST_SHARE = 0.01  # of the spread that a knob must explain to be drawn
 PARTS = 4  # a number of many values is cut into so many parts of equal size before its share is worked out
 MOST_LINES = 300  # of the parallel coordinates: the best ones and the latest; more cannot be told apart
 SEARCHED = (Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
 
 
 def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | None:
-    """Of each knob that the setting changes: the gain of moving it alone, estimated from the search."""
+    """Of each knob that the setting changes: the gain of moving it alone, estimated from the search.
+
+    None where no effect can be detected: a figure in which every interval crosses 1 shows nothing.
+    """
     if answer.candidate is None:
         return None
     trials = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(*SEARCHED)]
@@ -61,7 +65,7 @@ def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | 
         )
         for part in found
     )
-    if not rows:
+    if not any(part.detectable for part in found):
         return None
     says = (
         "The gain of moving one knob alone from the baseline's value to the setting's, estimated from the search "
@@ -98,13 +102,16 @@ def importance(study: Study, history: History) -> BarFigure | None:
     ranked = sorted(((s, n) for n, s in shares.items() if s is not None), reverse=True)
     if not ranked:
         return None
-    rows = tuple(BarRow(name, (BarPart("share", share),), f"{share:.0%}") for share, name in ranked)
+    shown = [(share, name) for share, name in ranked if share >= LEAST_SHARE]
+    rows = tuple(BarRow(name, (BarPart("share", share),), f"{share:.0%}") for share, name in shown)
+    nothing = ", ".join(name for share, name in ranked if share < LEAST_SHARE)
+    notes = (f"Not shown, since alone they explain nothing: {nothing}.",) if nothing else ()
     says = (
         "The share of the spread between the search's runs that the values of one knob explain alone, less what "
         "chance would. Shares need not add up: knobs act together, and the search did not try all values alike."
     )
     return BarFigure(
-        "importance", "Importance", says, Axis("share of the spread explained", from_zero=True, high=1.0), rows
+        "importance", "Importance", says, Axis("share of the spread explained", from_zero=True), rows, notes
     )
 
 

@@ -105,7 +105,7 @@ def progress(
     by_time = seconds_axis("time since the first run", [p.hours * 3600 for p in points])
     order = {p.run: float(at) for at, p in enumerate(points, 1)}
     views: list[tuple[str, Axis, Callable[[ProgressPoint], float]]] = [
-        ("by run", Axis("run, in the order they ended", low=0.0), lambda p: order[p.run]),
+        ("by run", _run_axis(len(points)), lambda p: order[p.run]),
         ("by time", by_time.axis, lambda p: p.hours * 3600 / by_time.unit_s),
         ("by node-hours", Axis("node-hours spent", from_zero=True), lambda p: p.node_hours),
     ]
@@ -118,6 +118,23 @@ def progress(
     says = f"Every run that counts{best}; runs that failed or were stopped early are in the strip below."
     notes = (drifted[1],) if drifted else ()
     return FigureGroup("progress", "Progress", says, figures, tuple(name for name, _, _ in views), notes)
+
+
+def _run_axis(runs: int) -> Axis:
+    whole = tuple((float(n), str(n)) for n in range(1, runs + 1)) if runs <= 20 else ()
+    return Axis("run, in the order they ended", low=0.0, ticks=whole)
+
+
+def progress_now(
+    study: Study, history: History, answer: Answer | None = None, groups: Mapping[int, str] | None = None
+) -> PlotFigure | None:
+    """The first view of `progress` alone, for a page that is drawn again after every run; None before one passed."""
+    points = progress_points(study, history, answer, groups)
+    if not any(p.value is not None for p in points):
+        return None
+    order = {p.run: float(at) for at, p in enumerate(points, 1)}
+    x = _run_axis(len(points))
+    return _figure("progress-now", study, history, answer, points, x, lambda p: order[p.run], None)
 
 
 def _figure(

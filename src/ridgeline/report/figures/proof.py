@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.records.answer import Answer
@@ -83,13 +83,32 @@ def letters_of(study: Study, blocks: Sequence[ProofBlock], first: str | None) ->
 
 
 def proof(study: Study, history: History, answer: Answer) -> list[PlotFigure | IntervalFigure]:
-    """Empty where nothing was confirmed in blocks."""
+    """Empty where nothing was confirmed in blocks. With two settings, `proof_pair` has shown every run already."""
     blocks = proof_blocks(study, history)
     if not blocks:
         return []
     first = None if answer.candidate is None else point_key(answer.candidate.point)
     letters = letters_of(study, blocks, first)
-    return [_runs_in_order(study, answer, blocks, letters), *_by_block(study, history, answer, blocks, letters)]
+    pair = proof_pair(study, history, answer) is not None and len(letters) < 3
+    runs = [] if pair else [_runs_in_order(study, answer, blocks, letters)]
+    return [*runs, *_by_block(study, history, answer, blocks, letters)]
+
+
+def proof_pair(study: Study, history: History, answer: Answer) -> PlotFigure | None:
+    """The proof at a glance: every run of the reference and of the answer's setting, in the order they ran."""
+    blocks = proof_blocks(study, history)
+    if not blocks or answer.candidate is None:
+        return None
+    keys = {point_key(study.baseline): "A", point_key(answer.candidate.point): "B"}
+    two = [replace(b, runs=tuple(pair for pair in b.runs if pair[0].key in keys)) for b in blocks]
+    if len(keys) < 2 or {trial.key for block in two for trial, _ in block.runs} != set(keys):
+        return None
+    whole = _runs_in_order(study, answer, [block for block in two if block.runs], keys)
+    names = (answer.reference.label, answer.candidate.label)
+    series = tuple(replace(one, name=name) for one, name in zip(whole.series, names, strict=True))
+    says = "Fresh runs, taking turns on the same nodes; each mark is a run."
+    spans = tuple(replace(span, label=span.label.split(":")[0]) for span in whole.spans)
+    return replace(whole, key="proof-pair", title="Every run of the proof", says=says, series=series, spans=spans)
 
 
 def _runs_in_order(

@@ -11,7 +11,7 @@ from ridgeline.report.live.snapshot import Snapshot
 
 HEAD = (
     "<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
-    "<meta name=viewport content='width=device-width,initial-scale=1'><link rel=stylesheet href=/static/watch.css>"
+    "<meta name=viewport content='width=device-width,initial-scale=1'><link rel=stylesheet href=/static/ridgeline.css>"
     "<link rel=icon href='data:,'><script src=/static/watch.js defer></script></head>"
 )
 SCRIPTLESS = (
@@ -19,10 +19,11 @@ SCRIPTLESS = (
     "reload it for the next.</p></noscript>"
 )
 PANELS = (
-    ("running", "Now running"),
-    ("crashes", "Runs that failed"),
-    ("figures", ""),
+    ("progress", "Progress"),
+    ("running", "Running now"),
+    ("crashes", "What failed, and why"),
     ("runs", "Latest runs"),
+    ("figures", "Details"),
     ("events", "What happened"),
 )
 
@@ -31,14 +32,16 @@ def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, 
     drawn = sections(now)
     back = "<a href=/>all studies</a>" if several else ""
     report = "" if now.is_service else f"<a href='/study/{escape(slug)}/report'>report</a>"
-    links = f"<nav>{back}{report}</nav>"
+    notify = "" if now.is_service else "<button id=notify type=button hidden>Notify me when it ends</button>"
+    links = f"<nav aria-label=pages>{back}{report}{notify}</nav>"
     panels = "".join(_panel(name, title, drawn[name]) for name, title in PANELS if _shown(name, now))
     body = (
         f"<header><div class=top><h1>{escape(now.name)}</h1>{links}</div>"
-        f"<p class=question>{escape(now.question)}</p><div id=state>{drawn['state']}</div></header>{SCRIPTLESS}"
-        f"<p id=away class='note bad' hidden></p><div id=headline>{drawn['headline']}</div>"
-        f"<div id=gauges>{drawn['gauges']}</div>{_steering(now, drawn['buttons'], knobs, start)}"
-        f"<div id=told>{drawn['told']}</div>{panels}{'' if now.is_service else _report(slug)}"
+        f"<p class=question>{escape(now.question)}</p><div id=state role=status>{drawn['state']}</div></header>"
+        f"{SCRIPTLESS}<p id=away class='note bad' hidden></p><div class=lead>"
+        f"<div id=headline>{drawn['headline']}</div><div id=gauges class=card>{drawn['gauges']}</div></div>"
+        f"{panels}{_steering(now, drawn['buttons'], knobs, start)}<div id=told>{drawn['told']}</div>"
+        f"{'' if now.is_service else _report(slug)}"
     )
     return _framed(now.name, f"/study/{slug}/", body)
 
@@ -54,13 +57,13 @@ def index_page(studies: Mapping[str, Snapshot], where: str) -> str:
 
 def _framed(title: str, base: str, body: str) -> str:
     head = HEAD.format(title=escape(title))
-    return f"{head}<body data-base='{escape(base)}'><main>{body}</main></body></html>"
+    return f"{head}<body class=live data-base='{escape(base)}'><main>{body}</main></body></html>"
 
 
 def _report(slug: str) -> str:
     """The whole report below, drawn when it is opened; as a stranger, whose scripts can do nothing here."""
     return (
-        f"<section class=panel><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
+        f"<section class=card><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
         "report as of now</summary><iframe title=report sandbox=allow-scripts></iframe></details></section>"
     )
 
@@ -71,8 +74,7 @@ def _shown(name: str, now: Snapshot) -> bool:
 
 
 def _panel(name: str, title: str, html: str) -> str:
-    heading = f"<h2>{escape(title)}</h2>" if title else ""
-    return f"<section class=panel>{heading}<div id={name}>{html}</div></section>"
+    return f"<section id=at-{name}><h2>{escape(title)}</h2><div id={name}>{html}</div></section>"
 
 
 def _steering(now: Snapshot, buttons: str, knobs: tuple[Knob, ...], start: Point) -> str:
@@ -84,7 +86,7 @@ def _steering(now: Snapshot, buttons: str, knobs: tuple[Knob, ...], start: Point
         f"<div class=fields>{knob_fields(knobs, start)}</div><button>Try it</button></form></details>"
     )
     return (
-        f"<section class=panel id=steering{hidden}><div id=buttons>{buttons}</div>{wish if knobs else ''}"
+        f"<section class=card id=steering{hidden}><div id=buttons>{buttons}</div>{wish if knobs else ''}"
         "<details><summary>Extend the budget</summary><form data-act=extend><div class=fields>"
         "<label><span>more trials</span><input data-more=trials autocomplete=off></label>"
         "<label><span>more hours</span><input data-more=wall_s data-times=3600 autocomplete=off></label>"

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ridgeline.records.space import Discrete, Knob, Point
+from ridgeline.report.html import code_html
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
 
+LOOKS = {State.RUNNING: "good", State.PAUSED: "warn", State.GONE: "bad", State.DAMAGED: "bad"}
 LONGEST_LIST = 60  # values that a list to choose from may have; of more, any may be typed
 
 
@@ -21,6 +23,7 @@ def sections(now: Snapshot) -> dict[str, str]:
         "headline": _headline(now),
         "buttons": _buttons(now),
         "gauges": "".join(map(_gauge, now.gauges)),
+        "progress": now.progress,
         "running": _running(now),
         "told": _told(now),
         "crashes": _crashes(now.crashes),
@@ -31,7 +34,7 @@ def sections(now: Snapshot) -> dict[str, str]:
 
 
 def _state(now: Snapshot) -> str:
-    look = {State.RUNNING: "good", State.PAUSED: "warn", State.GONE: "bad", State.DAMAGED: "bad"}.get(now.state, "calm")
+    look = LOOKS.get(now.state, "calm")
     note = f"<p class='note bad'>{escape(now.note)}</p>" if now.note else ""
     return (
         f"<span class='badge {look}'>{escape(now.state)}</span> <span class=sub>{escape(now.state_text)}</span>{note}"
@@ -39,7 +42,7 @@ def _state(now: Snapshot) -> str:
 
 
 def _headline(now: Snapshot) -> str:
-    best = "".join(f"<p class=best-line>{escape(line)}</p>" for line in now.best)
+    best = "".join(code_html(line) if "--" in line else f"<p class=best-line>{escape(line)}</p>" for line in now.best)
     return f"<p class=headline>{escape(now.headline)}</p>{best}" if now.headline else best
 
 
@@ -55,11 +58,12 @@ def _buttons(now: Snapshot) -> str:
 
 
 def _gauge(gauge: Gauge) -> str:
-    bar = ""
-    if gauge.share is not None:
-        share = min(1.0, max(0.0, gauge.share)) * 100
-        bar = f"<svg class=bar viewBox='0 0 100 6' preserveAspectRatio=none><rect width={share:.1f} height=6 /></svg>"
+    bar = "" if gauge.share is None else bar_html(gauge.share, gauge.label)
     return f"<div class=gauge><b>{escape(gauge.label)}</b><span>{escape(gauge.text)}</span>{bar}</div>"
+
+
+def bar_html(share: float, label: str) -> str:
+    return f"<progress max=100 value={min(1.0, max(0.0, share)) * 100:.1f} aria-label='{escape(label)}'></progress>"
 
 
 def _running(now: Snapshot) -> str:
@@ -74,9 +78,12 @@ def _run(run: RunningRun, steerable: bool) -> str:
     setting = f"<p class=setting>{escape(run.setting)}</p>" if run.setting else ""
     named = f"<p class=sub>{escape(run.log_name)}</p>" if run.log_name else ""
     log = (
-        f"{named}<pre class=log>{escape(run.log)}</pre>" if run.log else "<p class=sub>It has written nothing yet.</p>"
+        f"{named}<pre class=log tabindex=0>{escape(run.log)}</pre>"
+        if run.log
+        else "<p class=sub>It has written nothing yet.</p>"
     )
-    return f"<article><h3>{escape(run.title)} {cancel}</h3>{setting}{why}{log}</article>"
+    where = f"<span class=sub>{escape(run.where)}</span>" if run.where else ""
+    return f"<article><h3>{escape(run.title)} {where}{cancel}</h3>{setting}{why}{log}</article>"
 
 
 def _told(now: Snapshot) -> str:
@@ -91,7 +98,7 @@ def _said(said: Said) -> str:
 
 def _crashes(rows: Sequence[tuple[str, int, str]]) -> str:
     if not rows:
-        return "<p class=sub>None so far.</p>"
+        return "<p class=sub>No run has failed.</p>"
     lines = (
         f"<tr><td class=bad>{escape(kind)}<td class=num>{count}<td class=story>{escape(story)}</tr>"
         for kind, count, story in rows
@@ -136,9 +143,29 @@ def _same(one: object, other: object) -> bool:
 
 def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
     """The list of several folders, as one section."""
-    rows = "".join(
-        f"<tr><td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a><td>{escape(now.state)}"
-        f"<td class=story>{escape(now.headline or now.note or now.state_text)}</tr>"
-        for slug, now in studies.items()
+    head = "<tr><th>study<th>state<th>best<th>best so far<th>progress<th>last change</tr>"
+    rows = "".join(_index_row(slug, now) for slug, now in studies.items())
+    return {"studies": f"<div class=scroll><table class=studies>{head}{rows}</table></div>"}
+
+
+def _index_row(slug: str, now: Snapshot) -> str:
+    said = escape(now.headline or now.note or now.state_text)
+    best = f"<b>{escape(now.gain)}</b><div class=sub>{said}</div>" if now.gain else f"<div class=sub>{said}</div>"
+    bar = "" if now.share is None else bar_html(now.share, f"progress of {now.name}")
+    return (
+        f"<tr><td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a>"
+        f"<td><span class='badge {LOOKS.get(now.state, 'calm')}'>{escape(now.state)}</span>"
+        f"<td>{best}<td>{spark(now.course, now.name)}<td>{bar}<td>{escape(now.updated)}</tr>"
     )
-    return {"studies": f"<div class=scroll><table><tr><th>study<th>state<th>what it says</tr>{rows}</table></div>"}
+
+
+def spark(course: Sequence[float], name: str) -> str:
+    """How the best rose, as a line without axes; empty where there is nothing to draw."""
+    if len(course) < 2:
+        return ""
+    low, high = min(course), max(course)
+    step, tall = 118 / (len(course) - 1), high - low or 1.0
+    places = [(1 + at * step, 26 - 24 * (value - low) / tall) for at, value in enumerate(course)]
+    path = f"M1 {places[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in places[1:])
+    text = f"best so far of {name}: from {course[0]:.4g} to {course[-1]:.4g}"
+    return f"<svg class=spark viewBox='0 0 120 28' role=img aria-label='{escape(text)}'><path d='{path}' /></svg>"

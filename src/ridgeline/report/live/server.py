@@ -21,7 +21,7 @@ from ridgeline.report.live.sections import index_rows, sections
 from ridgeline.report.live.snapshot import Folders, Watched
 from ridgeline.study.live.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
-STATIC = {"watch.js": "text/javascript", "watch.css": "text/css"}
+STATIC = {"watch.js": "text/javascript", "ridgeline.css": "text/css"}
 # the report brings its own scripts: it may run them, as a stranger that cannot use our cookie
 REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
@@ -77,7 +77,7 @@ class Dashboard:
         name = request.path_params["name"]
         if name not in STATIC:
             raise HTTPException(404)
-        return Response(files("ridgeline.report.live").joinpath("static", name).read_bytes(), media_type=STATIC[name])
+        return Response(files("ridgeline.report").joinpath("assets", name).read_bytes(), media_type=STATIC[name])
 
     async def report(self, request: Request) -> Response:
         folder = await self._folder(request)

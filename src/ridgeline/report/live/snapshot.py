@@ -23,7 +23,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunningRun:
-    """A run under way, with the end of its log and why it was chosen."""
+    """A run under way, with the end of its log, where it runs and why it was chosen."""
 
     run: int
     title: str
@@ -31,6 +31,7 @@ class RunningRun:
     why: str
     log: str
     log_name: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A study, or a service that `keep` watches, at one moment. Every text is plain; only `figures` is HTML."""
+    """A study, or a service that `keep` watches, at one moment. Every text is plain but `progress` and `figures`."""
 
     name: str
     state: State
@@ -68,7 +69,12 @@ class Snapshot:
     told: Sequence[Said] = ()  # instructions and their answers, newest first
     waiting: Sequence[str] = ()  # instructions not answered yet
     events: Sequence[Said] = ()
-    figures: str = ""  # HTML that the report's room has drawn and escaped
+    progress: str = ""  # HTML that the report's room has drawn and escaped, and so is the next
+    figures: str = ""
+    course: Sequence[float] = ()  # the best so far after each run, upwards: for a list of studies
+    gain: str = ""  # '2.58x (2.52 to 2.64)' or what else the list says of the best
+    share: float | None = None  # of the whole campaign that is done
+    updated: str = ""  # how long ago something happened
     note: str = ""  # what is wrong, where something is
     steerable: bool = False
     is_service: bool = False

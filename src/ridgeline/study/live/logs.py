@@ -17,7 +17,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 def latest_line(folder: Path) -> str:
     """The last line of the log written to last, without control characters; empty where nothing was written."""
-    return next(iter(last_lines(newest_log(folder), 1)), "")
+    return next(iter(last_lines(newest_log(folder), 1)), "").strip()
 
 
 def newest_log(folder: Path) -> Path | None:
@@ -33,7 +33,7 @@ def newest_log(folder: Path) -> Path | None:
 
 
 def last_lines(log: Path | None, count: int) -> list[str]:
-    """Without control characters and secrets; empty lines are left out."""
+    """Without control characters and secrets, indented as they were; empty lines are left out."""
     if log is None:
         return []
     size = LINE_BYTES if count == 1 else TAIL_BYTES
@@ -49,4 +49,4 @@ def last_lines(log: Path | None, count: int) -> list[str]:
 
 
 def _plain(line: str) -> str:
-    return masked("".join(c if c.isprintable() else " " for c in line[:LONGEST_LINE]).strip())
+    return masked("".join(c if c.isprintable() else " " for c in line[:LONGEST_LINE]).rstrip())

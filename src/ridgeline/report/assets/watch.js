@@ -7,11 +7,13 @@ const byId = id => document.getElementById(id);
 if (location.search.includes("token=")) history.replaceState(null, "", location.pathname);
 
 function show(sections) {
+  const open = new Set([...document.querySelectorAll("details[open]")].map(each => each.closest("[id]")?.id));
   for (const [id, html] of Object.entries(sections)) {
     const place = byId(id);
     if (!place) continue;
     const logs = new Map([...place.querySelectorAll("pre.log")].map((log, at) => [at, atEnd(log) ? null : log.scrollTop]));
     place.innerHTML = html;
+    place.querySelectorAll("details").forEach(each => { each.open = open.has(each.closest("[id]")?.id); });
     place.querySelectorAll("pre.log").forEach((log, at) => { log.scrollTop = logs.get(at) ?? log.scrollHeight; });
   }
 }
@@ -28,7 +30,8 @@ source.addEventListener("sections", event => {
   const sections = JSON.parse(event.data);
   away("");
   show(sections);
-  if (sections.figures) draw_report();
+  if (sections.progress || sections.figures) draw_report();
+  if (sections.state) ended();
 });
 source.addEventListener("steerable", event => {
   const place = byId("steering");
@@ -96,5 +99,23 @@ document.addEventListener("submit", event => {
   }
   tell(told);
 });
+
+// a browser's own notification, where the reader asked for it
+const notify = byId("notify"), state = () => byId("state")?.querySelector(".badge")?.textContent;
+const over = () => ["finished", "stopped"].includes(state());
+let wanted = false;
+if (notify && "Notification" in window && !over()) {
+  notify.hidden = false;
+  notify.onclick = async () => {
+    wanted = await Notification.requestPermission() === "granted";
+    notify.textContent = wanted ? "You will be notified" : "The browser does not allow it";
+  };
+}
+function ended() {
+  document.title = `${over() ? "\u2713 " : ""}${document.querySelector("h1").textContent}`;
+  if (!wanted || !over()) return;
+  wanted = false;
+  new Notification(document.querySelector("h1").textContent, {body: byId("headline")?.innerText ?? state()});
+}
 
 document.querySelectorAll("pre.log").forEach(log => { log.scrollTop = log.scrollHeight; });

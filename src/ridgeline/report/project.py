@@ -1,0 +1,97 @@
+"""The history of a project, a folder of studies: what each found and cost, and what was learnt of each knob."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from ridgeline.records.exhibit import TextTable, value_text
+from ridgeline.report.figures.shapes import WINNER, Axis, PlotFigure, PlotPoint, PlotSeries
+from ridgeline.report.parts import FactTiles, Paragraph, Part, Section
+from ridgeline.report.studies import StudySeen
+from ridgeline.stats.wording import count, metric_text, ratio_range
+
+
+def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
+    """`studies` in any order; they are shown by when they began."""
+    ordered = sorted(studies, key=_began_s)
+    shown = [
+        Section("verdict", "", (FactTiles(tuple(_tiles(ordered))),)),
+        Section("studies", "Studies", (_table(ordered),)),
+    ]
+    if figures := tuple(_over_time(ordered)):
+        shown.append(Section("best", "Best over time", figures))
+    if knobs := _knob_rows(ordered):
+        head = ("knob", "study", "baseline", "setting to use", "confirmed gain of the whole setting")
+        text = "What each study changed. Its gain is that of all changes together; `ridgeline steps` measures each."
+        shown.append(Section("knobs", "Every knob", (Paragraph(text, "sub"), TextTable("", head, tuple(knobs)))))
+    return shown
+
+
+def _began_s(one: StudySeen) -> float:
+    return min((run.ending.started_s for run in one.history.runs.values() if run.ending.started_s > 0), default=0.0)
+
+
+def _tiles(studies: Sequence[StudySeen]) -> Iterator[tuple[str, str, str]]:
+    yield "studies", str(len(studies)), f"{sum(one.answer.confirmed for one in studies)} with a confirmed setting"
+    hours = sum(one.history.node_hours for one in studies)
+    yield "cost", count(hours, "node-hour", f"{hours:.3g}"), count(sum(len(s.history.runs) for s in studies), "run")
+    machines = {node for one in studies for run in one.history.runs.values() for node in run.ending.nodes}
+    sites = sorted({one.study.site.name for one in studies})
+    yield "machines", count(len(machines), "node"), ", ".join(sites)
+
+
+def _table(studies: Sequence[StudySeen]) -> TextTable:
+    rows = tuple(
+        (
+            one.name,
+            time.strftime("%Y-%m-%d", time.gmtime(began)) if (began := _began_s(one)) else "–",
+            one.study.goal.metric,
+            _gain(one) or one.answer.statement,
+            "–" if one.answer.candidate is None else f"{metric_text(one.answer.candidate.value)} {one.answer.unit}",
+            f"{one.history.node_hours:.3g}",
+            one.study.site.name,
+        )
+        for one in studies
+    )
+    changed = frozenset(at for at, one in enumerate(studies) if one.answer.confirmed)
+    return TextTable("", ("study", "began", "goal", "answer", "value", "node-hours", "site"), rows, changed=changed)
+
+
+def _gain(one: StudySeen) -> str:
+    gain = None if one.answer.candidate is None else one.answer.candidate.gain
+    if gain is None or gain.low is None or gain.high is None or not one.answer.confirmed:
+        return ""
+    ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
+    return f"{ratio} ({interval})"
+
+
+def _over_time(studies: Sequence[StudySeen]) -> Iterator[Part]:
+    """For each goal that several studies share: the value of the setting that each of them would use."""
+    goals = dict.fromkeys((one.study.goal.metric, one.answer.unit) for one in studies)
+    for at, (metric, unit) in enumerate(goals):
+        of = [one for one in studies if one.study.goal.metric == metric and one.answer.candidate is not None]
+        points = tuple(
+            PlotPoint(place, one.answer.candidate.value, label=f"{one.name}: {metric_text(one.answer.candidate.value)}")
+            for place, one in enumerate(of, 1)
+            if one.answer.candidate is not None
+        )
+        if len(points) < 2:
+            continue
+        ticks = tuple((float(place), one.name) for place, one in enumerate(of, 1))
+        says = "The setting that each study would use, oldest study first; questions and machines may differ."
+        yield PlotFigure(
+            f"best-{at}", metric, says, Axis("study", ticks=ticks), Axis(f"{metric} ({unit})" if unit else metric),
+            (PlotSeries("the setting to use", points, WINNER, "both"),),
+        )  # fmt: skip
+
+
+def _knob_rows(studies: Sequence[StudySeen]) -> list[tuple[str, ...]]:
+    found = [
+        (name, one.name, value_text(one.study.baseline.get(name)), value_text(value), _gain(one))
+        for one in studies
+        if one.answer.confirmed and one.answer.candidate is not None
+        for name, value in one.answer.candidate.point.items()
+        if one.study.baseline.get(name) != value
+    ]
+    return sorted(found)
