@@ -17,7 +17,7 @@ SLOW_NODE = 0.08  # the last node is so much slower than its peers
 NODE_SPREAD = 0.01
 CLOSE = 0.02  # of the optimum: the setting is found
 CONFIRMED = 3  # settings that a campaign confirms
-LOOKS = (20, 40, 60)  # trials after which regret is looked at
+LOOKS = (10, 20, 40, 80)  # trials after which regret is looked at
 
 
 class Asked(Protocol):
