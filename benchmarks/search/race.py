@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point
+from ridgeline.samplers.base import Budgeted
 
 NODES = 4
 SLOW_NODE = 0.08  # the last node is so much slower than its peers
@@ -91,6 +92,8 @@ def race(
         if number > trials and found_at is not None:
             break
         start = time.perf_counter()
+        if isinstance(sampler, Budgeted):
+            sampler.plan(max(1, trials - number + 1))
         proposal = None if enough(sampler) else sampler.ask()
         asking_s += time.perf_counter() - start
         if proposal is None:

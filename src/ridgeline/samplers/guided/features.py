@@ -1,7 +1,7 @@
 """Points as a Gaussian process sees them: each knob in [0, 1], unordered values all equally far apart.
 
-Texts that are a word and a number (`static`, `dynamic-1` to `dynamic-512`) are seen as both: what holds for one schedule
-with chunks of 64 mostly holds with chunks of 128, and what holds for chunks of 64 mostly under another schedule.
+Texts that are a word and a number (`static`, `dynamic-1` to `dynamic-512`) are seen as both: what holds for a schedule
+with chunks of 64 mostly holds for it with chunks of 128, and for chunks of 64 mostly under another schedule too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Features:
         blocks = [places.of([point.get(places.name) for point in points]) for places in self._places]
         return np.concatenate(blocks, axis=1).astype(np.float32)
 
-    def of_told(self, points: Sequence[Point]) -> Array:
+    def of_observed(self, points: Sequence[Point]) -> Array:
         """As `of`, for a list that mostly grows: what it began with last time is not worked out again."""
         before, rows = self._before
         if len(before) > len(points) or any(a is not b for a, b in zip(before, points, strict=False)):
