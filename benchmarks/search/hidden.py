@@ -14,26 +14,23 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance.sampling import prior_of
-from ridgeline.engines.memory import STARTUP_OOM
 from ridgeline.records.observation import Expectation
-from ridgeline.records.space import Point, Settings, point_key
+from ridgeline.records.space import Point, point_key
 from ridgeline.samplers.base import SensitivityPrior
 from ridgeline.traffic.requests import Slo, summarise
 from ridgeline.twin.factors import NAMES
 from ridgeline.twin.simulate import SimulationResult
-from ridgeline.workloads.twin.workload import TwinWorkload, _Case
+from ridgeline.workloads.twin.workload import TwinWorkload
 
 START_S = 240.0  # start-up, load and capture of a run; a crash costs about that much
 LASTS_S = 300.0  # of the benchmark itself at the best setting
 LIMIT_S = 1800.0  # of a job: what a hang costs
 OFF = 0.4  # factors are drawn within so much
 PAIR = 0.06  # half width of what two values do to each other
-ROOMY = 0.9  # share of a KV pool up to which it was never full
 HANGS = 0.03  # of the legal settings
 LIMITS = (Slo.parse("ttft_p95_ms=2000"), Slo.parse("tpot_p95_ms=60"))
 
@@ -96,29 +93,8 @@ job: {{nodes: {nodes}, gpus: 8}}
 Table = Mapping[str, Expectation | None]  # by the key of the point
 
 
-class _QuickTwin(TwinWorkload):
-    """A KV pool that was never full gives the same answer when it is larger: asked of settings in the order of the
-    space, it simulates a fifth of them."""
-
-    def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
-        engine = replace(case.deployment.settings, mem_fraction=None)
-        alike = case.deployment.layout, engine
-        if case.plan.verdict == STARTUP_OOM:
-            return None
-        if alike not in self._roomy:
-            result = super()._result(settings, case)
-            if result is None or max((used for _, used in result.kv_usage), default=0.0) > ROOMY:
-                return result
-            self._roomy[alike] = result
-        return self._roomy[alike]
-
-    @cached_property
-    def _roomy(self) -> dict[object, SimulationResult]:
-        return {}
-
-
-class _GoodputTwin(_QuickTwin):
-    """Foretells the requests a second that keep the limits of users."""
+class _GoodputTwin(TwinWorkload):
+    """Predicts the requests a second that keep the limits of users."""
 
     def _predicted(self, result: SimulationResult) -> float | None:
         summary = summarise(result.records, LIMITS)
@@ -134,7 +110,7 @@ class Hidden:
         self.study = _study(cluster, tables, "")
         self.predicted = predicted(cluster, tables, {})
         self._really = predicted(cluster, tables, factors(cluster, seed))
-        self._sensitivities = _Leanings(cluster, self.study, tables)
+        self._sensitivities = _Sensitivities(cluster, self.study, tables)
         knobs = sorted(self.study.study.space.by_name)
         self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
         self._edge = rng.uniform(0.15, 0.85)  # the chance at which memory really ends
@@ -152,7 +128,7 @@ class Hidden:
         if how == "muddled":
             random.Random(f"muddled {self._seed}").shuffle(others)
         mixed = {point_key(point): other for point, other in zip(self.legal, others, strict=True)}
-        return _TableOutlook(self.predicted, self._sensitivities, how == "turned", mixed)
+        return _TablePrior(self.predicted, self._sensitivities, how == "turned", mixed)
 
     def refusal(self, point: Point) -> str | None:
         return None if point_key(point) in self.predicted else "not legal"
@@ -179,9 +155,9 @@ class Hidden:
 
 
 @dataclass(frozen=True)
-class _TableOutlook:
+class _TablePrior:
     said: Table
-    moves: _Leanings
+    moves: _Sensitivities
     turned: bool
     taken_for: Mapping[str, Point]
 
@@ -196,7 +172,7 @@ class _TableOutlook:
         return tuple(sign * move for move in self.moves.of(self.taken_for[point_key(point)]))
 
 
-class _Leanings:
+class _Sensitivities:
     """What the twin's own answers rest on, asked of it where a sampler asks; memory hardly matters to that."""
 
     def __init__(self, cluster: Cluster, study: CheckedStudy, tables: Path) -> None:
@@ -247,7 +223,7 @@ def _name(cluster: Cluster, factors: Mapping[str, float]) -> str:
 
 
 def _twin(cluster: Cluster, study: CheckedStudy) -> TwinWorkload:
-    return (_QuickTwin if cluster.rate is None else _GoodputTwin)(study.study)
+    return (TwinWorkload if cluster.rate is None else _GoodputTwin)(study.study)
 
 
 def _kept(said: Expectation | None) -> list[float | None] | None:

@@ -11,13 +11,14 @@ from typing import Protocol
 
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point
+from ridgeline.samplers.base import Budgeted
 
 NODES = 4
 SLOW_NODE = 0.08  # the last node is so much slower than its peers
 NODE_SPREAD = 0.01
 CLOSE = 0.02  # of the optimum: the setting is found
 CONFIRMED = 3  # settings that a campaign confirms
-LOOKS = (20, 40, 60)  # trials after which regret is looked at
+LOOKS = (10, 20, 40, 80)  # trials after which regret is looked at
 
 
 class Asked(Protocol):
@@ -91,6 +92,8 @@ def race(
         if number > trials and found_at is not None:
             break
         start = time.perf_counter()
+        if isinstance(sampler, Budgeted):
+            sampler.plan(max(1, trials - number + 1))
         proposal = None if enough(sampler) else sampler.ask()
         asking_s += time.perf_counter() - start
         if proposal is None:

@@ -28,7 +28,7 @@ from benchmarks.search import peers  # noqa: E402
 from benchmarks.search.made import cut, made  # noqa: E402
 from benchmarks.search.race import CLOSE, LOOKS, Noise, Race, race  # noqa: E402
 from benchmarks.search.tables import Table, read_tables  # noqa: E402
-from benchmarks.search.verdict import capped, show_ratios  # noqa: E402
+from benchmarks.search.verdict import capped, show_ratios, show_regrets  # noqa: E402
 from ridgeline import catalog  # noqa: E402
 
 _tables: dict[str, Table] = {}
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="races at a time, a process each")
     parser.add_argument("--options", type=json.loads, default={}, help="of the samplers, as JSON")
     parser.add_argument("--out", type=Path, help="every race as a JSON line; races that are there already are kept")
+    parser.add_argument("--beside", type=Path, help="races of an earlier --out that are shown beside these")
     asked = parser.parse_args()
     _load(asked.tables)
     names = asked.only.split(",") if asked.only else list(_tables)
@@ -98,9 +99,12 @@ def main() -> None:
             if asked.out:
                 with asked.out.open("a") as file:
                     file.write(json.dumps({"table": name, **asdict(result)}) + "\n")
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    races += [(name, one) for name, one in _kept(asked.beside) if name in names and one.seed in seeds]
     races.sort(key=lambda named: (named[0], named[1].sampler, named[1].seed))
     show(races, asked.trials)
     show_ratios(races, asked.trials)
+    show_regrets(races)
     if asked.stop:
         _show_claims(races, asked.trials)
 

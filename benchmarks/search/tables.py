@@ -1,7 +1,8 @@
 """Whole configuration spaces that others measured, as spaces to search with a known truth.
 
-A table is a CSV: a column per knob, then the goal (a name that ends in `-`, or `time_ms`; smaller is better), and where
-points can fail an `outcome`. A point that the table does not hold fails. A table that holds less than a thousandth of
+A table is a CSV: a column per knob, then the goal (a name that ends in `-`, `time_ms` or `seconds`; smaller is better),
+and where points can fail an `outcome`. A point that the table does not hold fails. The largest cost, where several rows
+share it, is a time limit that those rows ran into. A table that holds less than a thousandth of
 its own product is a sample of a space too large to measure: there a point is answered by the nearest row.
 """
 
@@ -19,7 +20,9 @@ from ridgeline.records.expression import Value
 from ridgeline.records.space import Discrete, Point, Space, point_key
 
 SAMPLED = 1e-3  # share of the product below which a table is a sample
-NOT_KNOBS = ("time_ms", "spread", "outcome")
+GOALS = ("time_ms", "seconds")
+NOT_KNOBS = (*GOALS, "spread", "outcome")
+SHARED = 4  # rows with exactly the largest cost: a limit, not a coincidence
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,12 @@ class Table:
         if found is None and self.nearest:
             found = self._rows.cost_near(self.space, point)
         return None if found is None else math.log(self.best / found)
+
+    @cached_property
+    def limit(self) -> float:
+        """Log of the speed at the time limit, as `truth` gives it; minus infinity where no rows ran into one."""
+        worst = max(self.cost.values())
+        return math.log(self.best / worst) if sum(v == worst for v in self.cost.values()) >= SHARED else -math.inf
 
     @cached_property
     def _rows(self) -> _Rows:
@@ -77,7 +86,7 @@ def read_tables(folder: Path) -> Iterator[Table]:
 def read_table(path: Path) -> Table:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    goal = next(name for name in rows[0] if name == "time_ms" or name.endswith("-"))
+    goal = next(name for name in rows[0] if name in GOALS or name.endswith("-"))
     points = _one_knob_for_each_choice([{n: _number(row[n]) for n in row if _is_knob(n)} for row in rows])
     knobs = tuple(
         Discrete(name, values, all(not isinstance(v, str) for v in values))
@@ -99,7 +108,10 @@ def _is_knob(name: str) -> bool:
 
 
 def _number(text: str) -> Value:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return text
     return int(number) if number == int(number) else number
 
 

@@ -187,12 +187,20 @@ def test_the_node_that_a_run_will_land_on_is_not_known_and_part_of_the_range(tmp
 
 def test_where_nothing_was_predicted_nothing_is_stated(tmp_path: Path) -> None:
     assert the_range(tmp_path, None) is None
-    assert with_range("space-filling", None, Stage.SEARCH, study(tmp_path), History(tmp_path)) == "space-filling"
+    assert (
+        with_range(Proposal({}, "space-filling"), None, Stage.SEARCH, study(tmp_path), History(tmp_path))
+        == "space-filling"
+    )
 
 
 def test_the_line_that_explains_a_trial_is_in_plain_words(tmp_path: Path) -> None:
     found = PredictedRange(18_100.0, 17_000.0, 19_300.0, 0.03, in_logs=True)
-    why = with_range("98% likely to pass; 37 trials observed", found, Stage.SEARCH, study(tmp_path), History(tmp_path))
-    assert why == "predicted rate 18,100 (90%: 17,000 to 19,300); 98% likely to pass; 37 trials observed"
-    whole = with_range("98% likely to pass", found, Stage.SHORT, study(tmp_path), History(tmp_path))
+    aim = "best chance to beat the best so far per node-hour; 98% likely to pass"
+    asked = Proposal({}, aim, Prediction(18_100.0, 0.03, in_logs=True, to_beat=17_500.0))
+    why = with_range(asked, found, Stage.SEARCH, study(tmp_path), History(tmp_path))
+    assert why == (
+        "predicted rate 18,100 (90%: 17,000 to 19,300); "
+        "best chance to beat rate 17,500 per node-hour; 98% likely to pass"
+    )
+    whole = with_range(asked, found, Stage.SHORT, study(tmp_path), History(tmp_path))
     assert whole.startswith("predicted rate 18,100 for a whole run (90%:")

@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.samplers.guided.blend import Blend, score_model
 from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess
-from ridgeline.samplers.guided.model import ScoreModel, Taught
+from ridgeline.samplers.guided.model import ObservedData, ScoreModel
 
 KNOBS = 5
 COLUMNS = np.arange(KNOBS)
@@ -30,7 +30,7 @@ def together(rows: np.ndarray) -> np.ndarray:
 
 def blend_of(speed: object, count: int = 40) -> Blend:
     rows = places(count)
-    found = score_model(Taught(rows, speed(rows), None, None), COLUMNS)  # type: ignore[operator]
+    found = score_model(ObservedData(rows, speed(rows), None, None), COLUMNS)  # type: ignore[operator]
     assert isinstance(found, Blend)
     return found
 
@@ -77,13 +77,13 @@ def test_possible_truths_are_drawn_of_both() -> None:
 
 def test_what_is_expected_beforehand_leaves_one_model() -> None:
     rows = places(12)
-    seen = Taught(rows, by_itself(rows), by_itself(rows)[:, None], np.zeros(12), 0.1)
+    seen = ObservedData(rows, by_itself(rows), by_itself(rows)[:, None], np.zeros(12), 0.1)
     assert isinstance(score_model(seen, COLUMNS), ScoreModel)
 
 
 def test_a_fit_is_used_again_for_what_is_pending() -> None:
     blend, rows = blend_of(by_itself, 20), places(21)
-    again = score_model(Taught(rows, by_itself(rows), None, None), COLUMNS, blend.fit)
+    again = score_model(ObservedData(rows, by_itself(rows), None, None), COLUMNS, blend.fit)
     assert isinstance(again, Blend)
     for fit, before in zip(again.fit, blend.fit, strict=True):
         assert np.array_equal(fit.weights, before.weights)

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.model import ChanceModel, Taught
+from ridgeline.samplers.guided.model import ChanceModel, ObservedData
 from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.sampler import GuidedSampler
 
@@ -25,10 +25,10 @@ def fits(point: Point) -> bool:
     return point["x"] * point["y"] <= 8192  # type: ignore[operator, no-any-return]
 
 
-def taught(count: int, products: Products | None) -> Taught:
+def taught(count: int, products: Products | None) -> ObservedData:
     some = [EVERY[i] for i in np.random.default_rng(1).choice(len(EVERY), count, replace=False)]
     values = np.array([0.0 if fits(point) else np.nan for point in some])
-    return Taught(FEATURES.of(some), values, None, None, products=products)
+    return ObservedData(FEATURES.of(some), values, None, None, products=products)
 
 
 def mistaken(products: Products | None) -> float:

@@ -1,4 +1,4 @@
-"""A predicted chance to pass is believed as far as outcomes bear it out."""
+"""A predicted chance to pass is weights as far as outcomes bear it out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from ridgeline.records.observation import Expectation, Observation
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.samplers.guided import feasibility
-from ridgeline.samplers.guided.feasibility import HOPELESS, PREDICTED_HOPELESS, Feasibility, credit
-from ridgeline.samplers.guided.model import Taught
+from ridgeline.samplers.guided.feasibility import TOO_RISKY, TOO_RISKY_PREDICTED, Feasibility, credit
+from ridgeline.samplers.guided.model import ObservedData
 from ridgeline.samplers.guided.sampler import GuidedSampler
 
 SURE, NEVER = 4.0, -4.0  # log odds
@@ -39,24 +39,24 @@ def test_one_hang_among_many_passes_does_not() -> None:
     assert credit(np.full(8, SURE), outcomes("pppfpppp")) > 0.8
 
 
-def taught(odds_: np.ndarray, passed: str) -> Taught:
+def taught(odds_: np.ndarray, passed: str) -> ObservedData:
     places = np.linspace(0.0, 1.0, len(passed))[:, None]
     values = np.where(outcomes(passed), 1.0, math.nan)
-    return Taught(places, values, values[:, None], odds_)
+    return ObservedData(places, values, values[:, None], odds_)
 
 
 def test_what_is_not_believed_counts_no_more() -> None:
     """Predicted to fail where all pass, and to pass where all fail."""
     turned = np.array([NEVER] * 6 + [SURE] * 6)
     model = Feasibility(taught(turned, "ppppppffffff"), np.zeros(1, int))
-    assert model.credit < 0.01 and model.hopeless == pytest.approx(HOPELESS, abs=0.01)
+    assert model.credit < 0.01 and model.too_risky == pytest.approx(TOO_RISKY, abs=0.01)
     low, high = model.at(np.array([[0.1], [0.9]]), odds(NEVER, SURE))
     assert low > 0.8 and high < 0.3
 
 
 def test_where_nothing_failed_yet_what_was_predicted_stands() -> None:
     model = Feasibility(taught(np.full(5, SURE), "ppppp"), np.zeros(1, int))
-    assert model.hopeless == pytest.approx(PREDICTED_HOPELESS, abs=0.02)
+    assert model.too_risky == pytest.approx(TOO_RISKY_PREDICTED, abs=0.02)
     sure, never = model.at(np.array([[0.1], [0.9]]), odds(SURE, NEVER))
     assert sure > 0.9 and never < 0.1
 
@@ -79,5 +79,5 @@ def proposed() -> float:
 
 def test_what_was_predicted_to_fail_more_often_than_not_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proposed() < 10
-    monkeypatch.setattr(feasibility, "PREDICTED_HOPELESS", HOPELESS)
+    monkeypatch.setattr(feasibility, "TOO_RISKY_PREDICTED", TOO_RISKY)
     assert proposed() >= 10  # for its promise alone it would be tried

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling
 from ridgeline.samplers.guided.chooser import relative_cost
+from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast, Scale
+from ridgeline.samplers.guided.model import Forecast, ObservedData, Scale, ScoreModel
 from ridgeline.samplers.guided.sampler import GuidedSampler
-from ridgeline.samplers.guided.view import CAUTION, hopes
+from ridgeline.samplers.guided.view import CAUTION, acquisition
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 SPEED = Callable[[Point], float | None]
@@ -260,7 +262,12 @@ def test_it_says_in_one_line_why() -> None:
     sampler = guided_by(hill)
     proposal = sampler.ask()
     assert proposal is not None
-    assert "likely to pass; 1 trial observed, prior weighted " in proposal.why and "\n" not in proposal.why
+    assert proposal.why == "the prior's best untried setting; 98% likely to pass"
+    for _, value in searched(sampler, hill, 8):
+        assert value is not None
+    later = sampler.ask()
+    assert later is not None and later.why.startswith("best chance to beat the best so far per node-hour; ")
+    assert later.predicted is not None and later.predicted.to_beat == pytest.approx(100.0, rel=0.1)
 
 
 def test_what_is_predicted_of_a_run_includes_its_noise_and_trials_in_flight_make_it_no_surer() -> None:
@@ -296,6 +303,29 @@ def test_where_much_may_be_found_the_search_is_not_over() -> None:
         sampler.tell(Observation(point, rng.uniform(1, 100)))
     prospect = sampler.prospect()
     assert prospect is not None and not prospect.over
+
+
+def test_a_search_that_gained_lately_does_not_end_whatever_its_model_says() -> None:
+    line = Space((Discrete("a", tuple(range(40)), True),), {})
+    sampler = make(line)
+    for a in range(14):
+        sampler.tell(Observation({"a": a}, 100.0 - a))
+    for a in range(14, 20):
+        sampler.tell(Observation({"a": a}, 100.0 + a))
+    found = sampler.prospect()
+    assert found is not None and found.gaining and not found.over
+    assert replace(found, gaining=False, chance=0.0).over
+
+
+def test_spreads_that_the_observations_exceed_are_widened_for_the_prospect() -> None:
+    rows = np.linspace(0, 1, 12)[:, None]
+    columns = np.zeros(1, dtype=np.intp)
+    fit = Fit(np.array([0.1]), 1.0, 1e-4)
+    rough = np.where(np.arange(12) % 2, 1.0, -1.0)
+    process = GaussianProcess(rows, columns, fit)
+    assert process.overconfidence(process.solved(rough)) > 3.0
+    smooth = np.sin(rows[:, 0])
+    assert process.overconfidence(process.solved(smooth)) == 1.0
 
 
 def test_no_prospect_where_none_is_asked_for() -> None:
@@ -335,15 +365,15 @@ def test_runs_that_failed_or_say_no_cost_do_not_count_as_cheap() -> None:
 
 def test_of_two_that_promise_the_same_the_cheaper_comes_first() -> None:
     alike = Forecast(np.array([1.0, 1.0]), np.array([0.1, 0.1]), np.array([0.9, 0.9]))
-    first, second = hopes(alike, 1.0, np.array([1.0, 2.0]), 0.05)
+    first, second = acquisition(alike, 1.0, np.array([1.0, 2.0]), 0.05)
     assert first - second == pytest.approx(math.log(2.0))
 
 
 def test_the_likelier_to_pass_comes_first_and_the_hopeless_last() -> None:
     found = Forecast(np.array([1.0, 1.0, 9.0]), np.array([0.1, 0.1, 0.1]), np.array([0.9, 0.45, 0.01]))
-    likely, doubtful, hopeless = hopes(found, 1.0, np.ones(3), 0.05)
+    likely, doubtful, too_risky = acquisition(found, 1.0, np.ones(3), 0.05)
     assert likely - doubtful == pytest.approx(CAUTION * math.log(2.0))
-    assert hopeless < doubtful - 1e6, "however much it promises"
+    assert too_risky < doubtful - 1e6, "however much it promises"
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1.2, 0.5), (-2.0, 0.7), (-3.0, 1.0)])
@@ -400,7 +430,7 @@ def left_after(monkeypatch: pytest.MonkeyPatch, share: float) -> Prospect:
 
     monkeypatch.setattr(view.scores, "draws", truths, raising=False)
     monkeypatch.setattr(view.chances, "at", lambda rows, odds: np.ones(len(rows)))
-    return chooser.prospect(sampler._observations, sampler._told, 0.02)
+    return chooser.prospect(sampler._observations, sampler._observed_keys, 0.02)
 
 
 def test_what_is_left_is_the_share_of_truths_with_something_better(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,3 +443,113 @@ def test_what_hardly_any_truth_has_is_not_promised(monkeypatch: pytest.MonkeyPat
     found = left_after(monkeypatch, 0.03)
     assert found.chance == pytest.approx(0.03)
     assert found.gain == 0.0
+
+
+class _Twin:
+    """Sure of small a; of large a it says little good, with an interval that would allow anything."""
+
+    called = "twin"
+
+    def __call__(self, point: Point) -> Expectation:
+        mean = 100.0 - number(point, "a") - 0.5 * number(point, "b")
+        return Expectation(mean, mean / 1.1, mean * 1.1)
+
+    def sensitivities(self, point: Point) -> tuple[float, ...]:
+        return (0.02, 1.5 * number(point, "a") / 19.0)
+
+
+def test_the_first_trials_with_a_twin_are_its_best_settings_and_not_its_widest() -> None:
+    sampler, baseline = make(), {"a": 10, "b": 10}
+    sampler.expect(_Twin())
+    sampler.tell(Observation(baseline, 85.0))
+    for _ in range(3):
+        proposal = sampler.ask()
+        assert proposal is not None and number(proposal.point, "a") <= 5
+        sampler.tell(Observation(proposal.point, 100.0 - number(proposal.point, "a")))
+
+
+def test_the_first_trials_with_a_twin_are_of_different_families() -> None:
+    """Two layouts are equally fast for the twin, and the other knob hardly matters: both layouts are tried first."""
+    space = Space((Discrete("layout", ("a", "b", "c", "d"), False), Discrete("n", tuple(range(16)), True)), {})
+    speeds = {"a": 100.0, "b": 99.0, "c": 60.0, "d": 30.0}
+    sampler = make(space)
+    sampler.expect(lambda point: Expectation(speeds[str(point["layout"])] + 0.01 * number(point, "n")))
+    sampler.tell(Observation({"layout": "d", "n": 0}, 30.0))
+    first = [sampled for sampled, _ in searched(sampler, lambda point: speeds[str(point["layout"])], 2)]
+    assert [point["layout"] for point in first] == ["a", "b"]
+
+
+def test_a_third_of_a_small_budget_fills_the_space() -> None:
+    sampler, whys = make(), []
+    for left in range(6, 0, -1):
+        sampler.plan(left)
+        proposal = sampler.ask()
+        assert proposal is not None
+        whys.append(proposal.why)
+        sampler.tell(Observation(proposal.point, hill(proposal.point)))
+    assert sum(why.startswith("space-filling start") for why in whys) == 2
+
+
+def test_a_run_over_its_time_limit_is_a_bound_and_no_failure() -> None:
+    """Times of 1 to 20 with a limit of 5: what ran into it passed as far as the search is concerned."""
+    line = Space((Discrete("a", tuple(range(30)), True),), {})
+    sampler = make(line)
+    for a in (0, 4, 9, 15, 20, 25, 29):
+        took = 1.0 + abs(a - 4)
+        sampler.tell(Observation({"a": a}, -min(took, 5.0), censored=took > 5.0))
+    proposal = sampler.ask()
+    assert proposal is not None and number(proposal.point, "a") <= 9
+    assert "100% likely to pass" in proposal.why
+
+
+def test_where_a_bound_is_all_that_is_known_the_others_say_how_far_beyond_it_lies() -> None:
+    rows = np.linspace(0, 1, 9)[:, None]
+    truth = -4.0 * rows[:, 0]
+    bounded = truth < -2.0
+    seen = ObservedData(rows, np.where(bounded, -2.0, truth), None, None, censored=bounded)
+    plain = replace(seen, censored=None)
+    columns = np.zeros(1, dtype=np.intp)
+    means = [ScoreModel(one, columns).at(rows[-1:], None)[0][0] for one in (seen, plain)]
+    assert means[0] < means[1] - 0.05
+
+
+def test_where_nearly_all_fails_it_stays_near_what_passed_and_says_what_failures_share() -> None:
+    space = Space((*(Discrete(f"k{i}", (0, 1, 2, 3), True) for i in range(6)), Discrete("one", (1, 2), True)), {})
+    good = {**{f"k{i}": 1 for i in range(6)}, "one": 1}
+    sampler = make(space)
+    sampler.tell(Observation(good, 1.0))
+    for a in range(5):
+        sampler.tell(Observation({**good, "k0": 3, "k1": a % 4, "one": 2, "k5": a % 3}, None))
+    proposal = sampler.ask()
+    assert proposal is not None
+    assert proposal.why == (
+        "next to a setting that passed, since 5 of 6 settings failed, all with k0 3, k2 1, k3 1, k4 1, one 2"
+    )
+    assert sum(proposal.point[name] != value for name, value in good.items()) <= 2
+
+
+def test_a_space_where_every_point_fails_is_said_to_fail() -> None:
+    sampler = make()
+    found = searched(sampler, lambda point: None, 7)
+    assert len({point_key(point) for point, _ in found}) == 7
+    proposal = sampler.ask()
+    assert proposal is not None and proposal.why == "space-filling, since 7 of 7 settings failed"
+
+
+@pytest.mark.parametrize("speed", [lambda point: 5.0, lambda point: number(point, "a") - 9.5])
+def test_equal_values_and_a_goal_of_mixed_sign_are_searched_as_well(speed: Callable[[Point], float]) -> None:
+    found = searched(make(), speed, 20)
+    assert len({point_key(point) for point, _ in found}) == 20
+    assert max(value for _, value in found if value is not None) >= min(9.5, speed({"a": 19, "b": 0}))
+
+
+def test_sixty_switches_are_no_obstacle() -> None:
+    space = Space(tuple(Discrete(f"s{i}", (False, True), False) for i in range(60)), {})
+
+    def speed(point: Point) -> float:
+        return 10.0 + 3.0 * (point["s3"] is True) + 2.0 * (point["s40"] is False)
+
+    sampler = make(space)
+    assert len({point_key(point) for point, _ in searched(sampler, speed, 8)}) == 8
+    proposal = sampler.ask()
+    assert proposal is not None and proposal.why.startswith("best chance to beat the best so far")

@@ -12,8 +12,8 @@ import pytest
 
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Discrete, Point, Space, point_key
-from ridgeline.samplers.guided.model import Taught
-from ridgeline.samplers.guided.prior_mode import ALONE_FROM, Beliefs, PriorMode, beliefs, mixed, mode_of
+from ridgeline.samplers.guided.model import ObservedData
+from ridgeline.samplers.guided.prior_mode import ALONE_FROM, ModeWeights, PriorMode, mixed, mode_of, mode_weights
 from ridgeline.samplers.guided.sampler import GuidedSampler
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
@@ -66,28 +66,28 @@ def trials_to_the_top(sampler: GuidedSampler, limit: int = 60) -> int:
     return limit + 1
 
 
-def believed(sampler: GuidedSampler, observations: int) -> Beliefs:
+def weights(sampler: GuidedSampler, observations: int) -> ModeWeights:
     """After the search itself has chosen so many settings."""
     for _ in range(observations):
         proposal = sampler.ask()
         assert proposal is not None
         sampler.tell(Observation(proposal.point, hill(proposal.point)))
-    return sampler._choosing().beliefs(sampler._observations)
+    return sampler._choosing().mode_weights(sampler._observations)
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_an_honest_expectation_is_read_as_it_stands(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(hill), 4)[PriorMode.AS_IT_STANDS] > 0.9
+    assert weights(begun(hill), 4)[PriorMode.AS_IT_STANDS] > 0.9
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_a_reversed_one_is_not_after_two_observations(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(upside_down), 2)[PriorMode.AS_IT_STANDS] < 0.03
+    assert weights(begun(upside_down), 2)[PriorMode.AS_IT_STANDS] < 0.03
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_one_that_says_nothing_of_these_settings_is_left_after_six(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(muddled), 6)[PriorMode.NOT_AT_ALL] > 0.9
+    assert weights(begun(muddled), 6)[PriorMode.NOT_AT_ALL] > 0.9
 
 
 @pytest.mark.parametrize("speed", [upside_down, muddled])
@@ -101,7 +101,7 @@ def test_misled_searches_reach_the_top_about_as_soon_as_blind_ones(
 
 def test_what_is_not_read_at_all_leaves_the_search_as_if_nothing_were_predicted() -> None:
     misled, blind = guided_by(muddled), make()
-    believed(misled, 8)
+    weights(misled, 8)
     for observation in misled._observations:
         blind.tell(observation)
     for _ in range(4):
@@ -115,7 +115,7 @@ def test_what_is_not_read_at_all_leaves_the_search_as_if_nothing_were_predicted(
 def test_a_killed_campaign_goes_on_alike(speed: Speed) -> None:
     going = guided_by(speed)
     for told in (0, 3, 3):
-        believed(going, told)
+        weights(going, told)
         resumed = make()
         resumed.expect(lambda point: Expectation(speed(point)))
         for observation in going._observations:
@@ -151,8 +151,8 @@ def test_one_outlier_does_not_undo_an_honest_expectation() -> None:
     rows = np.array([[a / 19, b / 19] for a, b in ((0, 19), (13, 5), (10, 5), (13, 9), (15, 3), (9, 9))])
     told = np.log([hill({"a": round(19 * a), "b": round(19 * b)}) for a, b in rows])
     values = told + np.array([0.0, 0.01, -0.03, 0.02, -0.15, 0.0])
-    seen = Taught(rows, values, told[:, None], None, 0.15, 1.0)
-    assert beliefs(seen, np.arange(2))[PriorMode.AS_IT_STANDS] > 0.8
+    seen = ObservedData(rows, values, told[:, None], None, 0.15, 1.0)
+    assert mode_weights(seen, np.arange(2))[PriorMode.AS_IT_STANDS] > 0.8
 
 
 def test_a_search_is_over_only_where_all_that_is_believed_says_so() -> None:
@@ -166,7 +166,7 @@ def test_a_search_is_over_only_where_all_that_is_believed_says_so() -> None:
 
 def test_the_prospect_of_a_misled_search_is_that_of_a_blind_one() -> None:
     misled, blind = guided_by(muddled), make()
-    believed(misled, 10)
+    weights(misled, 10)
     for observation in misled._observations:
         blind.tell(observation)
     left, alone = misled.prospect(), blind.prospect()

@@ -72,4 +72,4 @@ def test_features_of_what_was_told_are_those_of_the_points_whatever_was_told_bef
     features = Features(Space((X, Y), {}))
     points = [{"x": x, "y": y} for x, y in itertools.product(X.values, Y.values)]
     for told in (points[:5], points[:9], points[3:7], points[5:15], [], points):
-        assert np.array_equal(features.of_told(told), features.of(told))
+        assert np.array_equal(features.of_observed(told), features.of(told))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.samplers.guided.trees import DEEPEST, Habit, Trees
+from ridgeline.samplers.guided.trees import DEEPEST, TreeOptions, Trees
 
-HABIT = Habit(trees=20, cuts=8, leaf=1, doubt=1.0)
-SHARP = Habit(trees=20, cuts=8, leaf=1, doubt=0.0)
+HABIT = TreeOptions(trees=20, cuts=8, leaf=1, shrinkage=1.0)
+SHARP = TreeOptions(trees=20, cuts=8, leaf=1, shrinkage=0.0)
 
 
 def places(count: int, seed: int = 0) -> np.ndarray:

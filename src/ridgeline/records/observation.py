@@ -12,12 +12,14 @@ from ridgeline.records.space import Point
 class Observation:
     """What one finished trial teaches. `score` is larger-is-better; None when the setting itself failed.
 
-    `node_s` are the node-seconds it took, where that is known.
+    `node_s` are the node-seconds it took, where that is known. `censored`: the score is only a bound, the true one is
+    no better; a run that was ended by its time limit took at least as long.
     """
 
     point: Point
     score: float | None
     node_s: float | None = None
+    censored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,16 @@ class Prediction:
 
     `spread` is that of what is measured: how unsure the model is and the noise of one run, together; `in_logs`: of the
     logarithm of the score's size, else in its unit. As the model believes: how far that can be relied on, only the
-    predictions that it made before tell (`stats/stated_range.py`).
+    predictions that it made before tell (`stats/stated_range.py`). `to_beat` is the best score so far, as it believes.
     """
 
     score: float
     spread: float
     in_logs: bool
+    to_beat: float | None = None
+
+
+BEST_SO_FAR = "the best so far"  # in the reason of a proposal: the campaign puts the value in its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class Prospect:
     gain: float
     likely: float = 0.95
     whole: bool = True
+    gaining: bool = False  # lately something better was found: too early to end, whatever the model says
 
     def __str__(self) -> str:
         where = "" if self.whole else " among those considered"
@@ -61,7 +68,7 @@ class Prospect:
 
     @property
     def over(self) -> bool:
-        return self.chance < 1.0 - self.likely
+        return not self.gaining and self.chance < 1.0 - self.likely
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ A sampler is made from a space, a seed and the study's options for it (`Factory`
 space or options that it cannot work with: an InputError, of an option as `option: what; remedy`. A factory with an
 attribute `form` (a `forms.form.Form` of its options) has them checked, completed by editors and listed in the
 reference. It promises:
-- `ask` returns a legal point that was neither told nor is pending, or None when there is none left;
+- `ask` returns a legal point that was neither observed nor pending, or None when there is none left;
 - the answer depends only on the seed, the observations so far (in order) and `pending`, so that a killed campaign goes
   on as if nothing had happened;
 - `tell` accepts any observation, also of points it did not propose (baseline, presets, points of an earlier campaign).
 A sampler may also listen to what is expected of settings (`Expecting`, `Recalling`) and say when more trials are
-hardly worth their cost (`Forecasting`); the promise above then holds for the same expectations.
+hardly worth their cost (`Forecasting`), and listen to how many trials are left (`Budgeted`); the promise above then
+holds for the same expectations and the same number of trials left.
 """
 
 from __future__ import annotations
@@ -52,19 +53,26 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Expecting(Protocol):
-    """What a sampler may add: it is told, before anything else, where to learn what is expected of a point."""
+    """What a sampler may add: it learns, before anything else, where to ask what is expected of a point."""
 
     def expect(self, prior: Prior) -> None: ...
 
 
 @runtime_checkable
 class Recalling(Protocol):
-    """What a sampler may add: it is told, before anything else, what earlier studies of the same space learned.
+    """What a sampler may add: it learns, before anything else, what earlier studies of the same space learned.
 
     These are expectations, not observations: their points were not tried here and may be proposed.
     """
 
     def recall(self, earlier: Sequence[Observation]) -> None: ...
+
+
+@runtime_checkable
+class Budgeted(Protocol):
+    """What a sampler may add: it learns before each ask how many trials the budget still allows, this one included."""
+
+    def plan(self, trials_left: int) -> None: ...
 
 
 @runtime_checkable

@@ -31,11 +31,11 @@ class GridSampler:
         legal = legality(space, refusal)
         points = (listing.at(number) for number in numbers)
         self._walk = Walk(point for point in points if point is not None and legal(point))
-        self._told: set[str] = set()
+        self._observed_keys: set[str] = set()
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
-        point = self._walk.first_free(self._told, keys(pending))
+        point = self._walk.first_free(self._observed_keys, keys(pending))
         return None if point is None else Proposal(point, "next of the grid")
 
     def tell(self, observation: Observation) -> None:
-        self._told.add(point_key(observation.point))
+        self._observed_keys.add(point_key(observation.point))

@@ -33,7 +33,7 @@ class RandomOptions(Form):
 
 
 class GuidedOptions(Form):
-    """`sampler: guided` models what it was told and tries what promises most for its cost."""
+    """`sampler: guided` models what it observed and tries what promises most for its cost."""
 
     whose = "the sampler guided"
     startup: Annotated[int, ValueUnit("trials")] = Field(

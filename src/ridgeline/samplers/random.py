@@ -20,11 +20,11 @@ class RandomSampler:
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
         read_options(RandomOptions, options)
         self._walk = Walk(filling(space, seed, legality(space, refusal)))
-        self._told: set[str] = set()
+        self._observed_keys: set[str] = set()
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
-        point = self._walk.first_free(self._told, keys(pending))
+        point = self._walk.first_free(self._observed_keys, keys(pending))
         return None if point is None else Proposal(point, "space-filling")
 
     def tell(self, observation: Observation) -> None:
-        self._told.add(point_key(observation.point))
+        self._observed_keys.add(point_key(observation.point))

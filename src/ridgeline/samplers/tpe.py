@@ -22,9 +22,9 @@ REMEMBERED = 1_000  # observations the estimator sees: the best and the latest h
 
 
 class TpeSampler:
-    """Space-filling until `startup` different points are told or pending (default 10), then TPE.
+    """Space-filling until `startup` different points are observed or pending (default 10), then TPE.
 
-    A setting that failed is told as a violated constraint, so that its surroundings become unlikely; a pending one
+    A setting that failed is given as a violated constraint, so that its surroundings become unlikely; a pending one
     as running, so that several trials in flight do not crowd. Optuna knows no rules and no "never twice": we draw a
     few proposals, take the first that is legal and new, else a one-knob neighbour of one, else a space-filling point.
     """
@@ -37,21 +37,21 @@ class TpeSampler:
         self._legal = legality(space, refusal)
         self._walk = Walk(filling(space, seed, self._legal))
         self._observations: list[Observation] = []
-        self._told: set[str] = set()
+        self._observed_keys: set[str] = set()
         self._trials: dict[int, Any] = {}  # Optuna's record of an observation, made when first needed; None if foreign
         self._feasible = False
 
     def tell(self, observation: Observation) -> None:
         self._observations.append(observation)
-        self._told.add(point_key(observation.point))
-        self._feasible = self._feasible or _teaches(observation)
+        self._observed_keys.add(point_key(observation.point))
+        self._feasible = self._feasible or _passed(observation)
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
         flying = keys(pending)
-        filled = self._walk.first_free(self._told, flying)
+        filled = self._walk.first_free(self._observed_keys, flying)
         if filled is None:
             return None
-        known = len(self._told | flying)
+        known = len(self._observed_keys | flying)
         if known < self._startup:
             return Proposal(filled, f"space-filling start, {known + 1} of {self._startup}")
         if not self._feasible:
@@ -70,7 +70,7 @@ class TpeSampler:
 
     def _free(self, point: Point, flying: set[str]) -> bool:
         key = point_key(point)
-        return key not in self._told and key not in flying and self._legal(point)
+        return key not in self._observed_keys and key not in flying and self._legal(point)
 
     def _draw(self, pending: Sequence[Point], seed: int) -> Iterator[dict[str, Value]]:
         """Proposals of a fresh study, so that nothing but observations, pending and seed can matter."""
@@ -138,7 +138,7 @@ class TpeSampler:
         codes = encode(self._space, observation.point)
         if codes is None:
             return None
-        failed = not _teaches(observation)
+        failed = not _passed(observation)
         return create_trial(
             state=TrialState.COMPLETE,
             value=0.0 if failed else observation.score,  # of a violated trial Optuna looks at the constraint only
@@ -173,7 +173,7 @@ class TpeSampler:
         return result
 
 
-def _teaches(observation: Observation) -> bool:
+def _passed(observation: Observation) -> bool:
     return observation.score is not None and math.isfinite(observation.score)
 
 

@@ -10,39 +10,39 @@ from ridgeline.samplers.base import Refusal
 
 
 class Walk:
-    """The answer depends only on the sequence and on what is told and pending, not on what was asked before."""
+    """The answer depends only on the sequence and on what is observed and pending, not on what was asked before."""
 
     def __init__(self, sequence: Iterator[dict[str, Value]]) -> None:
         self._sequence = sequence
-        self._ahead: dict[str, dict[str, Value]] = {}  # taken from the sequence, not told yet; in its order
+        self._ahead: dict[str, dict[str, Value]] = {}  # taken from the sequence, not observed yet; in its order
 
-    def first_free(self, told: Collection[str], pending: Collection[str]) -> dict[str, Value] | None:
-        """`told` and `pending` are point keys; `told` never shrinks."""
+    def first_free(self, observed: Collection[str], pending: Collection[str]) -> dict[str, Value] | None:
+        """`observed` and `pending` are point keys; `observed` never shrinks."""
         done = []
         found = None
         for key, point in self._ahead.items():
-            if key in told:
+            if key in observed:
                 done.append(key)
             elif key not in pending:
                 found = point
                 break
         for key in done:
             del self._ahead[key]
-        return found if found is not None else self._further(told, pending)
+        return found if found is not None else self._further(observed, pending)
 
-    def free(self, told: Collection[str], pending: Collection[str], count: int) -> list[dict[str, Value]]:
+    def free(self, observed: Collection[str], pending: Collection[str], count: int) -> list[dict[str, Value]]:
         """The first so many that are free, fewer at the end of the sequence."""
         found: list[dict[str, Value]] = []
         passed = set(pending)
-        while len(found) < count and (point := self.first_free(told, passed)) is not None:
+        while len(found) < count and (point := self.first_free(observed, passed)) is not None:
             found.append(point)
             passed.add(point_key(point))
         return found
 
-    def _further(self, told: Collection[str], pending: Collection[str]) -> dict[str, Value] | None:
+    def _further(self, observed: Collection[str], pending: Collection[str]) -> dict[str, Value] | None:
         for point in self._sequence:
             key = point_key(point)
-            if key in told:
+            if key in observed:
                 continue
             self._ahead[key] = point
             if key not in pending:

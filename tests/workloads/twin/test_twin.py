@@ -348,3 +348,23 @@ def test_a_setting_that_cannot_run_and_a_calibrated_twin_rest_on_nothing(
     options = twin._options
     monkeypatch.setattr(twin, "_options", replace(options, calibration=replace(options.calibration, points=5)))
     assert twin.sensitivities(settings()) == ()
+
+
+def test_settings_that_differ_in_memory_with_room_alone_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated: list[Deployment] = []
+
+    def counted(deployment: Deployment, *rest: object) -> object:
+        simulated.append(deployment)
+        return simulate(deployment, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ridgeline.workloads.twin.workload.simulate", counted)
+    workload = check_study(EXAMPLE).workload
+    assert isinstance(workload, TwinWorkload)
+    few, fewer = (settings(max_running_requests=64, mem_fraction_static=share) for share in (0.88, 0.86))
+    first, second = workload.expectation(few), workload.expectation(fewer)
+    assert first is not None and second is not None and first.mean == second.mean
+    assert len(simulated) == 1
+    alone = check_study(EXAMPLE).workload
+    assert isinstance(alone, TwinWorkload)
+    own = alone.expectation(fewer)
+    assert own is not None and own.mean == second.mean and len(simulated) == 2

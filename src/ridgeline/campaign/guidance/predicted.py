@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 
 from ridgeline.campaign.scores import Normalisation
 from ridgeline.campaign.verdict import goal_text
-from ridgeline.records.observation import Proposal
+from ridgeline.records.observation import BEST_SO_FAR, Proposal
 from ridgeline.records.study import Study
 from ridgeline.records.trial import PredictedRange, Stage
 from ridgeline.stats.nodes import corrected
@@ -46,14 +46,18 @@ def stated(proposal: Proposal, study: Study, history: History, through: Normalis
     return PredictedRange(value, low, high, spread, found.in_logs)
 
 
-def with_range(why: str, predicted: PredictedRange | None, stage: Stage, study: Study, history: History) -> str:
-    """'predicted 18,100 tok/s (90%: 17,000 to 19,300); 96% likely to pass; ...'"""
-    if predicted is None:
-        return why
+def with_range(
+    proposal: Proposal, predicted: PredictedRange | None, stage: Stage, study: Study, history: History
+) -> str:
+    """'predicted 19,900 tok/s (90%: 18,100 to 21,400); best chance to beat 19,700 tok/s per node-hour; ...'"""
+    if predicted is None or proposal.predicted is None:
+        return proposal.why
+    text = goal_text(study, history)
     of_what = " for a whole run" if stage is Stage.SHORT else ""
-    value = goal_text(study, history).value(predicted.value)
-    ends = f"{LEVEL:.0%}: {metric_text(predicted.low)} to {metric_text(predicted.high)}"
-    return f"predicted {value}{of_what} ({ends}); {why}"
+    ends = f"{metric_text(predicted.low)} to {metric_text(predicted.high)}"
+    to_beat = proposal.predicted.to_beat
+    why = proposal.why if to_beat is None else proposal.why.replace(BEST_SO_FAR, text.value(study.goal.score(to_beat)))
+    return f"predicted {text.value(predicted.value)}{of_what} ({LEVEL:.0%}: {ends}); {why}"
 
 
 def _of_nodes(study: Study, history: History, through: Normalisation) -> tuple[float, float]:

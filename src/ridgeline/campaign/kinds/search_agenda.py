@@ -21,7 +21,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.trial import PredictedRange, Stage, Trial
-from ridgeline.samplers.base import Forgetting, Refusal, Sampler
+from ridgeline.samplers.base import Budgeted, Forgetting, Refusal, Sampler
 from ridgeline.stats.short_runs import ShortRunRatio
 from ridgeline.stats.wording import count
 
@@ -64,7 +64,10 @@ class SearchAgenda(Agenda):
         kind = run.outcome.kind
         self._unteachable.pop(trial.key, None)
         if trial.stage in (Stage.BASELINE, Stage.SEARCH, Stage.SHORT):
-            if kind in (Kind.OK, Kind.STOPPED_EARLY):
+            if kind is Kind.TIMEOUT and trial.stage is Stage.SEARCH and self._limit_is_a_bound:
+                self._observations.append((trial.point, run))
+                self._advice.take(trial, run.outcome)
+            elif kind in (Kind.OK, Kind.STOPPED_EARLY):
                 self._observations.append((trial.point, run))
                 self._ran_both_ways |= bool(self._short) and trial.stage is not Stage.SHORT
             elif trial.stage is Stage.BASELINE:
@@ -74,6 +77,11 @@ class SearchAgenda(Agenda):
                 self._advice.take(trial, run.outcome)
             else:
                 self._unteachable[trial.key] = trial.point
+
+    @property
+    def _limit_is_a_bound(self) -> bool:
+        """Whether a run that its time limit ended says something of the goal: it took at least that long."""
+        return self.study.goal.metric == "wall_s" and self.study.goal.direction == "minimize"
 
     def fresh(self) -> Next | None:
         if self.history.candidates is not None:
@@ -164,7 +172,7 @@ class SearchAgenda(Agenda):
             return None
         stage = Stage.SHORT if self._short and proposer != PERSON else Stage.SEARCH
         predicted = stated(proposal, self.study, self.history, self._observed_through)
-        why = with_range(proposal.why, predicted, stage, self.study, self.history)
+        why = with_range(proposal, predicted, stage, self.study, self.history)
         return self.new(proposal.point, stage, proposer, why, predicted=predicted)
 
     def _proposed(self) -> tuple[str, Proposal | None]:
@@ -176,7 +184,10 @@ class SearchAgenda(Agenda):
         for preset in self._presets.values():
             if not self.cannot_be_built(preset):
                 return "preset", Proposal(preset)
-        return self.study.search.sampler, self.buildable(self._taught().ask, self._pending())
+        sampler = self._taught()
+        if isinstance(sampler, Budgeted) and self.trials_limit is not None:
+            sampler.plan(max(1, self.trials_limit - self.history.count(Stage.SEARCH)))
+        return self.study.search.sampler, self.buildable(sampler.ask, self._pending())
 
     def _wanted(self) -> Point | None:
         """The oldest setting that somebody asked for and that has not run yet."""
@@ -244,7 +255,8 @@ class SearchAgenda(Agenda):
             if run is not None and value is None:
                 continue  # short, and nobody can say what that means
             node_s = None if run is None else run.ending.duration_s * run.resources.nodes
-            self._sampler.tell(Observation(point, None if value is None else goal.score(value), node_s))
+            censored = run is not None and run.outcome is not None and run.outcome.kind is Kind.TIMEOUT
+            self._sampler.tell(Observation(point, None if value is None else goal.score(value), node_s, censored))
         self._observed_count = len(self._observations)
         return self._sampler
 
@@ -256,7 +268,9 @@ class SearchAgenda(Agenda):
 
     def _value(self, run: Run, through: scores.Normalisation, ratio: ShortRunRatio | None) -> float | None:
         """The goal as it compares; of a short run what a whole one would measure, and of one that was stopped early an
-        estimate by the run it was worse than."""
+        estimate by the run it was worse than; of one that its time limit ended, the time it had taken by then."""
+        if run.outcome is not None and run.outcome.kind is Kind.TIMEOUT:
+            return run.ending.duration_s
         if self.history.trials[run.trial].stage is Stage.SHORT:
             return None if ratio is None else ratio.whole(run.metrics[self.study.goal.metric])
         stop = self.history.early_stops.get(run.number)

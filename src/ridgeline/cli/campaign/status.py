@@ -17,11 +17,17 @@ def status(
     following: Annotated[
         bool, typer.Option("--follow", help="Keep the screen up to date until the campaign ends or Ctrl-C.")
     ] = False,
+    why: Annotated[int | None, typer.Option("--why", metavar="N", help="Say why trial N was chosen.")] = None,
 ) -> None:
     """Show how far a campaign has got, while it runs or afterwards.
 
-    Example: ridgeline status studies/first --follow
+    Examples: ridgeline status studies/first --follow; ridgeline status studies/first --why 12
     """
+    if why is not None:
+        if following or as_json:
+            raise InputError("--why goes with neither --follow nor --json; the journal holds the reason of every trial")
+        print(_reason(folder, why))
+        return
     if following:
         if as_json:
             raise InputError("--follow and --json do not go together; watch the journal itself with `tail -f`")
@@ -35,3 +41,28 @@ def status(
     now = read_status(folder)
     gc.freeze()  # a long history is no garbage: looking through it again and again takes longer than the answer
     print(json.dumps(now.as_json(), indent=1) if as_json else "\n".join(status_lines(now, time.time())))
+
+
+def _reason(folder: Path, number: int) -> str:
+    """What trial `number` was, who chose it and why, and what came of it."""
+    from ridgeline.campaign.verdict import goal_text
+    from ridgeline.study.folder import StudyFolder
+    from ridgeline.study.history import read_history
+
+    opened = StudyFolder.open(folder)
+    history = read_history(opened.path)
+    trial = history.trials.get(number)
+    if trial is None:
+        known = f"trials 1 to {max(history.trials)}" if history.trials else "no trial yet"
+        raise InputError(f"{folder}: has no trial {number}; it has {known}")
+    setting = "  ".join(f"{name} {value}" for name, value in trial.point.items())
+    lines = [
+        f"#{number} {trial.stage.value}, chosen by {trial.proposer}: {setting}",
+        f"  {trial.why or 'no reason kept'}",
+    ]
+    study, run = opened.load(history).study, history.final_run(trial)
+    if run is not None and study.goal.metric in run.metrics:
+        lines.append(f"  measured {goal_text(study, history).value(run.metrics[study.goal.metric])}")
+    elif run is not None and run.outcome is not None:
+        lines.append(f"  {run.outcome.kind.value}: {run.outcome}")
+    return "\n".join(lines)

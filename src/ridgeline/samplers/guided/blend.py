@@ -1,8 +1,8 @@
-"""Two models of the scores, each believed as far as it predicts every observation from the others.
+"""Two models of the scores, each trusted as far as it predicts every observation from the others.
 
 Nobody knows beforehand whether a program's knobs act together or each by itself. A Gaussian process over all knobs at
 once is the better guide in the one case, one that adds up effects in the other; the observations so far say which,
-and where they do not, what both hope for is tried.
+and where they do not, what both expect much of is tried.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit
-from ridgeline.samplers.guided.model import ScoreModel, Taught
+from ridgeline.samplers.guided.model import ObservedData, ScoreModel
 
-CALM = 2.0  # leave-one-out scores are of few observations: differences count by half
+TEMPERATURE = 2.0  # leave-one-out scores are of few observations: differences count by half
 
 Fits = tuple[Fit, Fit]
 
@@ -22,12 +22,12 @@ class Blend:
 
     trust = 0.0
 
-    def __init__(self, seen: Taught, columns: Columns, fit: Fits | None = None) -> None:
+    def __init__(self, seen: ObservedData, columns: Columns, fit: Fits | None = None) -> None:
         together, apart = (None, None) if fit is None else fit
         self._models = (ScoreModel(seen, columns, together), ScoreModel(seen, columns, apart, adds_up=True))
         self.fit: Fits = (self._models[0].fit, self._models[1].fit)
         heights = np.array([model.predicted() for model in self._models])
-        weights = np.exp((heights - heights.max()) / CALM)
+        weights = np.exp((heights - heights.max()) / TEMPERATURE)
         self.weights: Array = weights / weights.sum()
 
     def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
@@ -42,18 +42,23 @@ class Blend:
         """Standard deviation of one run around the truth, on the scale."""
         return float(np.sqrt(self.weights @ np.array([model.noise**2 for model in self._models])))
 
+    @property
+    def overconfidence(self) -> float:
+        """Of the model that states too little most."""
+        return max(model.overconfidence for model in self._models)
+
     def roughly(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
-        """Which of very many places are worth a closer look: by the model that is believed more."""
+        """Which of very many places are worth a closer look: by the model with more weight."""
         return self._models[int(self.weights.argmax())].at(rows, None)
 
     def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
-        """Possible truths at these places, a row each: of each model as many as it is believed."""
+        """Possible truths at these places, a row each: of each model by its weight."""
         first = round(count * float(self.weights[0]))
         shares = zip(self._models, (first, count - first), strict=True)
         return np.concatenate([model.draws(rows, None, each, rng) for model, each in shares])
 
 
-def score_model(seen: Taught, columns: Columns, fit: Fit | Fits | None = None) -> ScoreModel | Blend:
+def score_model(seen: ObservedData, columns: Columns, fit: Fit | Fits | None = None) -> ScoreModel | Blend:
     """The model that suits: one that learns the difference from what is expected, or a blend where nothing is."""
     if seen.expected is None:
         return Blend(seen, columns, fit if isinstance(fit, tuple) else None)

@@ -22,27 +22,28 @@ from ridgeline.samplers.guided.feasibility import Feasibility
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array, on_one_thread
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast, Foreseen, Scale, ScoreModel, Taught
-from ridgeline.samplers.guided.prior_mode import Beliefs, PriorMode, beliefs, seen_with
+from ridgeline.samplers.guided.model import Forecast, ObservedData, PriorValues, Scale, ScoreModel
+from ridgeline.samplers.guided.prior_mode import ModeWeights, PriorMode, mode_weights, seen_with
 from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.view import (
+    Chosen,
     Field,
-    Settled,
     View,
+    acquisition,
     forecast,
-    hopes,
+    incumbents,
     predicted,
+    prior_lead,
     screened,
-    standing,
     why,
 )
 
 FEWEST = 5  # observations with a cost, before which all cost the same
-CALM = 3.0  # features count as if so many more observations had shown no effect
+TEMPERATURE = 3.0  # features count as if so many more observations had shown no effect
 WIDEST = 3.0  # times the usual cost, or a part of it: beyond, a straight line says little
 
 
-def relative_cost(observations: Sequence[Observation], told: Array, rows: Array) -> Array:
+def relative_cost(observations: Sequence[Observation], observed: Array, rows: Array) -> Array:
     """Expected node-seconds of each row against the usual ones; a straight line through the logs, shrunk."""
     known = [
         i
@@ -52,18 +53,20 @@ def relative_cost(observations: Sequence[Observation], told: Array, rows: Array)
     if len(known) < FEWEST:
         return np.ones(len(rows))
     logs = np.log([float(observations[i].node_s or 1.0) for i in known])
-    middle = told[known].mean(axis=0)
-    off = (told[known] - middle).astype(float)
-    slope = np.linalg.solve(off.T @ off + CALM * np.eye(off.shape[1]), off.T @ (logs - logs.mean()))
+    middle = observed[known].mean(axis=0)
+    off = (observed[known] - middle).astype(float)
+    slope = np.linalg.solve(off.T @ off + TEMPERATURE * np.eye(off.shape[1]), off.T @ (logs - logs.mean()))
     found: Array = np.clip(np.exp((rows - middle) @ slope), 1.0 / WIDEST, WIDEST)
     return found
 
 
+SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
+FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the prior itself is asked in a turn
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 NOTHING: Mapping[str, Point] = MappingProxyType({})
-DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
+DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the leading candidates
 
 
 class Chooser:
@@ -87,8 +90,8 @@ class Chooser:
         self._expected: dict[Scale, Expected | Earlier | None] = {}
         self._current: Expected | Earlier | None = None
         self._kept: dict[PriorMode, tuple[tuple[int, int], View]] = {}
-        self._told: Mapping[str, Point] = NOTHING  # the points of the observations last seen
-        self._last_seen: tuple[int, Scale, Taught] | None = None
+        self._observed_points: Mapping[str, Point] = NOTHING  # the points of the observations last seen
+        self._last_seen: tuple[int, Scale, ObservedData] | None = None
 
     @property
     def _called(self) -> str:
@@ -100,11 +103,11 @@ class Chooser:
         """Other observations follow: what was made of these is of no more use."""
         self._kept, self._last_seen = {}, None
 
-    def beliefs(self, observations: Sequence[Observation]) -> Beliefs:
+    def mode_weights(self, observations: Sequence[Observation]) -> ModeWeights:
         """How what was predicted is to be read, as far as the observations tell."""
         with on_one_thread():
             _, seen = self._seen(observations)
-            return {PriorMode.NOT_AT_ALL: 1.0} if seen.expected is None else beliefs(seen, self._features.columns)
+            return {PriorMode.NOT_AT_ALL: 1.0} if seen.expected is None else mode_weights(seen, self._features.columns)
 
     def choice(
         self,
@@ -112,56 +115,77 @@ class Chooser:
         pending: Sequence[Point],
         taken: Collection[str],
         mode: PriorMode = PriorMode.NOT_AT_ALL,
+        prior_leads: bool = False,
     ) -> Proposal | None:
+        """`prior_leads`: the best mean is chosen, of another family than what was tried, whatever its interval."""
         with on_one_thread():
-            return self._choice(observations, pending, taken, mode)
+            return self._choice(observations, pending, taken, mode, prior_leads)
 
     def _choice(
-        self, observations: Sequence[Observation], pending: Sequence[Point], taken: Collection[str], mode: PriorMode
+        self,
+        observations: Sequence[Observation],
+        pending: Sequence[Point],
+        taken: Collection[str],
+        mode: PriorMode,
+        prior_leads: bool,
     ) -> Proposal | None:
         view = self._view(observations, taken, mode)
-        scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
-        field = screened(view, scores)
+        scores = self._with_pending(view, pending[-BELIEVED:]) if pending else view.scores
+        field = screened(view, scores, by_mean=prior_leads)
         costs = relative_cost(observations, view.seen.rows, field.rows)
+        tried = [*(observation.point for observation in observations), *pending]
+        family = self._same_family(tried, field.rows) if prior_leads else None
 
         def judge(field: Field) -> tuple[Forecast, Array]:
             found = forecast(scores, view.chances, field)
-            return found, hopes(found, view.to_beat, costs, view.chances.hopeless)
+            if family is not None:
+                return found, prior_lead(found, family, view.better_by(FAMILY_GAIN) - view.best, view.chances.too_risky)
+            return found, acquisition(found, view.to_beat, costs, view.chances.too_risky)
 
-        settled = self._settled(field, observations, taken, mode, judge)
-        if settled is None:
+        chosen = self._chosen(field, observations, taken, mode, judge)
+        if chosen is None:
             return None
-        return Proposal(settled.point, why(settled, view, len(observations), self._called), predicted(settled, view))
+        return Proposal(chosen.point, why(chosen, view, self._called, prior_leads), predicted(chosen, view))
 
-    def _settled(
+    def _same_family(self, tried: Sequence[Point], rows: Array) -> Array:
+        """Which rows the prior takes for much the same as a tried setting, by the length scales of its answers."""
+        own = [point for point in tried if encode(self._space, point) is not None]
+        if not own or not isinstance(self._current, Expected):
+            return np.zeros(len(rows), dtype=bool)
+        found: Array = self._current.likeness(rows, self._features.of(own)).max(axis=1) > SAME_FAMILY
+        return found
+
+    def _chosen(
         self,
         field: Field,
         observations: Sequence[Observation],
         taken: Collection[str],
         mode: PriorMode,
         judge: Callable[[Field], tuple[Forecast, Array]],
-    ) -> Settled | None:
-        """The candidate that leads; of the most hopeful the prior itself is asked, until one that was asked leads."""
+    ) -> Chosen | None:
+        """The candidate that leads; of the leading ones the prior itself is asked, until one that was asked leads."""
         asked: dict[str, Point] = {}
         for turn in range(TURNS + 1):
             found, promise = judge(field)
-            chosen = self._most_hopeful(promise, field, taken)
+            chosen = self._leading(promise, field, taken)
             if not chosen:
                 return None
             if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
                 break
             asked |= {field.keys[i]: field.points[i] for i in chosen}
-            field = replace(field, foreseen=self._foreseen(mode, field.keys, field.rows, asked))
+            field = replace(field, prior_values=self._prior_values(mode, field.keys, field.rows, asked))
         row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: promise[i], default=chosen[0])
-        return Settled(field.only([row]), float(found.chance[row]))
+        return Chosen(field.only([row]), float(found.chance[row]))
 
-    def _foreseen(
+    def _prior_values(
         self, mode: PriorMode, keys: Sequence[str], rows: Array, asked: Mapping[str, Point] = NOTHING
-    ) -> Foreseen | None:
-        """What is expected at these rows, where the points told and these are asked themselves."""
+    ) -> PriorValues | None:
+        """What is expected at these rows, where the points observed and these are asked themselves."""
         if self._current is None:
             return None
-        return replace(self._current.at(keys, rows, {**self._told, **asked}), unread=mode is PriorMode.NOT_AT_ALL)
+        return replace(
+            self._current.at(keys, rows, {**self._observed_points, **asked}), odds_only=mode is PriorMode.NOT_AT_ALL
+        )
 
     def prospect(
         self,
@@ -183,14 +207,16 @@ class Chooser:
         field = screened(view, view.scores)
         found = forecast(view.scores, view.chances, field)
         promise = log_expected_improvement(found.mean, found.spread, goal) + np.log(found.chance)
-        hopeful = self._most_hopeful(promise, field, taken, DRAWN_AT)
+        leading = self._leading(promise, field, taken, DRAWN_AT)
         whole = self._pool.exhausted
-        if not hopeful:
+        if not leading:
             return Prospect(0.0, worth, 0.0, whole=whole)
         rng = np.random.default_rng(self._seed)
-        field = field.only(hopeful)
+        field = field.only(leading)
         truths = view.scores.draws(field.rows, field.expected, DRAWS, rng)
-        runs = rng.random(truths.shape) < found.chance[hopeful]
+        middle = found.mean[leading]
+        truths = middle + (truths - middle) * view.scores.overconfidence
+        runs = rng.random(truths.shape) < found.chance[leading]
         top = np.where(runs, truths, -np.inf).max(axis=1) - best
         gain = max(0.0, float(np.quantile(top, 0.95, method="higher")))
         return Prospect(float((top > goal - best).mean()), worth, math.expm1(gain) if sign else gain, whole=whole)
@@ -204,27 +230,28 @@ class Chooser:
             scale, seen = self._seen(observations)
             seen = seen_with(mode, seen)
             scores, chances = score_model(seen, self._features.columns), Feasibility(seen, self._features.columns)
-            best, centres = standing(scores, seen, observations)
+            best, centres = incumbents(scores, seen, observations)
             rng = random.Random(f"guided {self._seed} {asked}")
             field = self._candidates(observations, centres, taken, rng, mode)
             self._kept[mode] = asked, View(scale, seen, scores, chances, best, field)
         return self._kept[mode][1]
 
-    def _seen(self, observations: Sequence[Observation]) -> tuple[Scale, Taught]:
+    def _seen(self, observations: Sequence[Observation]) -> tuple[Scale, ObservedData]:
         if self._last_seen is None or self._last_seen[0] != len(observations):
             scale = Scale.of([observation.score for observation in observations if observation.score is not None])
-            self._last_seen = len(observations), scale, self._taught(observations, scale)
+            self._last_seen = len(observations), scale, self._observed_data(observations, scale)
         return self._last_seen[1:]
 
-    def _taught(self, observations: Sequence[Observation], scale: Scale) -> Taught:
+    def _observed_data(self, observations: Sequence[Observation], scale: Scale) -> ObservedData:
         points = [observation.point for observation in observations]
-        rows = self._features.of_told(points)
+        rows = self._features.of_observed(points)
         values = scale.values([observation.score for observation in observations])
         expected = self._expectations(scale)
         keys = [point_key(point) for point in points]
-        self._told = dict(zip(keys, points, strict=True))
-        foreseen = None if expected is None else expected.at(keys, rows, self._told)
-        return replace(Taught.of(rows, values, foreseen), products=self._products)
+        self._observed_points = dict(zip(keys, points, strict=True))
+        prior_values = None if expected is None else expected.at(keys, rows, self._observed_points)
+        censored = np.array([observation.censored for observation in observations], dtype=bool)
+        return replace(ObservedData.of(rows, values, prior_values), products=self._products, censored=censored)
 
     def _expectations(self, scale: Scale) -> Expected | Earlier | None:
         if scale not in self._expected:
@@ -237,7 +264,7 @@ class Chooser:
         self._current = self._expected[scale]
         return self._current
 
-    def _believing(self, view: View, pending: Sequence[Point]) -> ScoreModel | Blend:
+    def _with_pending(self, view: View, pending: Sequence[Point]) -> ScoreModel | Blend:
         """The model as if pending trials had come out as it expects: what they will teach needs no second trial."""
         own = [point for point in pending if encode(self._space, point) is not None]
         if not own:
@@ -249,9 +276,10 @@ class Chooser:
             values = self._current.at([point_key(point) for point in own], rows, named).columns
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
-        rows, told = np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean])
-        believed = replace(seen, rows=rows, values=told, expected=expected, odds=None)
-        return score_model(believed, self._features.columns, view.scores.fit)
+        rows, values = np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean])
+        censored = None if seen.censored is None else np.append(seen.censored, np.zeros(len(mean), dtype=bool))
+        as_expected = replace(seen, rows=rows, values=values, expected=expected, odds=None, censored=censored)
+        return score_model(as_expected, self._features.columns, view.scores.fit)
 
     def _candidates(
         self,
@@ -265,8 +293,8 @@ class Chooser:
         near = {} if self._pool.exhausted else around(self._space, centres, rng, {*keys, *taken})
         every = [*points, *near.values()]
         rows = np.concatenate([rows, self._features.of(list(near.values()))])
-        foreseen = self._foreseen(mode, [*keys, *near], rows)
-        return Field(every, [*keys, *near], rows, foreseen)
+        prior_values = self._prior_values(mode, [*keys, *near], rows)
+        return Field(every, [*keys, *near], rows, prior_values)
 
     def _legal(self, field: Field, row: int) -> bool:
         key = field.keys[row]
@@ -274,13 +302,13 @@ class Chooser:
             self._legal_before[key] = self._is_legal(field.points[row])
         return self._legal_before[key]
 
-    def _most_hopeful(
-        self, hopes: Array, field: Field, taken: Collection[str], count: int = ASKED_EXACTLY
+    def _leading(
+        self, acquisition: Array, field: Field, taken: Collection[str], count: int = ASKED_EXACTLY
     ) -> list[int]:
         """The legal, untried candidates that promise most; fewer where most of those looked at may not run."""
         found: list[int] = []
         checks = 0
-        for row in map(int, np.argsort(-hopes, kind="stable")):
+        for row in map(int, np.argsort(-acquisition, kind="stable")):
             if field.keys[row] in taken:
                 continue
             if self._legal(field, row):

@@ -1,4 +1,4 @@
-"""What earlier studies learned, as an expectation: their own model, believed less than observations of this one."""
+"""What earlier studies learned, as an expectation: their own model, trusted less than observations of this one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ridgeline.samplers.guided.expected import FARTHEST_ODDS, Expected
 from ridgeline.samplers.guided.feasibility import Feasibility
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
-from ridgeline.samplers.guided.model import Foreseen, Scale, ScoreModel, Taught
+from ridgeline.samplers.guided.model import ObservedData, PriorValues, Scale, ScoreModel
 
 FEWEST = 3  # results, without which earlier studies say nothing
 SPREAD = 0.1  # how far off, as a share, another node's or release's results may be here
@@ -34,13 +34,13 @@ class Earlier:
             self._reach = max(float(np.nanstd(values)), 1e-9)
             keys = [point_key(point) for point in points]
             beside = None if besides is None else besides.at(keys, rows, dict(zip(keys, points, strict=True)))
-            seen = Taught.of(rows, values, beside)
+            seen = ObservedData.of(rows, values, beside)
             self._scores, self._chances = ScoreModel(seen, features.columns), Feasibility(seen, features.columns)
 
-    def at(self, keys: Sequence[str], rows: Array, asked: Mapping[str, Point]) -> Foreseen:
+    def at(self, keys: Sequence[str], rows: Array, asked: Mapping[str, Point]) -> PriorValues:
         beside = None if self._besides is None else self._besides.at(keys, rows, asked)
         values, odds = (None, None) if beside is None else (beside.columns, beside.odds)
         mean, _ = self._scores.at(rows, values)
         chance = np.clip(self._chances.at(rows, odds), 1e-3, 1.0 - 1e-3)
-        told = np.clip(DISCOUNT * np.log(chance / (1.0 - chance)), -FARTHEST_ODDS, FARTHEST_ODDS)
-        return Foreseen(mean, told, self._spread, reach=self._reach)
+        odds = np.clip(DISCOUNT * np.log(chance / (1.0 - chance)), -FARTHEST_ODDS, FARTHEST_ODDS)
+        return PriorValues(mean, odds, self._spread, reach=self._reach)

@@ -108,11 +108,11 @@ def fitted_effects(places: Array, values: Array, columns: Columns) -> EffectsFit
     apart = (places[one] - places[other]) ** 2
     squares = np.stack([apart[:, columns == knob].sum(axis=1) for knob in range(knobs)])
     best = ascended(lambda at: _posterior(at, expected, squares, pairs, values), expected)
-    weights, shares, own, (signal, noise) = _told(best, knobs)
+    weights, shares, own, (signal, noise) = _unpacked(best, knobs)
     return EffectsFit(weights, float(signal), float(noise), shares, own)
 
 
-def _told(at: Array, knobs: int) -> tuple[Array, Array, Array, Array]:
+def _unpacked(at: Array, knobs: int) -> tuple[Array, Array, Array, Array]:
     """Weights, shares and own parts by knob; variance of the signal and of the noise."""
     weights, shares, odds, rest = np.split(np.exp(at), [knobs, 2 * knobs, 3 * knobs])
     return weights, shares, odds / (1.0 + odds), rest
@@ -123,9 +123,9 @@ def _posterior(
 ) -> tuple[float, Array]:
     """Log posterior of the hyperparameters, up to a constant, and its slope. `squares` are the squared distances along
     each knob of the `pairs` of observations, each pair once: with itself an observation has no distance."""
-    told = _told(at, len(squares))
-    weights, shares, own = (each[:, None] for each in told[:3])
-    signal, noise = told[3]
+    unpacked = _unpacked(at, len(squares))
+    weights, shares, own = (each[:, None] for each in unpacked[:3])
+    signal, noise = unpacked[3]
     distance, same = ROOT5 * np.sqrt(weights * squares), squares < SAME
     falling = np.exp(-distance)
     smooth = (1.0 + distance * (1.0 + distance / 3.0)) * falling

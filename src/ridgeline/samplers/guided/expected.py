@@ -1,7 +1,7 @@
 """What is expected of every candidate, from asking at a few: a twin takes a tenth of a second a point.
 
 A survey that depends on the seed alone asks at points spread over the space and then where the answers are best. A
-Gaussian process carries the answers to all other points; told points, and the few that are about to be chosen, are
+Gaussian process carries the answers to all other points; observed points, and the few that are about to be chosen, are
 asked themselves. What was asked is kept, so that later trials ask for little that is new.
 """
 
@@ -19,16 +19,15 @@ from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Prior, SensitivityPrior
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.gaussian import Array, Fit, GaussianProcess, fitted
+from ridgeline.samplers.guided.gaussian import NORMAL_90, Array, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import FITTED, Foreseen, Scale
+from ridgeline.samplers.guided.model import FITTED, PriorValues, Scale
 
-SPREAD_OUT = 24  # points of the survey that fill the space
-ROUNDS, EACH = 8, 6  # then so many rounds of points where the answers promise most
+SPREAD_OUT = 20  # points of the survey that fill the space
+ROUNDS, EACH = 6, 4  # then so many rounds of points where the answers promise most
 LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
-NORMAL_90 = 1.6449
-LEANED = 16  # points of the survey that are asked what their answers rest on
+SENSITIVITY_POINTS = 10  # points of the survey that are asked what their answers rest on
 LAST, OTHERS = 30, 20  # points asked beside the survey whose answers are carried to others
 BESIDES = 0.07  # how far off, as a share, an expectation may be for reasons that it does not name
 UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
@@ -60,9 +59,9 @@ class Expected:
         self.spread = stated if stated is not None else UNSTATED * (1.0 if scale.sign else self._unit)
         known = [value for value, _ in self._asked.values() if not math.isnan(value)]
         self.reach = max(statistics.pstdev(known), 1e-9) if known else 1.0
-        self._leaned = self._ask_what_they_rest_on()
-        if self._leaned:
-            named = statistics.median(math.hypot(*each) for each in self._leaned.values())
+        self._sensitivity_at = self._ask_sensitivities()
+        if self._sensitivity_at:
+            named = statistics.median(math.hypot(*each) for each in self._sensitivity_at.values())
             self.spread = math.sqrt(max(self.spread**2 - named**2, BESIDES**2))
 
     @property
@@ -85,7 +84,7 @@ class Expected:
         odds = min(max(math.log(chance / (1.0 - chance)), -FARTHEST_ODDS), FARTHEST_ODDS)
         return math.nan if value is None else value, odds
 
-    def at(self, keys: Sequence[str], rows: Array, asked: Mapping[str, Point]) -> Foreseen:
+    def at(self, keys: Sequence[str], rows: Array, asked: Mapping[str, Point]) -> PriorValues:
         """`asked` are points that are asked themselves: only these and the survey count, whatever else was asked."""
         answers = {key: self._asked[key] for key in self._survey}
         answers |= {key: self.ask(key, point) for key, point in asked.items()}
@@ -94,24 +93,30 @@ class Expected:
             value, odds[row] = answers[keys[row]]
             values[row] = values[row] if math.isnan(value) else value
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
-        return Foreseen(values, odds, self.spread, self._sensitivities(rows), self.reach)
+        return PriorValues(values, odds, self.spread, self._sensitivities(rows), self.reach)
 
-    def _ask_what_they_rest_on(self) -> dict[str, tuple[float, ...]]:
+    def likeness(self, rows: Array, others: Array) -> Array:
+        """Correlation of the prior's answers at each row with those at each of the others."""
+        fit = self._scales()
+        found: Array = GaussianProcess(others, self._features.columns, fit).across(rows) / fit.signal
+        return found
+
+    def _ask_sensitivities(self) -> dict[str, tuple[float, ...]]:
         """By key of points of the survey: the moves of the score. None on a scale without logs."""
         if not self._scale.sign or not isinstance(self._prior, SensitivityPrior):
             return {}
         found: dict[str, tuple[float, ...]] = {}
-        for key in [key for key in self._survey if not math.isnan(self._asked[key][0])][:LEANED]:
+        for key in [key for key in self._survey if not math.isnan(self._asked[key][0])][:SENSITIVITY_POINTS]:
             said = self._prior.sensitivities(self._survey[key])
             if said and all(map(math.isfinite, said)) and len(said) == len(next(iter(found.values()), said)):
                 found[key] = tuple(self._scale.sign * move for move in said)
         return found
 
     def _sensitivities(self, rows: Array) -> Array | None:
-        if not self._leaned:
+        if not self._sensitivity_at:
             return None
-        places = self._rows_of({key: self._survey[key] for key in self._leaned})
-        moves = np.array(list(self._leaned.values()))
+        places = self._rows_of({key: self._survey[key] for key in self._sensitivity_at})
+        moves = np.array(list(self._sensitivity_at.values()))
         level = moves.mean(axis=0)
         found: Array = level + _Carrier(places, self._scales(), self._features).carry(rows, moves - level)
         return found
@@ -122,13 +127,13 @@ class Expected:
         places = self._rows_of(anchors)
         known = ~np.isnan(answers[:, 0])
         level, fit = float(answers[known, 0].mean()), self._scales()
-        told, middle = answers[known, 0] - level, float(answers[:, 1].mean())
+        known_values, middle = answers[known, 0] - level, float(answers[:, 1].mean())
         every = _Carrier(places, fit, self._features)
         if known.all():
-            both = every.carry(rows, np.stack([told, answers[:, 1] - middle], axis=1))
+            both = every.carry(rows, np.stack([known_values, answers[:, 1] - middle], axis=1))
             return level + both[:, 0], middle + both[:, 1]
         odds = every.carry(rows, answers[:, 1] - middle)
-        return level + _Carrier(places[known], fit, self._features).carry(rows, told), middle + odds
+        return level + _Carrier(places[known], fit, self._features).carry(rows, known_values), middle + odds
 
     def _rows_of(self, points: Mapping[str, Point]) -> Array:
         fresh = {key: point for key, point in points.items() if key not in self._rows}
@@ -173,12 +178,12 @@ class Expected:
         places = self._features.of([self._survey[key] for key in worth if not math.isnan(worth[key][0])])
         spread = self._unit * _Carrier(places, self._scales(), self._features).spread(rows)
         best = worth[ranked[0]][0]
-        hopes = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
-        self._take_best(list(free.values()), hopes)
+        acquisition = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
+        self._take_best(list(free.values()), acquisition)
 
-    def _take_best(self, points: Sequence[Point], hopes: Array) -> None:
+    def _take_best(self, points: Sequence[Point], acquisition: Array) -> None:
         taken = 0
-        for row in np.argsort(-hopes, kind="stable")[: 40 * EACH]:
+        for row in np.argsort(-acquisition, kind="stable")[: 40 * EACH]:
             taken += self._take(points[row])
             if taken == EACH:
                 return

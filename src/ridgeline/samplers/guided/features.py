@@ -1,12 +1,17 @@
-"""Points as a Gaussian process sees them: each knob in [0, 1], unordered values all equally far apart."""
+"""Points as a Gaussian process sees them: each knob in [0, 1], unordered values all equally far apart.
+
+Texts that are a word and a number (`static`, `dynamic-1` to `dynamic-512`) are seen as both: what holds for a schedule
+with chunks of 64 mostly holds for it with chunks of 128, and for chunks of 64 mostly under another schedule too.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.space import Discrete, Knob, Point, Space
 from ridgeline.samplers.encoding import along, shape
 from ridgeline.samplers.guided.gaussian import Array, Columns
@@ -15,15 +20,27 @@ APART = 0.5**0.5  # two one-hot rows are then 1 apart
 ABSENT = 0.5  # where a knob does not exist it is in the middle, and a column of its own says so
 
 
+FEWEST_NUMBERS = 3  # different numbers after one word, without which a text is only a text
+_WORD_AND_NUMBER = re.compile(r"(.*?)[-_:,= ]?(\d+(?:\.\d+)?)")
+
+
 class Features:
-    """`columns` says which knob each feature belongs to, so that they share one length scale."""
+    """`columns` says which part of which knob each feature belongs to, so that they share one length scale."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._places: list[_Places] = [_Places(knob) for knob in space.knobs]
+        self._places: list[_Places] = []
+        self._first: list[int] = []  # by knob, its first part
+        for knob in space.knobs:
+            self._first.append(len(self._places))
+            self._places += _parts(knob)
         widths = [places.width for places in self._places]
         self.columns: Columns = np.repeat(np.arange(len(widths)), widths)
         self._before: tuple[Sequence[Point], Array] = (), self.of([])
+
+    def column(self, knob: int) -> int:
+        """The first feature of this knob."""
+        return int(np.flatnonzero(self.columns == self._first[knob])[0])
 
     def of(self, points: Sequence[Point]) -> Array:
         """A row for each point; the points are of the space."""
@@ -32,7 +49,7 @@ class Features:
         blocks = [places.of([point.get(places.name) for point in points]) for places in self._places]
         return np.concatenate(blocks, axis=1).astype(np.float32)
 
-    def of_told(self, points: Sequence[Point]) -> Array:
+    def of_observed(self, points: Sequence[Point]) -> Array:
         """As `of`, for a list that mostly grows: what it began with last time is not worked out again."""
         before, rows = self._before
         if len(before) > len(points) or any(a is not b for a, b in zip(before, points, strict=False)):
@@ -40,6 +57,31 @@ class Features:
         rows = np.concatenate([rows, self.of(points[len(before) :])])
         self._before = points, rows
         return rows
+
+
+def _parts(knob: Knob) -> Sequence[_Places]:
+    if not isinstance(knob, Discrete) or shape(knob) != "choice":
+        return [_Places(knob)]
+    split = {value: _split(value) for value in knob.values if not isinstance(value, bool)}
+    by_word: dict[str, set[float]] = {}
+    for word, number in split.values():
+        if number is not None:
+            by_word.setdefault(word, set()).add(number)
+    if len(split) < len(knob.values) or max(map(len, by_word.values()), default=0) < FEWEST_NUMBERS:
+        return [_Places(knob)]
+    words = sorted({word for word, _ in split.values()})
+    numbers = sorted(set().union(*by_word.values()))
+    number_of = {value: None if number is None else numbers.index(number) for value, (_, number) in split.items()}
+    parts = [_Part(knob, {value: words.index(word) for value, (word, _) in split.items()}, len(words), ordered=False)]
+    return [*(parts if len(words) > 1 else []), _Part(knob, number_of, len(numbers), ordered=True)]
+
+
+def _split(value: Value) -> tuple[str, float | None]:
+    """A word and the number behind it: 'dynamic-64' is dynamic and 64."""
+    if is_number(value):
+        return "", float(value)
+    found = _WORD_AND_NUMBER.fullmatch(str(value))
+    return (str(value), None) if found is None else (found[1], float(found[2]))
 
 
 class _Places:
@@ -80,3 +122,24 @@ class _Places:
         assert isinstance(self._knob, Discrete)
         index = self._index[isinstance(value, bool), value] if self._index else self._knob.values.index(value)
         return index / max(1, len(self._knob.values) - 1)
+
+
+class _Part(_Places):
+    """The word or the number of a knob's texts: by value, which of `count` it is; None where it has none."""
+
+    def __init__(self, knob: Knob, index: Mapping[Value, int | None], count: int, ordered: bool) -> None:
+        self.name, self._of, self._count, self._ordered = knob.name, index, count, ordered
+        self._lacking = knob.when is not None or None in index.values()
+        self.width = (1 if ordered else count) + self._lacking
+
+    def of(self, values: Sequence[Value | None]) -> Array:
+        found = np.zeros((len(values), self.width))
+        for row, value in enumerate(values):
+            index = None if value is None else self._of[value]
+            if self._ordered:
+                found[row, 0] = ABSENT if index is None else index / max(1, self._count - 1)
+            elif index is not None:
+                found[row, index] = APART
+            if self._lacking:
+                found[row, -1] = index is None
+        return found

@@ -23,6 +23,7 @@ Columns = npt.NDArray[np.intp]
 STEPS = 30  # of the ascent; beyond, the answer no longer changes visibly
 FIRST_STEP, LARGEST_STEP, SMALLEST_STEP = 0.3, 1.0, 1e-3
 ROOT5 = 5.0**0.5
+NORMAL_90 = 1.6449  # standard deviations to each side that hold nine of ten
 JITTER = 1e-6
 SCALE_SPREAD = 1.0  # of the log of a knob's weight around its prior
 NOISE_AT, NOISE_SPREAD = float(np.log(0.03)), 1.5  # log of the noise variance, where the values have variance 1
@@ -55,7 +56,7 @@ class GaussianProcess:
         self._scale = np.sqrt(fit.weights[columns])
         self._places, self._fit = places * self._scale, fit
         self._places = self._places.astype(float)
-        covariance = beforehand(places, columns, fit)
+        covariance = covariance_of_runs(places, columns, fit)
         self._whiten = np.linalg.inv(np.linalg.cholesky(covariance))  # small; one product then serves all candidates
 
     def solved(self, values: Array) -> Array:
@@ -67,6 +68,11 @@ class GaussianProcess:
         """Log density of every value given all others, summed, up to a constant; `dual` is that of the values."""
         precision = (self._whiten**2).sum(axis=0)
         return float(0.5 * (np.log(precision) - dual**2 / precision).sum())
+
+    def overconfidence(self, dual: Array) -> float:
+        """By how much wider the stated spreads have to be so that nine of ten values lie where all others put them."""
+        errors = np.abs(dual) / np.sqrt((self._whiten**2).sum(axis=0))
+        return max(1.0, float(np.quantile(errors, 0.9)) / NORMAL_90)
 
     def across(self, places: Array) -> Array:
         """Covariance of each place with each that was measured."""
@@ -89,7 +95,7 @@ class GaussianProcess:
         return found
 
 
-def beforehand(places: Array, columns: Columns, fit: Fit) -> Array:
+def covariance_of_runs(places: Array, columns: Columns, fit: Fit) -> Array:
     """Covariance of what runs at these places show, before any is known."""
     scaled = (places * np.sqrt(fit.weights[columns])).astype(float)
     found: Array = fit.signal * _matern(_distances(scaled, scaled))

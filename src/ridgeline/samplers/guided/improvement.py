@@ -19,7 +19,7 @@ def normal_share(z: Array) -> Array:
 
 
 def log_expected_improvement(mean: Array, spread: Array, best: float) -> Array:
-    """Log of the expected gain over `best`, finite however hopeless a point is."""
+    """Log of the expected gain over `best`, finite however too_risky a point is."""
     z = (mean - best) / spread
     near = np.maximum(z, FARTHEST)
     density = np.exp(-0.5 * near**2) / math.sqrt(2.0 * math.pi)

@@ -1,7 +1,7 @@
 """What the observations say about every point: how good it is and how sure that is, and the chance that it runs at all.
 
 Scores of one sign are taken in logs, so that a gain is a ratio. Where something is expected of points beforehand, the
-model learns the difference from it, and by how much it is to be believed: score = level + trust x expected + rest.
+model learns the difference from it, and by how much it is to be weights: score = level + trust x expected + rest.
 Trust begins near 1 and is learned like the rest; an expectation whose order is wrong ends with a trust of 0 or below.
 """
 
@@ -17,18 +17,19 @@ from ridgeline.samplers.guided.effects import EffectsFit, EffectsProcess, fitted
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import normal_share
 from ridgeline.samplers.guided.products import Products
-from ridgeline.samplers.guided.trees import Habit, Trees
+from ridgeline.samplers.guided.trees import TreeOptions, Trees
 
 REMEMBERED = 150  # observations the process sees: the best, the latest, and some of the rest
 FITTED, EFFECTS_FITTED = 80, 50  # of them, observations that length scales are found from; where effects add up
 STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 DOUBT = 1.0  # few observations tell little about length scales: spreads are wider by this over the root of their number
+FEWEST_ENDED = 3  # runs that ended by themselves, without which a bound is taken as it is
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
-PASSING = Habit(trees=30, cuts=20, leaf=1, doubt=1.0)  # trees that tell what passes
+PASSING = TreeOptions(trees=30, cuts=20, leaf=1, shrinkage=1.0)  # trees that tell what passes
 LABELS_FITTED = 40  # observations that the length scales of the chance are found from
-SURE = 0.002  # chances nearer to 0 are not believed
+SURE = 0.002  # chances nearer to 0 are not weights
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class PriorValues:
     """For each row: the expected score on the scale, and the log odds of passing; `spread` is how far off it may be.
 
     `sensitivities`: how the score would move, were each thing that the expectation rests on one standard deviation off.
@@ -78,7 +79,7 @@ class Foreseen:
     spread: float
     sensitivities: Array | None = None
     reach: float = 1.0  # how far apart settings are expected to be: a standard deviation
-    unread: bool = False  # only what it says of passing counts
+    odds_only: bool = False  # only what it says of passing counts
 
     @property
     def columns(self) -> Array:
@@ -87,13 +88,13 @@ class Foreseen:
         found: Array = np.concatenate([self.values[:, None], beside], axis=1)
         return found
 
-    def only(self, rows: Sequence[int]) -> Foreseen:
+    def only(self, rows: Sequence[int]) -> PriorValues:
         sensitivities = None if self.sensitivities is None else self.sensitivities[rows]
         return replace(self, values=self.values[rows], odds=self.odds[rows], sensitivities=sensitivities)
 
 
 @dataclass(frozen=True)
-class Taught:
+class ObservedData:
     """Observations as rows: features, score on the scale (NaN where the setting failed), what was expected there."""
 
     rows: Array
@@ -103,19 +104,20 @@ class Taught:
     spread: float = 0.0  # how far off the expected score may be
     reach: float = 1.0  # how far apart settings are expected to be
     trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first observation; and its spread
+    censored: Array | None = None  # where the value is only a bound that the truth does not exceed
     products: Products | None = None  # shown beside the rows to trees that predict what passes
 
     @classmethod
-    def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
-        if foreseen is None:
+    def of(cls, rows: Array, values: Array, prior_values: PriorValues | None) -> ObservedData:
+        if prior_values is None:
             return cls(rows, values, None, None)
-        return cls(rows, values, foreseen.columns, foreseen.odds, foreseen.spread, foreseen.reach)
+        return cls(rows, values, prior_values.columns, prior_values.odds, prior_values.spread, prior_values.reach)
 
 
 class ScoreModel:
     """Universal kriging: a Gaussian process around level + trust x expected, both uncertain."""
 
-    def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None, adds_up: bool = False) -> None:
+    def __init__(self, seen: ObservedData, columns: Columns, fit: Fit | None = None, adds_up: bool = False) -> None:
         """`adds_up`: knobs are taken to act by themselves until they show that they act together."""
         passed = np.flatnonzero(~np.isnan(seen.values))
         self._adds_up = adds_up
@@ -134,7 +136,20 @@ class ScoreModel:
         self.fit = replace(found, signal=max(found.signal, (seen.spread / self._unit) ** 2))
         process = EffectsProcess if isinstance(self.fit, EffectsFit) else GaussianProcess
         self._process: GaussianProcess = process(rows, self._columns, self.fit)  # type: ignore[arg-type]
+        if seen.censored is not None:
+            standard = self._beyond_bounds(rows, standard, seen.censored[self._kept])
         self._solve(standard, basis)
+
+    def _beyond_bounds(self, rows: Array, standard: Array, bounded: Array) -> Array:
+        """How far beyond its time limit a run would have gone is what the runs that ended say of it."""
+        if not bounded.any() or (~bounded).sum() < FEWEST_ENDED:
+            return standard
+        level = float(standard[~bounded].mean())
+        ended = type(self._process)(rows[~bounded], self._columns, self.fit)  # type: ignore[arg-type]
+        means = level + ended.across(rows[bounded]) @ ended.solved(standard[~bounded] - level)
+        found = standard.copy()
+        found[bounded] = np.minimum(standard[bounded], means)
+        return found
 
     def _basis(self, expected: Array | None, count: int) -> Array:
         ones = np.ones((count, 1))
@@ -152,14 +167,14 @@ class ScoreModel:
     def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
         most = EFFECTS_FITTED if self._adds_up else FITTED
         some = np.linspace(0, len(standard) - 1, min(len(standard), most)).round().astype(int)
-        told = basis[:, 1:]
-        prior, precision = _beforehand(told.shape[1], self._trust)
-        trust = np.linalg.solve(told.T @ told + np.diag(precision), told.T @ standard + precision * prior)
+        expected = basis[:, 1:]
+        prior, precision = _trust_prior(expected.shape[1], self._trust)
+        trust = np.linalg.solve(expected.T @ expected + np.diag(precision), expected.T @ standard + precision * prior)
         fits = fitted_effects if self._adds_up else fitted
-        return fits(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
+        return fits(rows[some].astype(float), (standard - expected @ trust)[some], self._columns)
 
     def _solve(self, standard: Array, basis: Array) -> None:
-        known, sure = _beforehand(basis.shape[1] - 1, self._trust)
+        known, sure = _trust_prior(basis.shape[1] - 1, self._trust)
         prior, precision = np.append(0.0, known), np.diag(np.append(LEVEL_SPREAD**-2, sure))
         solved = self._process.solved(basis)
         self._uncertain = np.linalg.inv(basis.T @ solved + precision)
@@ -169,7 +184,7 @@ class ScoreModel:
 
     @property
     def trust(self) -> float:
-        """How far what was expected is believed: 1 as it stands, 0 not at all."""
+        """How far what was expected is weights: 1 as it stands, 0 not at all."""
         return float(self._trusts[1]) if len(self._trusts) > 1 else 0.0
 
     def predicted(self) -> float:
@@ -194,6 +209,10 @@ class ScoreModel:
         """Standard deviation of one run around the truth, on the scale."""
         return self._unit * math.sqrt(self.fit.noise)
 
+    @property
+    def overconfidence(self) -> float:
+        return self._process.overconfidence(self._dual)
+
     def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
         """Possible truths at these places, a row each."""
         mean, _ = self.at(rows, expected)
@@ -211,7 +230,7 @@ class ChanceModel:
     """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected, and trees,
     which are shown products and ratios of two knobs as well. What either doubts is doubted."""
 
-    def __init__(self, seen: Taught, columns: Columns) -> None:
+    def __init__(self, seen: ObservedData, columns: Columns) -> None:
         passed = ~np.isnan(seen.values)
         self._all_passed = bool(passed.all())
         self._kept = np.arange(len(passed))[-REMEMBERED:]
@@ -277,8 +296,8 @@ def without_the_worst(values: Array) -> Array:
     return np.maximum(values, middle - WORST * above)
 
 
-def _beforehand(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:
-    """What is believed of the trust and of each sensitivity, in its standard deviations; and how firmly."""
+def _trust_prior(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:
+    """What is weights of the trust and of each sensitivity, in its standard deviations; and how firmly."""
     first = np.arange(count) == 0
     return np.where(first, trust[0], 0.0), np.where(first, trust[1] ** -2, 1.0)
 

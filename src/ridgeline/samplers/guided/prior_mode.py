@@ -1,9 +1,9 @@
 """How an expectation is to be read: as it stands, with its direction unknown, or not at all.
 
 An expectation may mislead: a twin of another machine, an earlier study of another regime, a formula with a wrong sign.
-Whether it does, the observations say: each mode predicts how the told settings compare, and the one that predicted it
-best is believed most and chooses the next trial. After earlier studies some trials are chosen as if nothing were
-predicted, whatever is believed: they find what a study that is right on the whole has wrong near the best.
+Whether it does, the observations say: each mode predicts how the observed settings compare, and the one that predicted
+it best is trusted most and chooses the next trial. After earlier studies some trials are chosen as if nothing were
+predicted, whatever the weights: they find what a study that is right on the whole has wrong near the best.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from enum import Enum
 import numpy as np
 
 from ridgeline.records.observation import Prospect
-from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, beforehand
-from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, Taught
+from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, covariance_of_runs
+from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, ObservedData
 
 WEIGHED = 50  # observations that are weighed: of more, an even share
 ALONE_FROM, ALONE_FOR = 6, 2  # after earlier studies, from that trial on: so many with them, so many without
-SLIGHT = 0.03  # a mode believed less does not count
+NEGLIGIBLE = 0.03  # a mode with less weight does not count
 WIDTHS = (1.0, 2.0)  # what the modes leave open may be so many times as wide as stated
 REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
 STRETCHES = (0.5, 2.0)  # of the usual weight of a knob
@@ -35,60 +35,60 @@ class PriorMode(Enum):
     NOT_AT_ALL = "not at all"
 
 
-BEFOREHAND = {PriorMode.AS_IT_STANDS: 0.8, PriorMode.EITHER_WAY: 0.1, PriorMode.NOT_AT_ALL: 0.1}
-Beliefs = dict[PriorMode, float]
+PRIOR_WEIGHTS = {PriorMode.AS_IT_STANDS: 0.8, PriorMode.EITHER_WAY: 0.1, PriorMode.NOT_AT_ALL: 0.1}
+ModeWeights = dict[PriorMode, float]
 
 
-def beliefs(seen: Taught, columns: Columns) -> Beliefs:
-    """How far each mode is believed after these observations; the sum is 1."""
+def mode_weights(seen: ObservedData, columns: Columns) -> ModeWeights:
+    """How far each mode is trusted after these observations; the sum is 1."""
     passed = np.flatnonzero(~np.isnan(seen.values))
     some = passed[np.linspace(0, len(passed) - 1, min(len(passed), WEIGHED)).round().astype(int)]
     if seen.expected is None or len(some) < 2:
-        return dict(BEFOREHAND)
-    heights = {mode: math.log(part) + _evidence(mode, seen, some, columns) for mode, part in BEFOREHAND.items()}
+        return dict(PRIOR_WEIGHTS)
+    heights = {mode: math.log(part) + _evidence(mode, seen, some, columns) for mode, part in PRIOR_WEIGHTS.items()}
     top = max(heights.values())
     parts = {mode: math.exp(height - top) for mode, height in heights.items()}
     return {mode: part / sum(parts.values()) for mode, part in parts.items()}
 
 
-def mode_of(believed: Beliefs, trial: int, recalled: bool) -> PriorMode:
+def mode_of(weights: ModeWeights, trial: int, recalled: bool) -> PriorMode:
     """The mode that this trial is chosen by; `recalled`: where earlier studies say what is expected."""
     if recalled and trial >= ALONE_FROM and trial // ALONE_FOR % 2 == 0:
         return PriorMode.NOT_AT_ALL
-    return max(believed, key=lambda mode: believed[mode])
+    return max(weights, key=lambda mode: weights[mode])
 
 
-def seen_with(mode: PriorMode, seen: Taught) -> Taught:
+def seen_with(mode: PriorMode, seen: ObservedData) -> ObservedData:
     """The observations with what was expected of them, as this mode takes it."""
     if mode is PriorMode.NOT_AT_ALL:
         return replace(seen, expected=None, spread=0.0)
     return replace(seen, trust=STRAIGHT if mode is PriorMode.AS_IT_STANDS else EITHER_WAY)
 
 
-def mixed(believed: Beliefs, prospect: Callable[[PriorMode], Prospect]) -> Prospect:
-    """What is left to be found, by all modes that are believed: the most that one of them hopes for."""
-    found = {mode: prospect(mode) for mode, part in believed.items() if part >= SLIGHT}
-    chance = sum(believed[mode] * each.chance for mode, each in found.items())
+def mixed(weights: ModeWeights, prospect: Callable[[PriorMode], Prospect]) -> Prospect:
+    """What is left to be found, by all modes with weight: the most that one of them expects."""
+    found = {mode: prospect(mode) for mode, part in weights.items() if part >= NEGLIGIBLE}
+    chance = sum(weights[mode] * each.chance for mode, each in found.items())
     largest = max(found.values(), key=lambda each: each.gain)
-    return replace(largest, chance=chance / sum(believed[mode] for mode in found))
+    return replace(largest, chance=chance / sum(weights[mode] for mode in found))
 
 
-def _evidence(mode: PriorMode, seen: Taught, some: Columns, columns: Columns) -> float:
+def _evidence(mode: PriorMode, seen: ObservedData, some: Columns, columns: Columns) -> float:
     """Log of how likely the differences between these observations were, over what the mode leaves open."""
     assert seen.expected is not None
-    told, values = seen.expected[some], seen.values[some]
-    told = told - told.mean(axis=0)
+    prior, values = seen.expected[some], seen.values[some]
+    prior = prior - prior.mean(axis=0)
     noise = max(NOISE_OF_REACH * seen.reach, NOISE_OF_SPREAD * seen.spread) ** 2
     usual = 1.0 / (0.25 * (int(columns.max()) + 1))
     straight = mode is not PriorMode.NOT_AT_ALL
     mean, trust = STRAIGHT if mode is PriorMode.AS_IT_STANDS else EITHER_WAY
-    known = (told * np.append(trust, np.ones(told.shape[1] - 1))) if straight else told[:, :0]
-    off = values - mean * told[:, 0] if straight else values
+    known = (prior * np.append(trust, np.ones(prior.shape[1] - 1))) if straight else prior[:, :0]
+    off = values - mean * prior[:, 0] if straight else values
     wide, widths = (seen.spread, WIDTHS) if straight else (seen.reach, REACHES)
     heights = []
     for width, stretch in itertools.product(widths, STRETCHES):
         fit = Fit(np.full(int(columns.max()) + 1, usual * stretch), (wide * width) ** 2, noise)
-        heights.append(_height(off, beforehand(seen.rows[some], columns, fit) + known @ known.T))
+        heights.append(_height(off, covariance_of_runs(seen.rows[some], columns, fit) + known @ known.T))
     return float(np.logaddexp.reduce(heights)) - math.log(len(heights))
 
 

@@ -25,7 +25,7 @@ class Products:
     def __init__(self, space: Space, features: Features) -> None:
         sizes = [(k, *read) for k, knob in enumerate(space.knobs) if (read := _sizes(knob)) is not None]
         self._sizes = sizes if len(sizes) <= MOST_KNOBS else []
-        self._first = [int(np.flatnonzero(features.columns == k)[0]) for k, _, _ in self._sizes]
+        self._first = [features.column(k) for k, _, _ in self._sizes]
 
     def beside(self, rows: Array) -> Array:
         logs = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError
@@ -19,13 +21,17 @@ from ridgeline.samplers.walk import Walk, keys, legality
 if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
 
+PRIOR_LEADS = 4  # settings known, the baseline's among them, until which the prior's best ones are tried
+MOSTLY_FAILS = 5  # failures for each pass, from which on new settings stay near to what passed
+FEWEST_WITHOUT_GAIN = 12  # observations, and a third of all: before, a search without a prior does not end by itself
+FEWEST_FILLING = 2  # space-filling trials of a small budget
 FEWEST_PASSED = 2  # results without which a model says nothing
 NOTHING_NEW = "space-filling, since the model proposed nothing new that is legal"
 OFFERED = 50  # points that fill the space, of which one that may pass is taken
 
 
 class GuidedSampler:
-    """Space-filling until `startup` points are told or pending, then expected improvement per cost x chance to pass.
+    """Space-filling until `startup` points are known, then expected improvement x chance to pass per cost.
 
     Where something is expected of the points, the model is asked from the first trial on.
     """
@@ -38,11 +44,15 @@ class GuidedSampler:
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
         self._walk = Walk(filling(space, seed, self._legal))
-        self._told: set[str] = set()
+        self._observed_keys: set[str] = set()
         self._observations: list[Observation] = []
         self._prior: Prior | None = None
         self._earlier: list[Observation] = []
         self._chooser: Chooser | None = None
+        self._trials_left: int | None = None
+
+    def plan(self, trials_left: int) -> None:
+        self._trials_left = trials_left
 
     def expect(self, prior: Prior) -> None:
         self._prior = prior
@@ -52,40 +62,66 @@ class GuidedSampler:
         self._earlier = [observation for observation in earlier if encode(self._space, observation.point) is not None]
 
     def forget(self) -> None:
-        self._told, self._observations = set(), []
+        self._observed_keys, self._observations = set(), []
         self._walk = Walk(filling(self._space, self._seed, self._legal))
         if self._chooser is not None:
             self._chooser.forget()
 
     def tell(self, observation: Observation) -> None:
-        self._told.add(point_key(observation.point))
+        self._observed_keys.add(point_key(observation.point))
         if encode(self._space, observation.point) is not None:
             score = observation.score if observation.score is not None and math.isfinite(observation.score) else None
-            self._observations.append(Observation(observation.point, score, observation.node_s))
+            self._observations.append(replace(observation, score=score))
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
         flying = keys(pending)
-        filled = self._walk.first_free(self._told, flying)
+        filled = self._walk.first_free(self._observed_keys, flying)
         if filled is None:
             return None
         known, passed = (
-            len(self._told | flying),
+            len(self._observed_keys | flying),
             sum(observation.score is not None for observation in self._observations),
         )
         if (self._prior is not None or self._earlier) and passed:
             from ridgeline.samplers.guided.prior_mode import PriorMode, mode_of  # numpy: not before it is needed
 
-            mode = mode_of(self._choosing().beliefs(self._observations), known, bool(self._earlier))
+            mode = mode_of(self._choosing().mode_weights(self._observations), known, bool(self._earlier))
             if mode is not PriorMode.NOT_AT_ALL:
-                chosen = self._choosing().choice(self._observations, pending, self._told | flying, mode)
+                leads = mode is PriorMode.AS_IT_STANDS and self._prior is not None and known < PRIOR_LEADS
+                chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying, mode, leads)
                 return chosen or Proposal(filled, NOTHING_NEW)
-        startup = self._options.startup
+        startup = self._startup(known)
+        failed = len(self._observations) - passed
+        if failed >= MOSTLY_FAILS and passed * MOSTLY_FAILS <= failed:
+            return self._where_most_fails(filled, pending)
         if known < startup:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
         if passed < FEWEST_PASSED:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
-        chosen = self._choosing().choice(self._observations, pending, self._told | flying)
+        chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying)
         return chosen or Proposal(filled, NOTHING_NEW)
+
+    def _where_most_fails(self, filled: Point, pending: Sequence[Point]) -> Proposal:
+        """One step from what passed; where nothing did, another that fills the space, and what the failures share."""
+        from ridgeline.samplers.guided.start import in_common, next_to_passing  # numpy: not before it is needed
+
+        failed = [observation.point for observation in self._observations if observation.score is None]
+        shared = in_common(self._space, failed)
+        so_far = f"{len(failed)} of {len(self._observations)} settings failed" + (
+            f", all with {shared}" if shared else ""
+        )
+        rng = random.Random(f"near {self._seed} {len(self._observations)} {len(pending)}")
+        taken = self._observed_keys | keys(pending)
+        near = next_to_passing(self._space, self._observations, taken, self._legal, rng)
+        if near is None:
+            return Proposal(filled, f"space-filling, since {so_far}")
+        return Proposal(near, f"next to a setting that passed, since {so_far}")
+
+    def _startup(self, known: int) -> int:
+        """A third of a small budget fills the space: its other trials have to find something."""
+        if self._trials_left is None:
+            return self._options.startup
+        return min(self._options.startup, max(FEWEST_FILLING, (known + self._trials_left) // 3))
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
         """`filled`, or another of the first that fill the space, where some settings passed and others failed."""
@@ -95,7 +131,7 @@ class GuidedSampler:
         from ridgeline.samplers.guided.start import careful_start  # numpy: not before it is needed
 
         own = [point for point in pending if encode(self._space, point) is not None]
-        offered = self._walk.free(self._told, keys(pending), OFFERED)
+        offered = self._walk.free(self._observed_keys, keys(pending), OFFERED)
         return careful_start(self._space, self._observations, own, offered)
 
     def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
@@ -105,9 +141,24 @@ class GuidedSampler:
         from ridgeline.samplers.guided.prior_mode import PriorMode, mixed  # numpy: not before it is needed
 
         def prospect(mode: PriorMode) -> Prospect:
-            return self._choosing().prospect(self._observations, self._told | keys(pending), self._options.worth, mode)
+            return self._choosing().prospect(
+                self._observations, self._observed_keys | keys(pending), self._options.worth, mode
+            )
 
-        return mixed(self._choosing().beliefs(self._observations), prospect)
+        found = mixed(self._choosing().mode_weights(self._observations), prospect)
+        alone = self._prior is None and not self._earlier
+        quiet = self._since_last_gain() >= max(FEWEST_WITHOUT_GAIN, len(self._observations) // 3)
+        return replace(found, gaining=alone and not quiet)
+
+    def _since_last_gain(self) -> int:
+        """Observations since the last one that was better than all before by more than what is worth a trial."""
+        best, since = -math.inf, 0
+        for observation in self._observations:
+            since += 1
+            if observation.score is not None and observation.score > best:
+                since = 0 if observation.score - best > self._options.worth * abs(best) or math.isinf(best) else since
+                best = observation.score
+        return since
 
     def _choosing(self) -> Chooser:
         if self._chooser is None:

@@ -17,14 +17,14 @@ SAME = 1e-12  # values that differ by less are the same
 
 
 @dataclass(frozen=True)
-class Habit:
+class TreeOptions:
     """How trees grow: how many; random cuts drawn for a node, of which the best is taken; observations of a node that
-    is not cut any more; and the doubt: a node is believed as if so many more had come out as the node above."""
+    is not cut any more; and the shrinkage: a node is weights as if so many more had come out as the node above."""
 
     trees: int
     cuts: int
     leaf: int
-    doubt: float
+    shrinkage: float
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class _Level:
 class Trees:
     """What `values` are around a row. The same for the same rows and values."""
 
-    def __init__(self, rows: Array, values: Array, habit: Habit) -> None:
-        levels = _levels(rows, values, habit, np.random.default_rng(0))
-        self._habit = habit
+    def __init__(self, rows: Array, values: Array, options: TreeOptions) -> None:
+        levels = _levels(rows, values, options, np.random.default_rng(0))
+        self._options = options
         self._feature = np.concatenate([level.feature for level in levels])
         self._at = np.concatenate([level.at for level in levels])
         self._child = np.concatenate([level.child for level in levels])
@@ -58,7 +58,7 @@ class Trees:
         return values.mean(axis=1), np.sqrt(values.var(axis=1) + self._variance[leaves].mean(axis=1))
 
     def _leaves(self, rows: Array) -> Array:
-        trees = self._habit.trees
+        trees = self._options.trees
         here, row = np.tile(np.arange(trees), len(rows)), np.repeat(np.arange(len(rows)), trees)
         inside = np.flatnonzero(self._feature[here] >= 0)
         while inside.size:
@@ -70,8 +70,8 @@ class Trees:
         return found
 
 
-def _levels(rows: Array, values: Array, habit: Habit, rng: np.random.Generator) -> list[_Level]:
-    trees = habit.trees
+def _levels(rows: Array, values: Array, options: TreeOptions, rng: np.random.Generator) -> list[_Level]:
+    trees = options.trees
     node, value, row = np.repeat(np.arange(trees), len(rows)), np.tile(values, trees), np.tile(rows, (trees, 1))
     around, first = np.full(trees, float(values.mean())), 0
     levels: list[_Level] = []
@@ -80,9 +80,9 @@ def _levels(rows: Array, values: Array, habit: Habit, rng: np.random.Generator) 
         count, total = np.bincount(node, minlength=size), np.bincount(node, weights=value, minlength=size)
         squares = np.bincount(node, weights=value**2, minlength=size)
         variance = np.maximum(squares / count - (total / count) ** 2, 0.0)
-        mean = (total + habit.doubt * around) / (count + habit.doubt)
-        feature, at, parts = _cuts(node, row, value, habit.cuts, rng)
-        parts &= (variance > SAME) & (count > habit.leaf) & (len(levels) < DEEPEST)
+        mean = (total + options.shrinkage * around) / (count + options.shrinkage)
+        feature, at, parts = _cuts(node, row, value, options.cuts, rng)
+        parts &= (variance > SAME) & (count > options.leaf) & (len(levels) < DEEPEST)
         first += size
         child = first + 2 * (np.cumsum(parts) - 1)
         levels.append(_Level(np.where(parts, feature, -1), at, child, mean, variance))

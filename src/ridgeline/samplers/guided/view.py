@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.records.observation import Observation, Prediction
+from ridgeline.records.observation import BEST_SO_FAR, Observation, Prediction
 from ridgeline.records.space import Point
 from ridgeline.samplers.guided.blend import Blend
-from ridgeline.samplers.guided.feasibility import HOPELESS, Feasibility
+from ridgeline.samplers.guided.feasibility import TOO_RISKY, Feasibility
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast, Foreseen, Scale, ScoreModel, Taught
-from ridgeline.stats.wording import count
+from ridgeline.samplers.guided.model import Forecast, ObservedData, PriorValues, Scale, ScoreModel
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 FAR_BELOW = 0.75  # of the best chance: where nothing is likely to pass, the likeliest are tried
@@ -31,19 +30,19 @@ class Field:
     points: Sequence[Point]
     keys: Sequence[str]
     rows: Array
-    foreseen: Foreseen | None
+    prior_values: PriorValues | None
 
     def only(self, rows: Sequence[int]) -> Field:
-        foreseen = None if self.foreseen is None else self.foreseen.only(rows)
-        return Field([self.points[i] for i in rows], [self.keys[i] for i in rows], self.rows[rows], foreseen)
+        prior_values = None if self.prior_values is None else self.prior_values.only(rows)
+        return Field([self.points[i] for i in rows], [self.keys[i] for i in rows], self.rows[rows], prior_values)
 
     @property
     def expected(self) -> Array | None:
-        return None if self.foreseen is None or self.foreseen.unread else self.foreseen.columns
+        return None if self.prior_values is None or self.prior_values.odds_only else self.prior_values.columns
 
     @property
     def odds(self) -> Array | None:
-        return None if self.foreseen is None else self.foreseen.odds
+        return None if self.prior_values is None else self.prior_values.odds
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class View:
     """What the observations say about the candidates; `best` is the best mean among what passed."""
 
     scale: Scale
-    seen: Taught
+    seen: ObservedData
     scores: ScoreModel | Blend
     chances: Feasibility
     best: float
@@ -67,7 +66,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Chosen:
     """The point that is proposed, as the only one of its field, and its chance to pass."""
 
     field: Field
@@ -78,8 +77,8 @@ class Settled:
         return self.field.points[0]
 
 
-def standing(
-    scores: ScoreModel | Blend, seen: Taught, observations: Sequence[Observation]
+def incumbents(
+    scores: ScoreModel | Blend, seen: ObservedData, observations: Sequence[Observation]
 ) -> tuple[float, list[Point]]:
     """The best mean among what passed, and the settings that have the best."""
     passed = np.flatnonzero(~np.isnan(seen.values))
@@ -88,15 +87,15 @@ def standing(
     return float(mean.max()), [observations[i].point for i in order[:CENTRES]]
 
 
-def screened(view: View, scores: ScoreModel | Blend) -> Field:
+def screened(view: View, scores: ScoreModel | Blend, by_mean: bool = False) -> Field:
     """The candidates worth a closer look, in the order in which they stand."""
     field = view.field
     if len(field.keys) <= SCREENED:
         return field
     mean, spread = scores.roughly(field.rows, field.expected)
-    rough = log_expected_improvement(mean, spread, view.to_beat)
+    rough = mean if by_mean else log_expected_improvement(mean, spread, view.to_beat)
     chance = view.chances.roughly(field.rows, field.odds)
-    rough = np.where(chance < HOPELESS * float(chance.max()), rough - 1e12, rough + CAUTION * np.log(chance))
+    rough = np.where(chance < TOO_RISKY * float(chance.max()), rough - 1e12, rough + CAUTION * np.log(chance))
     return field.only(np.sort(np.argsort(-rough, kind="stable")[:SCREENED]).tolist())
 
 
@@ -105,27 +104,36 @@ def forecast(scores: ScoreModel | Blend, chances: Feasibility, field: Field) -> 
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
 
 
-def hopes(forecast: Forecast, best: float, costs: Array, hopeless: float) -> Array:
-    """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
-    promises: beyond an edge of memory a model sees speed that nobody will ever have."""
-    gains = log_expected_improvement(forecast.mean, forecast.spread, best)
-    hopes = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
-    last = forecast.chance < min(hopeless, FAR_BELOW * float(forecast.chance.max()))
-    found: Array = np.where(last, hopes - 1e12, hopes)
+def prior_lead(forecast: Forecast, same_family: Array, worth: float, too_risky: float) -> Array:
+    """The best mean leads, not the widest interval: an engineer tries what the twin puts first. A setting that the
+    prior takes for much the same as one already tried has to be better by `worth`."""
+    last = forecast.chance < min(too_risky, FAR_BELOW * float(forecast.chance.max()))
+    found: Array = forecast.mean - worth * same_family - 1e12 * last
     return found
 
 
-def predicted(settled: Settled, view: View) -> Prediction:
+def acquisition(forecast: Forecast, best: float, costs: Array, too_risky: float) -> Array:
+    """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
+    promises: beyond an edge of memory a model sees speed that nobody will ever have."""
+    gains = log_expected_improvement(forecast.mean, forecast.spread, best)
+    acquisition = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
+    last = forecast.chance < min(too_risky, FAR_BELOW * float(forecast.chance.max()))
+    found: Array = np.where(last, acquisition - 1e12, acquisition)
+    return found
+
+
+def predicted(chosen: Chosen, view: View) -> Prediction:
     """What one run of the proposed point will measure: trials in flight have measured nothing yet, so they do not make
     it surer, and beside what is not known of the truth a run has noise of its own."""
-    mean, spread = view.scores.at(settled.field.rows, settled.field.expected)
+    mean, spread = view.scores.at(chosen.field.rows, chosen.field.expected)
     of_a_run = math.hypot(float(spread[0]), view.scores.noise)
-    return Prediction(view.scale.score(float(mean[0])), of_a_run, in_logs=view.scale.sign != 0)
+    to_beat = view.scale.score(view.best)
+    return Prediction(view.scale.score(float(mean[0])), of_a_run, in_logs=view.scale.sign != 0, to_beat=to_beat)
 
 
-def why(settled: Settled, view: View, observed: int, prior: str) -> str:
-    """'96% likely to pass; 23 trials observed, twin weighted 97%'; `prior` is what the expectation is called."""
-    weight = view.scores.trust
-    reversed_ = "reversed and " if weight < 0 else ""
-    weighted = f", {prior} {reversed_}weighted {abs(weight):.0%}" if weight else ""
-    return f"{settled.chance:.0%} likely to pass; {count(observed, 'trial')} observed{weighted}"
+def why(chosen: Chosen, view: View, prior: str, leads: bool) -> str:
+    """'best chance to beat the best so far per node-hour; 96% likely to pass'; `prior` is what the expectation is
+    called, `leads`: the point is the prior's own choice."""
+    aim = f"the {prior}'s best untried setting" if leads else f"best chance to beat {BEST_SO_FAR} per node-hour"
+    reversed_ = f"; the {prior}'s order is taken in reverse" if view.scores.trust < 0 else ""
+    return f"{aim}; {chosen.chance:.0%} likely to pass{reversed_}"

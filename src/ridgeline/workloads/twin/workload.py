@@ -57,6 +57,7 @@ from ridgeline.workloads.twin.log import compose
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 DOUBT_BYTES = 1.0 * GIB
+ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
 SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
 
@@ -84,6 +85,7 @@ class TwinWorkload(Workload):
         self._names = KnobNames(study, self._engine_arguments, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
+        self._roomy: dict[tuple[object, ...], tuple[float, SimulationResult]] = {}  # peak KV tokens, and the result
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._longest: int | None = None
         self.signatures = (*signatures(SGLANG.flags, SGLANG.failure_texts), *PROGRAM_FAILURES)
@@ -118,7 +120,7 @@ class TwinWorkload(Workload):
         if isinstance(case, str):
             return None
         chance = min(max(NormalDist().cdf(case.plan.margin_bytes / MEMORY_SPREAD_BYTES), 0.01), 0.99)
-        result = self._result(settings, case)
+        result = self._with_room(settings, case)
         mean = None if result is None else self._predicted(result)
         if mean is None or result is None:
             return Expectation(chance=chance)
@@ -263,6 +265,22 @@ class TwinWorkload(Workload):
             except DoesNotFit:
                 self._results[key] = None
         return self._results[key]
+
+    def _with_room(self, settings: Settings, case: _Case) -> SimulationResult | None:
+        """As `_result`; a KV pool that was never nearly full gives the same answer when it has another size with room,
+        so settings that differ in memory alone are simulated once."""
+        if case.plan.verdict == STARTUP_OOM:
+            return self._result(settings, case)
+        alike = (*self._key(settings)[:2], case.deployment.layout, replace(case.deployment.settings, mem_fraction=None))
+        peak, held = self._roomy.get(alike, (math.inf, None))
+        if peak <= ROOMY * case.plan.kv_tokens:
+            return held
+        result = self._result(settings, case)
+        if result is not None:
+            peak = case.plan.kv_tokens * max((share for _, share in result.kv_usage), default=1.0)
+            if peak <= ROOMY * case.plan.kv_tokens:
+                self._roomy[alike] = peak, result
+        return result
 
     def _key(self, settings: Settings) -> tuple[object, ...]:
         """Settings that come to the same simulation have the same."""
