@@ -159,7 +159,10 @@ class HostCosts:
     accept_s: float  # each request, besides tokenising
     ranks_accept_s: float  # and more where schedulers are several and each gets a copy
     hand_over_s: float  # each token of a prompt
-    stream_s: float  # each token of an answer on its way back
+    stream_s: float  # each stream of a step, before its tokens are seen
+    # of the process that takes requests in and sends tokens out, one after another; what it does not manage waits
+    intake_s: float = 0.0  # each request
+    send_s: float = 0.0  # each message to a user: a token, or as many as --stream-interval says
 
 
 class ServingEngine:
@@ -215,6 +218,10 @@ class ServingEngine:
     @property
     def flags(self) -> EngineFlags:
         raise NotImplementedError
+
+    def front_end_costs(self, version: Version) -> HostCosts:
+        """What the processes in front of the scheduler take in this release."""
+        return self.costs
 
     def entry(self, model: str, nodes: int) -> list[str]:
         """The program and its model, after the interpreter: `-m MODULE --model MODEL`."""
