@@ -2,7 +2,8 @@
 
     python benchmarks/twin/gate.py EVIDENCE [--sample 4] [--only board,served] [--save FILE] [--against FILE]
 
-EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, per-request/); the calibrated sets are read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
+EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, per-request/); the calibrated sets are
+read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
 `--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
 points, and ends with 1 if there is one.
 
@@ -20,7 +21,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import public_rows
@@ -39,6 +40,10 @@ from ridgeline.traffic.lengths import Replay
 from ridgeline.traffic.traces import TraceRow
 from ridgeline.traffic.traffic import AsRecorded, Traffic, parse_traffic
 from ridgeline.twin.calibrate import READ
+from ridgeline.twin.calibration import Calibration
+from ridgeline.twin.evidence.reach import at_once, validated, validation
+from ridgeline.twin.evidence.scope import Scene, Scenes
+from ridgeline.twin.intervals import intervals
 from ridgeline.twin.measured import read_rows
 from ridgeline.twin.simulate import SimulationResult, simulate
 
@@ -79,10 +84,12 @@ def main() -> None:
     parser.add_argument("evidence", type=Path)
     parser.add_argument("--measured", type=Path, default=HERE / "measured")
     parser.add_argument("--sample", type=int, default=1, help="every N-th row of each site of the board")
+    parser.add_argument("--match", default="", help="rows of the board with this in their name")
     parser.add_argument("--most", type=int, default=1200, help="requests of one row of the board at most")
     parser.add_argument("--only", default="", help=f"sets, with commas between: {', '.join(SETS)}")
     parser.add_argument("--save", type=Path, help="keeps every point")
     parser.add_argument("--against", type=Path, help="an earlier run that was saved")
+    parser.add_argument("--validated", type=Path, help="writes the list of settings that were compared")
     parser.add_argument("--farthest", type=int, default=0, help="also the so many farthest points of each figure")
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else list(SETS)
@@ -97,10 +104,35 @@ def main() -> None:
         mine = sorted((p for p in points if p.figure == figure), key=lambda p: -p.error)
         for p in mine[: options.farthest]:
             print(f"  {p.set}  {p.row}  measured {p.measured:.4g}  predicted {p.predicted:.4g}")
+    if options.validated:
+        write_validated(options.evidence, options.validated)
     if options.against:
         worse = compare(load(options.against), points)
         print("\n" + ("\n".join(worse) if worse else f"no set is worse than in {options.against} by {WORSE:.0%}"))
         sys.exit(1 if worse else 0)
+
+
+def write_validated(evidence: Path, path: Path) -> None:
+    """What the twin ships of the evidence: which settings its predictions were compared on, and nothing measured."""
+    asked = [(r.deployment, r.concurrency) for r in read_public_rows(evidence / "public" / "serving-rows.csv")[0]]
+    with (evidence / "public" / "rate-driven.csv").open() as file:
+        asked += [(rate_driven.stage(row)[0], 64) for row in csv.DictReader(file)]
+    asked += [(deployment, 128) for _, deployment, _, _ in _stamped(evidence)]
+    asked += [(_served_deployment(), 150)]
+    for file_name, options in FILES:
+        rows = read_rows(HERE / "measured" / file_name, **options)  # type: ignore[arg-type]
+        asked += [(row.deployment, row.traffic.requests / 8) for row in rows if row.result == "ok"]
+    loads: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for deployment, users in asked:
+        each = users / max(1, (deployment.layout.decode or deployment.layout).dp)
+        s = Scene.of(deployment, each, each)
+        if s.gpu == "h200" and s.release == "0.5.23":
+            s = replace(s, release="0.5.15")  # our own campaigns; their file does not say
+        loads[s.gpu, s.engine, s.release, s.model, s.weights, "yes" if s.apart else "no"].append(each)
+    with path.open("w") as out:
+        print("gpu,engine,release,model,weights,apart,fewest,most", file=out)
+        for key, each_load in sorted(loads.items()):
+            print(*key, f"{min(each_load):.0f}", f"{max(each_load):.0f}", sep=",", file=out)
 
 
 def load(path: Path) -> list[Point]:
@@ -165,9 +197,18 @@ def _cell_of(point: Point) -> str:
     return point.engine
 
 
-def _bounds(result: SimulationResult, name: str, scale: float) -> dict[str, Bounds]:
+def _bounds(result: SimulationResult, deployment: Deployment, name: str, scale: float) -> dict[str, Bounds]:
     """Of one figure, in the unit of what was measured, by what is taken for unseen."""
     found = {"stated": result.interval[name]}
+    if not result.calibrated:
+        under_way, scenes = at_once(result.summary, deployment.layout), validated().scenes
+        mine = Scene.of(deployment, under_way, under_way)
+        for kind, kept in (
+            ("unseen model", [s for s in scenes if s.model != mine.model]),
+            ("unseen GPU", [s for s in scenes if s.gpu != mine.gpu]),
+        ):
+            doubts = replace(result.doubts, validation=validation(deployment, under_way, Scenes(tuple(kept))))
+            found[kind] = intervals(result.summary, result.last_ttft_s, Calibration(), doubts)[name]
     return {kind: (low * scale, high * scale) for kind, (low, high) in found.items()}
 
 
@@ -190,6 +231,7 @@ def _point(
 def _board(options: argparse.Namespace) -> Iterator[Point]:
     public_rows.MOST = options.most
     rows, _ = read_public_rows(options.evidence / "public" / "serving-rows.csv")
+    rows = [row for row in rows if options.match in row.name]
     sites: dict[tuple[str, ...], list[PublicRow]] = defaultdict(list)
     for row in rows:
         sites[row.site].append(row)
@@ -200,14 +242,14 @@ def _board(options: argparse.Namespace) -> Iterator[Point]:
             except InputError:
                 continue  # what is not answered has no error; `compare` counts it
             ttft, tpot = means_ms(result)
-            kind = "board" if row.mode == "agg" else "board, split"
+            kind = "board" if row.mode == "agg" else "board, drafted" if row.drafting == "mtp" else "board, split"
             itl, first = result.summary.itl_ms, result.summary.ttft_ms
             assert itl is not None
             assert first is not None
-            bounds = _bounds(result, "itl_p50_ms", tpot / itl.p50)
+            bounds = _bounds(result, row.deployment, "itl_p50_ms", tpot / itl.p50)
             yield _point(kind, row.name, row.deployment, "TPOT", row.tpot_ms, tpot, bounds)
             if row.version:
-                bounds = _bounds(result, "ttft_p50_ms", ttft / first.p50)
+                bounds = _bounds(result, row.deployment, "ttft_p50_ms", ttft / first.p50)
                 yield _point(kind, row.name, row.deployment, "TTFT", row.ttft_ms, ttft, bounds)
 
 
@@ -224,7 +266,7 @@ def _rates(options: argparse.Namespace) -> Iterator[Point]:
             name = f"{row['experiment']} {row['rate_s']}/s"
             for figure, key, column in (("TTFT", "ttft", "ttft_mean_ms"), ("whole", "e2e", "e2e_mean_ms")):
                 spread = getattr(result.summary, f"{key}_ms")
-                bounds = _bounds(result, f"{key}_p50_ms", spread.mean / spread.p50)
+                bounds = _bounds(result, deployment, f"{key}_p50_ms", spread.mean / spread.p50)
                 yield _point("rate-driven", name, deployment, figure, float(row[column]), spread.mean, bounds)
 
 
@@ -263,7 +305,7 @@ def _measured(file: str, options: Mapping[str, object], words: argparse.Namespac
                     figure = {"ttft": "TTFT", "itl_": "TPOT"}.get(metric[:4], "whole")
                     predicted = READ[metric](result) or float("nan")
                     name = f"{row.source} {metric}"
-                    bounds = _bounds(result, bound, 1 / unit)
+                    bounds = _bounds(result, row.deployment, bound, 1 / unit)
                     yield _point(f"{NAMES[file]}, {kind}", name, row.deployment, figure, value, predicted, bounds)
 
 
@@ -277,11 +319,15 @@ def _file(number: int) -> Callable[[argparse.Namespace], Iterator[Point]]:
 OVERLOADED = {"load": "rate 51.5", "requests": "2060", "ttft_p95_ms": "1158", "itl_p95_ms": "60"}
 
 
-def _served(options: argparse.Namespace) -> Iterator[Point]:
+def _served_deployment() -> Deployment:
     settings = parse_engine(
         "sglang:0.5.15", EngineSettings(max_running_requests=512, cuda_graph_max_bs=512, attention_backend="triton")
     )
-    deployment = describe("llama-8b", "h200", Layout(gpus_per_node=1), settings)
+    return describe("llama-8b", "h200", Layout(gpus_per_node=1), settings)
+
+
+def _served(options: argparse.Namespace) -> Iterator[Point]:
+    deployment = _served_deployment()
     with (options.evidence / "served-h200.csv").open() as file:
         rows = [*csv.DictReader(file), OVERLOADED]
     for row in rows:
@@ -295,7 +341,15 @@ def _served(options: argparse.Namespace) -> Iterator[Point]:
                 spread = getattr(result.summary, name.split("_")[0] + "_ms")
                 predicted = spread.quantile(name.split("_")[1])
                 label = f"{rate:g}/s {name}"
-                yield _point("served", label, deployment, figure, float(row[name]), predicted, _bounds(result, name, 1))
+                yield _point(
+                    "served",
+                    label,
+                    deployment,
+                    figure,
+                    float(row[name]),
+                    predicted,
+                    _bounds(result, deployment, name, 1),
+                )
 
 
 # -- single requests with their time stamps ---------------------------------------------------------------------------
@@ -303,8 +357,9 @@ def _served(options: argparse.Namespace) -> Iterator[Point]:
 HUB = {"meta-llama/Llama-3.1-8B": "llama-8b", "Qwen/Qwen3-32B": "qwen3-32b"}
 
 
-def _per_request(options: argparse.Namespace) -> Iterator[Point]:
-    for folder in sorted((options.evidence / "public" / "per-request").iterdir()):
+def _stamped(evidence: Path) -> Iterator[tuple[str, Deployment, Traffic, list[dict[str, float]]]]:
+    """Each folder: its name, what ran, what was sent, and the stamps of each request."""
+    for folder in sorted((evidence / "public" / "per-request").iterdir()):
         meta = json.loads((folder / "meta.json").read_text())
         told, release = meta["engine_kwargs"], meta["vllm_version"]
         tp = told["tensor_parallel_size"]
@@ -323,7 +378,11 @@ def _per_request(options: argparse.Namespace) -> Iterator[Point]:
             TraceRow(r["input_toks"], r["output_toks"], at_s=r["arrival_time"] - start)
             for r in sorted(seen, key=lambda r: r["arrival_time"])
         )
-        traffic = Traffic(Replay(lengths, folder.name), len(lengths), AsRecorded())
+        yield folder.name, deployment, Traffic(Replay(lengths, folder.name), len(lengths), AsRecorded()), seen
+
+
+def _per_request(options: argparse.Namespace) -> Iterator[Point]:
+    for folder, deployment, traffic, seen in _stamped(options.evidence):
         # the stamps are the engine's own: the offline engine in one process, fed as requests come due
         result = simulate(deployment, traffic, front_end=False)
         measured = {
@@ -339,8 +398,8 @@ def _per_request(options: argparse.Namespace) -> Iterator[Point]:
             for label, value in (("mean", statistics.mean(values)), ("p50", statistics.median(values)),
                                  ("p90", values[int(0.9 * (len(values) - 1))])):  # fmt: skip
                 predicted = spread.quantile(label)
-                bounds = _bounds(result, f"{wide}_p50_ms", predicted / middle)
-                name = f"{folder.name} {key} {label}"
+                bounds = _bounds(result, deployment, f"{wide}_p50_ms", predicted / middle)
+                name = f"{folder} {key} {label}"
                 yield _point("per-request", name, deployment, figure, 1000 * value, predicted, bounds)
 
 

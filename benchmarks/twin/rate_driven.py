@@ -71,7 +71,8 @@ def _model(name: str) -> Model:
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000,
               "torch_dtype": "float16", "tie_word_embeddings": False, **shape}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
+        path = Path(folder) / name.rpartition("/")[2].lower().removesuffix("-hf") / "config.json"
+        path.parent.mkdir()
         path.write_text(json.dumps(config))
         return load_model(str(path))
 
