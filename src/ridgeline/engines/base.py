@@ -199,6 +199,7 @@ class ServingEngine:
 
     # what its servers answer
     info_path: str = ""  # where a server tells about itself
+    repeats_arguments: bool = False  # and whether that lists the arguments it was started with
     generate_path: str = ""  # a path that makes a token, also on servers of split roles; "": only /v1/completions does
     metrics: MetricNames = MetricNames()
     stop_field: str = "stop_reason"  # of an answer's choice: the string that ended it

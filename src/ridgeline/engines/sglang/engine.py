@@ -174,6 +174,7 @@ class Sglang(ServingEngine):
     device_knob = "disaggregation_ib_device"
     memory_flag, running_flag = "--mem-fraction-static", "--max-running-requests"
     info_path = "/server_info"
+    repeats_arguments = True
     # It pretends the other half: servers of split roles make tokens for nobody else but a router.
     generate_path = "/health_generate"
     metrics = _METRICS
