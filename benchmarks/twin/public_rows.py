@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import random
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from ridgeline.engines.deployment import Deployment
@@ -50,6 +51,7 @@ class PublicRow:
     concurrency: int
     ttft_ms: float
     tpot_ms: float
+    drafting: str = ""  # mtp, none, "none?" where the sheet has both and the row does not say, "" where nobody says
 
     @property
     def site(self) -> tuple[str, ...]:
@@ -60,24 +62,34 @@ class PublicRow:
 
 
 def read_public_rows(path: Path) -> tuple[list[PublicRow], list[tuple[str, str]]]:
-    """Every row that can be asked about, and (name, reason) of the others."""
+    """Every row that can be asked about, and (name, reason) of the others.
+
+    What is known of some rows besides, drafting and engines of each role, is in a file named after this one, -labels.
+    """
     found, refused = [], []
+    labels = path.with_name(f"{path.stem}-labels.csv")
+    known: dict[str, dict[str, str]] = {}
+    if labels.exists():
+        with labels.open() as file:
+            known = {label["id"]: label for label in csv.DictReader(file)}
     with path.open() as file:
         for row in csv.DictReader(file):
             try:
-                found.append(_row(row))
+                found.append(_row(row, known.get(row["id"], {})))
             except ValueError as error:
                 refused.append((row["id"], str(error).splitlines()[0]))
     return found, refused
 
 
-def _row(row: dict[str, str]) -> PublicRow:
+def _row(row: dict[str, str], label: dict[str, str]) -> PublicRow:
     model = _model(row)
     gpu = row["gpu"].removesuffix("_sxm")
     size = NODE.get(gpu, 8)
     gpu_bytes = make_cluster(gpu, 1, size).gpu.memory_bytes
     numbered = _release(row)
+    drafting = label.get("spec_method", "")
     if row["mode"] == "disagg":
+        row, drafting = _by_recipe(row, gpu, label)
         row = _told_apart(row, gpu, model)
         roles = (_layout(row, role, size, model, gpu_bytes) for role in ("prefill_", "decode_"))
         layout = disaggregated(*roles)
@@ -97,6 +109,8 @@ def _row(row: dict[str, str]) -> PublicRow:
     if layout.prefill is not None and gpu in NODE and layout.prefill.attn_dp > 1:
         # recipes for NVL72 give each rank of a prefill engine this much at a time
         settings = replace(settings, chunked_prefill_size=RANK_CHUNK * layout.prefill.attn_dp)
+    if drafting == "mtp":
+        settings = replace(settings, draft_tokens=DRAFT_TOKENS)
     lengths = _lengths(int(row["input_tokens"]), int(row["output_tokens"]), requests, shortest)
     return PublicRow(
         name=row["id"],
@@ -110,6 +124,7 @@ def _row(row: dict[str, str]) -> PublicRow:
         concurrency=concurrency,
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
+        drafting=drafting,
     )
 
 
@@ -181,6 +196,65 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model, gpu_bytes: 
     if attn_dp == 1 and model.attention.heads % tp:
         attn_dp = ep = tp
     return Layout(ranks, pp, copies, ep, attn_dp, nodes=-(-ranks * pp * copies // size), gpus_per_node=size)
+
+
+# Recipes draft two tokens and verify three (SGLang's --speculative-num-draft-tokens 3).
+DRAFT_TOKENS = 3
+# The sweep of this day on these GPUs was the one with drafting; an earlier one of the same shapes ran without.
+DRAFTED_DAY, DRAFTED_GPUS = "2026-02-13", ("b200", "h100")
+
+
+@lru_cache(maxsize=1)
+def _recipes() -> tuple[dict[str, str], ...]:
+    """Roles and drafting of InferenceX's split sweeps, by its configuration sheet of February and March 2026
+    (Apache-2.0)."""
+    with (Path(__file__).parent / "measured" / "recipes.csv").open() as file:
+        return tuple(csv.DictReader(file))
+
+
+def _by_recipe(row: dict[str, str], gpu: str, label: dict[str, str]) -> tuple[dict[str, str], str]:
+    """The row with the roles that the sweep's own sheet states, and whether it drafted.
+
+    Where the sheet has the same shape and load with and without drafting, only the day of the sweep tells them apart,
+    or nothing does: then no drafting is assumed, never what the measured time suggests.
+    """
+    said = label.get("spec_method", "")
+    if row["decode_num_workers"]:
+        return row, said
+    tp, ep = (
+        {role: _number(row[f"{role}_{name}_size"]) for role in ("prefill", "decode")} for name in ("tp", "moe_ep")
+    )
+    fitting = [
+        r
+        for r in _recipes()
+        if (r["gpu"], r["precision"], r["input_tokens"], r["output_tokens"])
+        == (gpu, row["precision"], row["input_tokens"], row["output_tokens"])
+        and str(_number(row["concurrency"])) in r["concurrencies"].split("/")
+        and int(r["prefill_tp"]) == tp["prefill"]
+        and int(r["decode_tp"]) == tp["decode"]
+        and int(r["prefill_ep"]) == ep["prefill"]
+        and (int(r["decode_ep"]) == ep["decode"] or int(r["decode_ep"]) > 1 < ep["decode"])
+    ]
+    if said:
+        engines = (label["prefill_num_workers"], label["decode_num_workers"])
+        fitting = [r for r in fitting if (r["prefill_engines"], r["decode_engines"]) == engines] or fitting
+        fitting = [r for r in fitting if r["drafting"] == said] or fitting
+    drafted = [r for r in fitting if r["drafting"] == "mtp"]
+    plain = [r for r in fitting if r["drafting"] == "none"]
+    if not fitting:
+        return row, said
+    on_the_day = drafted and row["measured"] == DRAFTED_DAY and gpu in DRAFTED_GPUS
+    chosen = drafted if on_the_day or not plain else plain
+    drafting = "mtp" if chosen is drafted else "none?" if drafted else "none"
+    found, recipe = dict(row), chosen[0]
+    for role in ("prefill", "decode"):
+        ranks, groups = int(recipe[f"{role}_tp"]), int(recipe[f"{role}_tp"]) if recipe[f"{role}_attn_dp"] == "1" else 1
+        shape = {"tp_size": ranks // groups, "attention_dp_size": groups}
+        shape["moe_ep_size"] = int(recipe[f"{role}_ep"])
+        shape["moe_tp_size"] = ranks // shape["moe_ep_size"]
+        shape["num_workers"] = int(recipe[f"{role}_engines"])
+        found |= {f"{role}_{name}": str(value) for name, value in shape.items()}
+    return found, drafting
 
 
 def _told_apart(row: dict[str, str], gpu: str, model: Model) -> dict[str, str]:

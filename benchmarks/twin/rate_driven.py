@@ -71,12 +71,14 @@ def _model(name: str) -> Model:
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000,
               "torch_dtype": "float16", "tie_word_embeddings": False, **shape}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
+        path = Path(folder) / name.rpartition("/")[2].lower().removesuffix("-hf") / "config.json"
+        path.parent.mkdir()
         path.write_text(json.dumps(config))
         return load_model(str(path))
 
 
-def _ask(row: dict[str, str]) -> tuple[bool, dict[str, float]]:
+def stage(row: dict[str, str]) -> tuple[Deployment, Traffic]:
+    """What ran, and what was sent to it."""
     tp = int(row["tp"])
     plain = EngineSettings(
         max_running_requests=int(row["max_num_seqs"]), chunked_prefill_size=int(row["max_num_batched_tokens"])
@@ -95,10 +97,14 @@ def _ask(row: dict[str, str]) -> tuple[bool, dict[str, float]]:
         )
         for number in range(count)
     )
-    records = simulate(deployment, Traffic(Replay(lengths, "rate"), count, OpenLoop(rate, 0.0))).records
+    return deployment, Traffic(Replay(lengths, "rate"), count, OpenLoop(rate, 0.0))
+
+
+def _ask(row: dict[str, str]) -> tuple[bool, dict[str, float]]:
+    records = simulate(*stage(row)).records
     ttft = [(r.first_token_s or 0.0) - r.sent_s for r in records]
     e2e = [(r.end_s or 0.0) - r.sent_s for r in records]
-    part = max(1, count // 10)
+    part = max(1, len(records) // 10)
     first, last = statistics.mean(ttft[:part]), statistics.mean(ttft[-part:])
     means = {"e2e": e2e, "ttft": ttft}
     ratios = {name: 1000 * statistics.mean(values) / float(row[f"{name}_mean_ms"]) for name, values in means.items()}

@@ -12,10 +12,9 @@ from ridgeline.model.config import load_model
 from ridgeline.traffic.traffic import ClosedLoop, Fixed, LogNormal, OpenLoop, Traffic
 
 
-def llama(**settings: object) -> Deployment:
-    return Deployment(
-        load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1), EngineSettings(**settings)
-    )
+def llama(tp: int = 1, **settings: object) -> Deployment:
+    shape = Layout(tp, gpus_per_node=tp)
+    return Deployment(load_model("llama-8b"), make_cluster("h200", 1, tp), shape, EngineSettings(**settings))
 
 
 def r1(gpu: str = "h200", **layout: int) -> Deployment:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError
 from ridgeline.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Fixed, OpenLoop, Traffic
@@ -90,3 +91,47 @@ def test_more_tokenizers_help_a_burst_of_long_prompts() -> None:
 def test_no_workers_are_refused() -> None:
     with pytest.raises(InputError, match="tokenizer_workers is 0"):
         EngineSettings(tokenizer_workers=0)
+
+
+def small_on_many(**settings: object):
+    """A small model on eight GPUs makes more tokens than one process can send."""
+    return make.llama(tp=8, version=(0, 5, 9), **settings)
+
+
+def test_no_more_tokens_reach_users_than_one_process_can_send() -> None:
+    costs = engine_named("sglang").front_end_costs((0, 5, 9))
+    load = Traffic(Fixed(200, 200), 1024, ClosedLoop(512))
+    bare, served_ = (simulate(small_on_many(), load, front_end=on).summary for on in (False, True))
+    assert bare.output_tok_s > 1.5 / costs.send_s
+    assert served_.output_tok_s < 1.0 / costs.send_s
+    assert served_.tpot_ms is not None
+    assert served_.tpot_ms.p50 > 0.6 * 512 * costs.send_s * 1000
+
+
+@pytest.mark.parametrize("settings", [{"stream_interval": 10}, {"tokenizer_workers": 4}])
+def test_fewer_messages_or_more_processes_send_more_tokens(settings: dict[str, int]) -> None:
+    load = Traffic(Fixed(200, 200), 1024, ClosedLoop(512))
+    one, more = (simulate(small_on_many(**given), load).summary.output_tok_s for given in ({}, settings))
+    assert more > 1.3 * one
+
+
+def test_a_rate_beyond_what_is_sent_shows_in_first_tokens_and_gaps() -> None:
+    limit_s = 1 / (3000 * engine_named("sglang").front_end_costs((0, 5, 9)).send_s)  # requests a second
+    below, above = (
+        simulate(small_on_many(), Traffic(Fixed(200, 3000), 150, OpenLoop(share * limit_s, 0.0))).summary
+        for share in (0.6, 1.4)
+    )
+    assert below.ttft_ms is not None
+    assert above.ttft_ms is not None
+    assert above.ttft_ms.p95 > 5 * below.ttft_ms.p95
+    assert above.output_tok_s < 1.05 / engine_named("sglang").front_end_costs((0, 5, 9)).send_s
+
+
+@pytest.mark.parametrize("pace", [ClosedLoop(256), OpenLoop(180.0)])
+def test_gaps_of_a_request_add_up_to_its_time_also_behind_a_backlog(pace: object) -> None:
+    for record in simulate(small_on_many(), Traffic(Fixed(200, 150), 600, pace)).records:  # type: ignore[arg-type]
+        assert record.first_token_s is not None
+        assert record.end_s is not None
+        spent_s = sum(gap * count for gap, count in record.gaps_s)
+        assert spent_s == pytest.approx(record.end_s - record.first_token_s)
+        assert min(gap for gap, _ in record.gaps_s) > 0

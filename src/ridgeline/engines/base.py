@@ -159,7 +159,10 @@ class HostCosts:
     accept_s: float  # each request, besides tokenising
     ranks_accept_s: float  # and more where schedulers are several and each gets a copy
     hand_over_s: float  # each token of a prompt
-    stream_s: float  # each token of an answer on its way back
+    stream_s: float  # each stream of a step, before its tokens are seen
+    # of the process that takes requests in and sends tokens out, one after another; what it does not manage waits
+    intake_s: float = 0.0  # each request
+    send_s: float = 0.0  # each message to a user: a token, or as many as --stream-interval says
 
 
 class ServingEngine:
@@ -203,6 +206,7 @@ class ServingEngine:
 
     # what its servers answer
     info_path: str = ""  # where a server tells about itself
+    repeats_arguments: bool = False  # and whether that lists the arguments it was started with
     generate_path: str = ""  # a path that makes a token, also on servers of split roles; "": only /v1/completions does
     metrics: MetricNames = MetricNames()
     stop_field: str = "stop_reason"  # of an answer's choice: the string that ended it
@@ -222,6 +226,10 @@ class ServingEngine:
     @property
     def flags(self) -> EngineFlags:
         raise NotImplementedError
+
+    def front_end_costs(self, version: Version) -> HostCosts:
+        """What the processes in front of the scheduler take in this release."""
+        return self.costs
 
     def entry(self, model: str, nodes: int) -> list[str]:
         """The program and its model, after the interpreter: `-m MODULE --model MODEL`."""

@@ -43,6 +43,7 @@ class EngineSettings:
     recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
     tokenizer_workers: int = 1  # processes that tokenise prompts (--tokenizer-worker-num; vLLM's --api-server-count)
     detokenizer_workers: int = 1  # processes that detokenise and send answers (--detokenizer-worker-num)
+    stream_interval: int = 1  # tokens that are sent to a user together (--stream-interval)
 
     def __post_init__(self) -> None:
         if self.attention_backend is not None and self.attention_backend not in BACKENDS:
@@ -50,7 +51,7 @@ class EngineSettings:
                 f"attention backend {self.attention_backend!r} is not known; use one of {', '.join(BACKENDS)}"
             )
         for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens",
-                     "recv_interval", "tokenizer_workers", "detokenizer_workers"):  # fmt: skip
+                     "recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import deepep_values
 from ridgeline.engines.deployment import Deployment, role_text
 from ridgeline.engines.layout import Layout, group_text
@@ -48,8 +49,8 @@ def verification_study(option: Option, traffic: Traffic, asked: PlanInputs) -> s
     name = re.sub(r"[^a-z0-9]+", "-", f"verify {q.model.name} {option.layout}".lower()).strip("-")
     slice_ = f"one of {option.scheme.slices} equal parts" if option.scheme.slices > 1 else "all of it"
     make = _groups if isinstance(option.scheme.shape, Pair) else _engine
-    if q.settings.engine == "vllm":
-        make = _vllm_engine
+    if engine_named(q.settings.engine).planned_whole:
+        make = _whole_engine
     parts = make(option, traffic, asked)
     return "\n".join(
         [
@@ -142,15 +143,16 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     ]
 
 
-def _vllm_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
-    """One engine under vLLM: simulated as it is, on a cluster by vLLM's own workload under the same knobs."""
+def _whole_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
+    """One engine that is planned whole: simulated as it is, on a cluster by its own workload under the same knobs."""
     unit = option.scheme.main
     layout, settings, load = unit.layout, unit.settings, _load_arguments(option, traffic)
     ask = _simulate_arguments(option.scheme.deployment(), asked)
     ask += ["--tp", layout.tp, "--pp", layout.pp, "--ep", layout.ep, "--mem-fraction", settings.mem_fraction]
     ask += ["--cuda-graph-max-bs", settings.cuda_graph_max_bs]
     chunks = sorted({max(2048, unit.chunk_flag // 2), unit.chunk_flag})
-    kind = "vllm-offline" if option.rate_s is None and traffic.concurrency is None else "vllm-serve"
+    offline = option.rate_s is None and traffic.concurrency is None
+    kind = f"{settings.engine}-{'offline' if offline else 'serve'}"
     text = shlex.join(unit_arguments(unit))
     knobs = "--max-running-requests {max_num_seqs} --chunked-prefill-size {max_num_batched_tokens} --json"
     return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -68,6 +69,10 @@ class Front(Protocol):
         """The clock of the engine that moves next; infinite when all are idle."""
         ...
 
+    def backlog_s(self, at_s: float) -> float:
+        """How long a request that is sent now waits behind tokens on their way to other users."""
+        ...
+
 
 class Replicas:
     """Equal engines that each do prefill and decode."""
@@ -81,6 +86,9 @@ class Replicas:
     @property
     def now_s(self) -> float:
         return self._order[0][0] if self._order else math.inf
+
+    def backlog_s(self, at_s: float) -> float:
+        return sum(max(0.0, engine.streamed_s - at_s) for engine in self.engines) / len(self.engines)
 
     def send(self, request: Request, at_s: float) -> None:
         engine = self.router.choose(request.arrival)
@@ -105,7 +113,16 @@ class Replicas:
         """
         engines, choose = self.engines, self.router.choose
         requests = []
+        # accepted, and behind tokens that are being sent to others: until when, at which engine
+        held: deque[tuple[float, Request, Engine]] = deque()
+
+        def submit(at_s: float, request: Request, engine: Engine) -> None:
+            engine.advance_to(at_s)
+            engine.submit(request, at_s)
+
         for at_s, arrival in due:
+            while held and held[0][0] <= at_s:
+                submit(*held.popleft())
             for engine in engines:
                 if engine.quiet_until_s <= at_s:
                     engine.advance_to(at_s)
@@ -113,7 +130,13 @@ class Replicas:
             requests.append(request)
             engine = choose(arrival)
             engine.advance_to(at_s)
-            engine.submit(request, at_s)
+            if engine.streamed_s > at_s:
+                free_s = max(engine.streamed_s, held[-1][0] if held else 0.0)
+                held.append((free_s, request, engine))
+            else:
+                engine.submit(request, at_s)
+        for at_s, request, engine in held:
+            submit(at_s, request, engine)
         for engine in engines:
             engine.advance_to(math.inf)
         return requests
@@ -129,13 +152,12 @@ def serve(
     due = sorted(arrivals, key=lambda a: (a.at_s, a.number))
     tokenizers = (front_end or NO_FRONT_END).queue()
     first = len(due) if concurrency is None else min(concurrency, len(due))
-    ready = tokenizers.all_ready(due[:first])
     if isinstance(front, Replicas) and concurrency is None:
-        return sorted(front.serve_open_loop(ready), key=lambda r: r.arrival.number)
+        return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number)
     front.endings_send = concurrency is not None
     done: list[Request] = []
-    # when it reaches a scheduler, its number, itself, when it was sent
-    coming = [(at_s, a.number, a, a.at_s) for at_s, a in ready]
+    # when it is sent or, once that is known, when it reaches a scheduler; its number, itself, when it was sent
+    coming = [(a.at_s, a.number, a, a.at_s, False) for a in due[:first]]
     heapq.heapify(coming)
     held_back = iter(due[first:])
     while True:
@@ -143,7 +165,11 @@ def serve(
         if not coming and now_s == math.inf:
             break
         while coming and coming[0][0] <= now_s:
-            at_s, _, arrival, sent_s = heapq.heappop(coming)
+            at_s, _, arrival, sent_s, ready = heapq.heappop(coming)
+            if not ready:
+                at_s = tokenizers.ready_s(at_s, arrival.input_tokens) + front.backlog_s(at_s)
+                heapq.heappush(coming, (at_s, arrival.number, arrival, sent_s, True))
+                continue
             front.send(Request(arrival, sent_s, arrival.input_tokens), at_s)
             now_s = front.now_s
         ended = front.advance(coming[0][0] if coming else math.inf)
@@ -151,7 +177,6 @@ def serve(
         for request in ended if concurrency is not None else ():
             following = next(held_back, None)
             if following is not None:
-                seen_s = (request.end_s or 0.0) + request.late_s
-                ready_s = tokenizers.ready_s(seen_s, following.input_tokens)
-                heapq.heappush(coming, (ready_s, following.number, following, seen_s))
+                seen_s = request.seen_end_s
+                heapq.heappush(coming, (seen_s, following.number, following, seen_s, False))
     return sorted(done, key=lambda r: r.arrival.number)

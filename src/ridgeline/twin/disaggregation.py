@@ -154,6 +154,9 @@ class Disaggregated:
             return min(d.bootstrapping[0][1] for d in self.decode if d.bootstrapping)
         return first
 
+    def backlog_s(self, at_s: float) -> float:
+        return sum(max(0.0, engine.streamed_s - at_s) for engine in self.decode) / len(self.decode)
+
     def _furthest_behind(self) -> Engine | None:
         found: Engine | None = None
         for engine in self._engines:

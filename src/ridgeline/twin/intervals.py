@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.traffic.requests import RequestRecord, Spread, Summary
 from ridgeline.twin.calibration import Calibration
+from ridgeline.twin.evidence.reach import Validation
 
 # Standard deviations of log(measured / predicted), beyond the calibration's own. Steps without a graph took 21 to 39 ms
 # for the same work on one machine within minutes; rounds of the same groups on the same nodes differed by half.
@@ -34,6 +35,9 @@ QUEUED_FROM, QUEUE_SPREAD = 0.7, 0.85
 COMPILE_WAIT_S = 6.0
 
 
+COMPARED = Validation()
+
+
 @dataclass(frozen=True, slots=True)
 class Doubts:
     """What a run's figures rest on: the share of its time in prefill, the share waiting for the host, and a stall."""
@@ -44,6 +48,7 @@ class Doubts:
     apart: bool = False  # prefill and decode on GPUs of their own
     old_experts: bool = False  # a mixture under a release of vLLM that was slower than its kernels
     queued_share: float = 0.0  # of the mean TTFT: what the luckiest request did not wait
+    validation: Validation = COMPARED  # how far this is from anything whose prediction was compared
 
 
 def intervals(
@@ -52,7 +57,10 @@ def intervals(
     """Bounds by the name of the figure. Latencies carry the percentile, as in an SLO: ttft_p95_ms."""
     apart = apart_ttft = queue = 0.0
     if calibration.points == 0:
-        calibration = replace(calibration, spread=UNMEASURED_SPREAD)
+        new = doubts.validation
+        calibration = replace(
+            calibration, spread=math.hypot(UNMEASURED_SPREAD, new.speed), first_token_spread=new.first_token
+        )
         old = OLD_EXPERTS_SPREAD if doubts.old_experts else 0.0
         apart, apart_ttft = (APART_SPREAD, APART_TTFT_SPREAD) if doubts.apart else (old, old)
         queue = QUEUE_SPREAD * max(0.0, doubts.queued_share - QUEUED_FROM) / (1.0 - QUEUED_FROM)

@@ -34,6 +34,9 @@ TOKENISE_S = 2e-6  # a token of a prompt
 # Published decode steps of 16 to 72 ranks on two to nine nodes all take about 20 ms more than their kernels and
 # transfers, whatever the batch. Inside one node it is lost in a step's own host time.
 AGREE_S = 18e-3
+# Speculative decoding: what the host takes before each drafting pass and before verifying, while the GPU waits. Chosen
+# with one public row of DeepSeek-R1 in view (128 users, two tokens drafted); docs/accuracy.md counts the others.
+DRAFT_PASS_S = 1.4e-3
 # Passes over the logits by softmax, top-p and sampling, in float32.
 SAMPLING_PASSES = 6
 # Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.

@@ -28,6 +28,9 @@ class Request:
     last_piece: int = 0
     failure: str = ""
     late_s: float = 0.0  # by how much the user sees its tokens later than the engine makes them
+    # and how much more where tokens pile up before they are sent: of the first token, and of the last
+    first_behind_s: float = 0.0
+    end_behind_s: float = 0.0
     # stays in the running batch: when it began, first run, run after the last
     stays: list[tuple[float, int, int]] = field(default_factory=list)
     runs: DecodeRuns | None = None
@@ -36,6 +39,11 @@ class Request:
     def remaining(self) -> int:
         return self.arrival.output_tokens - self.generated
 
+    @property
+    def seen_end_s(self) -> float:
+        """When the user has the last token."""
+        return (self.end_s or 0.0) + self.late_s + self.end_behind_s
+
     def record(self) -> RequestRecord:
         """What a client would have seen of it, once it has ended."""
         a, ok = self.arrival, not self.failure
@@ -43,8 +51,8 @@ class Request:
             number=a.number,
             scheduled_s=self.sent_s,
             sent_s=self.sent_s,
-            first_token_s=None if self.first_s is None else self.first_s + self.late_s,
-            end_s=None if self.end_s is None else self.end_s + self.late_s,
+            first_token_s=None if self.first_s is None else self.first_s + self.late_s + self.first_behind_s,
+            end_s=None if self.end_s is None else self.seen_end_s,
             input_tokens=a.input_tokens,
             output_tokens=a.output_tokens if ok else 0,
             status=self.failure or "ok",

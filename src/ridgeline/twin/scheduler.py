@@ -52,6 +52,7 @@ class Engine:
         self.prefill_s = 0.0  # time in prefill rounds
         self.host_s = 0.0  # time in decode steps that waited for the host
         self.front_end: FrontEnd | None = None  # between it and its users, where it is served
+        self.streamed_s = 0.0  # when all tokens made so far have been sent to their users
         self.pace = TokenPace(self.applied.accept_length)
         self.runs = DecodeRuns(self.pace)
         self.cache = PrefixCache() if self.applied.radix_cache else None
@@ -74,6 +75,17 @@ class Engine:
         self.load += 1
         self.quiet_until_s = self.clock
         self.blocked_by_kv = False
+        self.take_in(at_s)
+
+    def take_in(self, at_s: float) -> None:
+        """A request that comes now has taken its time, until now, from the process that also sends tokens."""
+        if self.front_end is not None:
+            self.streamed_s = max(self.streamed_s + self.front_end.intake_s, at_s)
+
+    @property
+    def backlog_s(self) -> float:
+        """How far the process that sends tokens is behind the engine that makes them."""
+        return max(0.0, self.streamed_s - self.clock)
 
     def advance(self, limit_s: float) -> list[Request]:
         """One event. Decode runs stop at the first step that ends at or after `limit_s`. Returns who has ended."""
@@ -178,20 +190,27 @@ class Engine:
             self.join(request)
             return
         if request.stays:  # sent back earlier and now complete: its last token came after one long gap
-            self.runs.wait(self.clock - request.last_token_s)
-            request.stays.append((self.clock, len(self.runs), len(self.runs)))
+            seen_s = self.clock + self.backlog_s
+            self.runs.wait(seen_s - request.last_token_s)
+            request.stays.append((seen_s, len(self.runs), len(self.runs)))
         self._end(request, ended)
 
     def join(self, request: Request) -> None:
         """Puts a request whose prompt is in the KV cache into the running batch."""
         steps = self.pace.steps(self.step_number, request.remaining)
+        seen_s = self.clock
+        if self.front_end is not None:
+            behind_s = self.backlog_s
+            seen_s += behind_s
+            self.streamed_s = seen_s + self.front_end.send_s
+            if not request.stays:
+                request.late_s = self.front_end.late_s(len(self.running), self._step_s)
+                request.first_behind_s = behind_s
         if request.stays:
-            self.runs.wait(self.clock - request.last_token_s)
-        request.joined_step, request.joined_s = self.step_number, self.clock
-        if self.front_end is not None and not request.stays:
-            request.late_s = self.front_end.late_s(len(self.running), self._step_s)
+            self.runs.wait(seen_s - request.last_token_s)
+        request.joined_step, request.joined_s = self.step_number, seen_s
         request.runs = self.runs
-        request.stays.append((self.clock, len(self.runs), -1))
+        request.stays.append((seen_s, len(self.runs), -1))
         heapq.heappush(self.running, (self.step_number + steps, request.arrival.number, request))
         self.finish_sum += self.step_number + steps
         self.fresh.append(request)
@@ -219,8 +238,7 @@ class Engine:
         if steps > 1:
             middle_s = first_s + per_token_s * growth * (steps - 1) / 2
             step_s = middle_s if middle_s > host_s else host_s
-        self.runs.add(clock, step_s, steps, batch, self.fresh, self._ending(steps))
-        self.fresh = []
+        self._hand_over(step_s, steps, batch)
         if step_s <= host_s:
             self.host_s += step_s * steps
         self._step_s, self.clock = step_s, clock + step_s * steps
@@ -232,6 +250,18 @@ class Engine:
         ended = self._endings() if self.running[0][0] <= self.step_number else []
         self.usage.append((self.clock, self.used_tokens))
         return ended
+
+    def _hand_over(self, step_s: float, steps: int, batch: int) -> None:
+        """The tokens of so many steps from now on, as users see them: a backlog that grows stretches the gaps."""
+        start_s, seen_s = self.clock, step_s
+        if self.front_end is not None:
+            before_s, end_s = self.backlog_s, start_s + step_s * steps
+            work_s = batch * steps * self.applied.accept_length * self.front_end.send_s
+            self.streamed_s = max(end_s, start_s + before_s + work_s)
+            seen_s += (self.streamed_s - end_s - before_s) / steps
+            start_s += before_s
+        self.runs.add(start_s, seen_s, steps, batch, self.fresh, self._ending(steps))
+        self.fresh = []
 
     def _ending(self, steps: int) -> list[Ending]:
         """Who ends with the last of these steps, and with how many of its tokens, where a step brings several."""
@@ -261,6 +291,8 @@ class Engine:
         self.release(request)
         self.load -= 1
         request.end_s = self.clock
+        if request.stays:
+            request.end_behind_s = max(0.0, request.last_token_s - self.clock)
         ended.append(request)
 
     def release(self, request: Request) -> None:

@@ -23,7 +23,7 @@ from ridgeline.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Traffic
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.cluster import Front, Replicas, serve
 from ridgeline.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
-from ridgeline.twin.evidence.reach import at_once, factors_for, reach
+from ridgeline.twin.evidence.reach import at_once, factors_for, reach, validation
 from ridgeline.twin.intervals import COMPILE_WAIT_S, Doubts, intervals, queued_share
 from ridgeline.twin.prefill import PrefillEngine
 from ridgeline.twin.scheduler import Engine
@@ -61,7 +61,8 @@ class SimulationResult:
     calibrated: bool
     notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
     assumed: tuple[str, ...] = ()  # what nobody said and the answer rests on
-    reach: str = ""  # how far the calibration holds here
+    reach: str = ""  # how far the calibration holds here or, without one, what of this was never compared
+    doubts: Doubts = field(default_factory=Doubts)  # what the bounds rest on
     engines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # what each role's engine applies
 
     @property
@@ -137,23 +138,26 @@ def _simulate(
     records = tuple(r.record() for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
-    known = reach(calibration, deployment, at_once(summary, deployment.layout))
+    under_way = at_once(summary, deployment.layout)
+    known = reach(calibration, deployment, under_way)
+    doubts = _doubts(engines, summary, traffic, records)
+    if not calibration.points:
+        doubts = replace(doubts, validation=validation(deployment, under_way))
     return SimulationResult(
         records=records,
         summary=summary,
         memory=plans,
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
-        interval=intervals(
-            summary, longest_ttft_s(records), known.calibration, _doubts(engines, summary, traffic, records)
-        ),
+        interval=intervals(summary, longest_ttft_s(records), known.calibration, doubts),
+        doubts=doubts,
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
         cpu_s=time.process_time() - started_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
         assumed=(*_assumed(deployment), *cut, *_in_step(traffic)),
-        reach=known.line,
+        reach=known.line or doubts.validation.line,
         engines={role: _applied(e, role, deployment) for role, e in _roles(engines).items()},
     )
 

@@ -34,6 +34,7 @@ from ridgeline.twin.operators import (
 )
 from ridgeline.twin.priors import (
     AGREE_S,
+    DRAFT_PASS_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
     EXPERT_IMBALANCE,
@@ -47,6 +48,7 @@ from ridgeline.twin.priors import (
 )
 
 UNHIDDEN = "host, which the GPU waits for"
+HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
 
 
 # What a step's time depends on of what an engine applies; the rest is for its scheduler.
@@ -200,13 +202,25 @@ class StepTime:
         rank_rows = math.ceil(micro / self.layout.attn_dp) * drafts
         terms = self._pass_terms(rank_rows, micro * drafts, micro * drafts, counted=False)
         if drafts > 1:
-            # the draft head is one more layer, run once for each drafted token
-            share = (drafts - 1) / self.model.layers
-            terms.append(Term("draft model", sum(t.seconds for t in terms) * share, "memory"))
+            terms += self._draft_terms(terms, micro, drafts)
         host_s = HOST_STEP_S + batch * self._request_s
         if not self._decode_in_graph(batch):
             host_s += self._decode_launch_s
         return terms, host_s * self.factors.host
+
+    def _draft_terms(self, verify: list[Term], micro: float, drafts: int) -> list[Term]:
+        """Drafting for one verified step: a layer and the LM head for each drafted token, one request a row, then the
+        layer once more over what was verified. The host prepares each of these passes, and the GPU waits for it."""
+        one = self._pass_terms(math.ceil(micro / self.layout.attn_dp), micro, micro, counted=False)
+        head = sum(t.seconds for t in one if t.name in HEAD_TERMS)
+        layers = self.model.layers
+        each_s = (sum(t.seconds for t in one) - head) / layers + head
+        again_s = sum(t.seconds for t in verify if t.name not in HEAD_TERMS) / layers
+        wait_s = DRAFT_PASS_S * drafts * self.factors.host
+        return [
+            Term("draft model", (drafts - 1) * each_s + again_s, "memory"),
+            Term("host between drafting and verifying", wait_s, "host"),
+        ]
 
     def _rank_rows(self, tokens: int, largest: int) -> float:
         """New tokens of the fullest attention-DP rank: an equal share, and at least the longest piece."""

@@ -50,7 +50,7 @@ Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisso
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 # settings of the processes around a served engine's scheduler
-SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers")
+SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval")
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class DeploymentArguments(EngineArguments):
     ] = 1
     tokenizer_workers: Annotated[int, typer.Option(help="--tokenizer-worker-num; vLLM's --api-server-count.")] = 1
     detokenizer_workers: Annotated[int, typer.Option(help="--detokenizer-worker-num.")] = 1
+    stream_interval: Annotated[int, typer.Option(help="--stream-interval: tokens sent to a user together.")] = 1
 
     def deployment(self, routing: str = "round-robin", **own: Any) -> Deployment:
         from ridgeline.engines.deployment import describe

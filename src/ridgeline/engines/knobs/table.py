@@ -174,6 +174,8 @@ _ROWS = (
          "tokenizer_workers", "processes"),
     Knob("detokenizer_worker_num", _same("detokenizer_worker_num", "sglang"), Domain.WHOLE, "1", (), _SETTINGS,
          "detokenizer_workers", "processes"),
+    Knob("stream_interval", _same("stream_interval", "sglang", "vllm"), Domain.WHOLE, "1", (), _SETTINGS,
+         "stream_interval", "tokens"),
     Knob("quantization", _same("quantization", "sglang", "vllm"), Domain.TEXT, "as the model's files say", (),
          Part.MODEL, "dtype"),
     Knob("kv_cache_dtype", _same("kv_cache_dtype", "sglang", "vllm"), Domain.TEXT, "as the model computes", (),

@@ -7,9 +7,13 @@ do not carry over to another model: there they did more harm than good.
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
 
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.knobs.releases import title_of
@@ -17,8 +21,9 @@ from ridgeline.engines.layout import Layout
 from ridgeline.errors import InputError
 from ridgeline.traffic.requests import Summary
 from ridgeline.twin.calibration import UNCALIBRATED_SPREAD, Calibration
-from ridgeline.twin.evidence.scope import Scene
+from ridgeline.twin.evidence.scope import Scene, Scenes
 from ridgeline.twin.factors import PHASES, Factors
+from ridgeline.twin.kernels.rates import has_tables
 
 # Standard deviations of log(measured / predicted) that come on top: of speeds, and of first tokens.
 LAYOUT = (0.08, 0.20)
@@ -32,6 +37,102 @@ APART = (0.30, 0.45)
 BEYOND = 2.0
 # Of the corrections of a phase, what carries over to other weights of the same model.
 OTHER_WEIGHTS_SHARE = 0.5
+
+
+# Where nothing of the site was measured: what a setting that no public or own row covers adds. A new model, and a new
+# model on a new GPU, are what rows that nobody here had seen showed in November 2026 (79 and 59% inside intervals made
+# for seen ones, 50 and 40%). A GPU with operator tables of its own is nearer, as is a model of a known family.
+NEW_FAMILY, NEW_MODEL = (0.11, 0.49), (0.06, 0.25)
+NEW_GPU, TABLED_GPU = (0.26, 0.68), (0.18, 0.50)
+NEW_ENGINE = (0.20, 0.50)
+DRAFTED = (0.12, 0.12)
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """How far a setting is from the nearest one whose predictions were compared with measurements.
+
+    `speed` and `first_token` are standard deviations of log(measured / predicted) that come on top.
+    """
+
+    speed: float = 0.0
+    first_token: float = 0.0
+    line: str = ""
+
+
+@lru_cache(maxsize=1)
+def validated() -> Scenes:
+    """Settings whose predictions were compared with measurements: validated.csv, written by benchmarks/twin/gate.py."""
+    text = (resources.files("ridgeline.twin.evidence") / "validated.csv").read_text()
+    return Scenes(
+        tuple(
+            Scene(
+                gpu=row["gpu"],
+                engine=row["engine"],
+                release=row["release"],
+                model=row["model"],
+                weights=row["weights"],
+                shape="",
+                apart=row["apart"] == "yes",
+                fewest=float(row["fewest"]),
+                most=float(row["most"]),
+            )
+            for row in csv.DictReader(text.splitlines())
+        )
+    )
+
+
+def validation(deployment: Deployment, under_way: float, scenes: Scenes | None = None) -> Validation:
+    """`scenes` are those to compare with, instead of all that were validated."""
+    asked = Scene.of(deployment, under_way, under_way)
+    drafted = deployment.role_settings("decode" if asked.apart else "both").draft_tokens > 1
+    chosen = validated().scenes if scenes is None else scenes.scenes
+    if not chosen:
+        return Validation(*(math.hypot(*both) for both in zip(NEW_ENGINE, NEW_FAMILY, NEW_GPU, strict=True)))
+    tabled = has_tables(deployment.cluster.gpu)
+    found = min((_unlike(scene, asked, tabled=tabled) for scene in chosen), key=_width)
+    if drafted:
+        found = [*found, ("drafting, seen on a dozen rows of DeepSeek-R1 alone", DRAFTED)]
+    if not found:
+        return Validation()
+    speed, first = (math.hypot(*(widths[n] for _, widths in found)) for n in (0, 1))
+    return Validation(speed, first, f"never compared with a measurement: {'; '.join(text for text, _ in found)}")
+
+
+def _width(differences: Sequence[tuple[str, tuple[float, float]]]) -> float:
+    return math.hypot(*(width for _, widths in differences for width in widths))
+
+
+def _unlike(scene: Scene, asked: Scene, *, tabled: bool) -> list[tuple[str, tuple[float, float]]]:
+    """In what a setting differs from one that was validated: in words, with what it adds to the widths."""
+    found: list[tuple[str, tuple[float, float]]] = []
+    if scene.engine != asked.engine:
+        found.append((f"{title_of(asked.engine)} (nearest: {title_of(scene.engine)})", NEW_ENGINE))
+    elif _line(scene) != _line(asked):
+        found.append((f"release {asked.release} (nearest: {scene.release})", RELEASE))
+    if scene.model != asked.model:
+        kin = _family(scene.model) == _family(asked.model)
+        found.append((f"{asked.model} (nearest: {scene.model})", NEW_MODEL if kin else NEW_FAMILY))
+    if scene.gpu != asked.gpu:
+        found.append((f"{asked.gpu.upper()} (nearest: {scene.gpu.upper()})", TABLED_GPU if tabled else NEW_GPU))
+    if scene.weights != asked.weights:
+        found.append((f"weights in {asked.weights} (nearest: {scene.weights})", PRECISION))
+    if scene.apart != asked.apart:
+        found.append(("prefill and decode apart" if asked.apart else "prefill and decode together", RELEASE))
+    if asked.most and not scene.fewest / BEYOND <= asked.most <= scene.most * BEYOND:
+        found.append((f"{asked.most:.0f} requests at once in an engine (nearest: {scene.loads})", LOAD))
+    return found
+
+
+def _line(scene: Scene) -> str:
+    """0.5.9 of a 0.5 that is refined for years, 0.18 of an engine with a new minor number every month."""
+    parts = scene.release.split(".")
+    return ".".join(parts[: 3 if parts[:2] == ["0", "5"] else 2])
+
+
+def _family(model: str) -> str:
+    """`deepseek` of deepseek-v3.2, `qwen3` of qwen3-32b: letters and digits up to the first dash or dot."""
+    return re.split(r"[-.]", model)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,11 @@ def kernels_of(gpu: Gpu, kernel_set: str = "") -> Kernels:
     return _kernels(name, kernel_set)
 
 
+def has_tables(gpu: Gpu) -> bool:
+    """Whether this very GPU's kernels were measured."""
+    return gpu.name in _tables()
+
+
 @lru_cache(maxsize=64)
 def _kernels(gpu: str, kernel_set: str) -> Kernels:
     rows = _tables()[gpu]

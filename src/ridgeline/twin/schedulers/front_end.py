@@ -26,7 +26,9 @@ class FrontEnd:
     accept_s: float  # HTTP and the hand-overs between processes, for each request
     token_s: float  # tokenising one token of a prompt: one prompt after another
     hand_over_s: float  # packing, sending and unpacking one token of a prompt: nobody waits for another's
-    stream_s: float  # detokenising and sending one token of one stream
+    stream_s: float  # what each stream of a step adds before its tokens are seen
+    intake_s: float = 0.0  # what a request takes of the process that sends tokens, too
+    send_s: float = 0.0  # what a token takes of it
     tokenizers: int = 1
     detokenizers: int = 1
     overlap: bool = True  # the scheduler is one step ahead of the GPU
@@ -34,13 +36,15 @@ class FrontEnd:
 
     @classmethod
     def of(cls, settings: EngineSettings, layout: Layout, overlap: bool, factor: float = 1.0) -> FrontEnd:
-        costs = engine_named(settings.engine).costs
+        costs = engine_named(settings.engine).front_end_costs(settings.version)
         accept_s = costs.accept_s + (costs.ranks_accept_s if layout.tp * layout.pp > 1 else 0.0)
         return cls(
             accept_s,
             TOKENISE_S,
             costs.hand_over_s,
             costs.stream_s,
+            factor * costs.intake_s / settings.tokenizer_workers,
+            factor * costs.send_s / settings.tokenizer_workers / settings.stream_interval,
             settings.tokenizer_workers,
             settings.detokenizer_workers,
             overlap,

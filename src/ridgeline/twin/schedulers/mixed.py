@@ -54,8 +54,7 @@ class MixedEngine(Engine):
             return self.times.prefill_s(tokens, pairs, sequences, largest)
         context = self.used_tokens + batch
         step_s = self.times.mixed_s(tokens, pairs, sequences, largest, batch, context)
-        self.runs.add(self.clock, step_s, 1, batch, self.fresh, self._ending(1))
-        self.fresh = []
+        self._hand_over(step_s, 1, batch)
         self.step_number += 1
         self.used_tokens += batch * self.applied.accept_length
         return step_s

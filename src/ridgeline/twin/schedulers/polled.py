@@ -30,6 +30,7 @@ class PolledEngine(Engine):
             return
         request.worker = self.name
         self.inbox.append(request)
+        self.take_in(at_s)
         self.load += 1
         self.quiet_until_s = self.clock
 

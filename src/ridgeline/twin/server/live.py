@@ -134,7 +134,9 @@ class LiveEngine:
         together: dict[float, list[tuple[LiveRequest, int]]] = {}
         for part in parts:
             together.setdefault(round(part[0].late_s / TOGETHER_S) * TOGETHER_S, []).append(part)
-        for late_s, same in together.items():
+        behind_s = self.engine.backlog_s
+        for rounded_s, same in together.items():
+            late_s = rounded_s + behind_s
             if late_s:
                 asyncio.get_running_loop().call_later(late_s / self.clock.speed, _hand_over, same)
             else:

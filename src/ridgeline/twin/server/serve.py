@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline import catalog
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import values_of
@@ -67,11 +68,11 @@ class ServedTwin:
 
 
 def _started_with(deployment: Deployment) -> dict[str, Value]:
-    """Arguments as SGLang's /server_info repeats them; what was left to the engine is not among them."""
+    """Arguments as the engine's own page repeats them; what was left to the engine is not among them."""
     settings = deployment.settings
-    if settings.engine != "sglang":
+    if not engine_named(settings.engine).repeats_arguments:
         return {}
-    return engine_flags("sglang").fields(values_of(deployment.layout, settings), settings.version)
+    return engine_flags(settings.engine).fields(values_of(deployment.layout, settings), settings.version)
 
 
 class TwinServer:

@@ -115,7 +115,7 @@ class TwinWorkload(Workload):
         return case.plan.reason
 
     def expectation(self, settings: Settings) -> Expectation | None:
-        """The simulation's answer, with the spread of its calibration; an OOM is a matter of chance near the edge."""
+        """The simulation's answer, as far as its own interval allows; an OOM is a matter of chance near the edge."""
         case = self._case(settings)
         if isinstance(case, str):
             return None
@@ -124,7 +124,7 @@ class TwinWorkload(Workload):
         mean = None if result is None else self._predicted(result)
         if mean is None or result is None:
             return Expectation(chance=chance)
-        low, high = self._options.calibration.ratio_interval()
+        low, high = (bound / result.summary.total_tok_s for bound in result.interval["total_tok_s"])
         return Expectation(mean, mean * low, mean * high, chance)
 
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:

@@ -1,0 +1,419 @@
+"""One table over all evidence: what the twin predicts beside what was measured, and what a change made worse.
+
+    python benchmarks/twin/gate.py EVIDENCE [--sample 4] [--only board,served] [--save FILE] [--against FILE]
+
+EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, per-request/); the calibrated sets are
+read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
+`--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
+points, and ends with 1 if there is one.
+
+Errors are |predicted / measured - 1|. TTFT of the board is judged on rows with a version: others carry cold kernels.
+"Inside" is the share of measured values between the two bounds of the 90% interval, once as the twin states it, and
+again as it would state it had the row's model, or its GPU, never been measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import public_rows
+import rate_driven
+from accuracy import BOUNDS, HERE, LOG, SAME_ENGINE, STUDY, _calibration, _column
+from board import means_ms
+from public_rows import PublicRow, read_public_rows
+
+from ridgeline.engines.deployment import Deployment, describe
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import EngineSettings, parse_engine
+from ridgeline.errors import InputError
+from ridgeline.hardware.cluster import make_cluster
+from ridgeline.model.config import load_model
+from ridgeline.traffic.lengths import Replay
+from ridgeline.traffic.traces import TraceRow
+from ridgeline.traffic.traffic import AsRecorded, Traffic, parse_traffic
+from ridgeline.twin.calibrate import READ
+from ridgeline.twin.calibration import Calibration
+from ridgeline.twin.evidence.reach import at_once, validated, validation
+from ridgeline.twin.evidence.scope import Scene, Scenes
+from ridgeline.twin.intervals import intervals
+from ridgeline.twin.measured import read_rows
+from ridgeline.twin.simulate import SimulationResult, simulate
+
+# A change that makes a median, or a share that lies inside, worse by more than this is named.
+WORSE = 0.02
+FIGURES = ("TPOT", "TTFT", "whole")
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured value beside its prediction. `figure` is TPOT, TTFT, or whole: throughput, latency, end to end.
+
+    `bounds` are the 90% intervals: as stated, and without any evidence of the row's model, and of its GPU.
+    """
+
+    set: str
+    row: str
+    figure: str
+    engine: str
+    model: str
+    gpu: str
+    measured: float
+    predicted: float
+    bounds: Mapping[str, Bounds]
+
+    @property
+    def error(self) -> float:
+        return abs(self.predicted / self.measured - 1)
+
+    def inside(self, kind: str) -> bool:
+        low, high = self.bounds.get(kind) or self.bounds["stated"]
+        return low <= self.measured <= high
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("evidence", type=Path)
+    parser.add_argument("--measured", type=Path, default=HERE / "measured")
+    parser.add_argument("--sample", type=int, default=1, help="every N-th row of each site of the board")
+    parser.add_argument("--match", default="", help="rows of the board with this in their name")
+    parser.add_argument("--most", type=int, default=1200, help="requests of one row of the board at most")
+    parser.add_argument("--only", default="", help=f"sets, with commas between: {', '.join(SETS)}")
+    parser.add_argument("--save", type=Path, help="keeps every point")
+    parser.add_argument("--against", type=Path, help="an earlier run that was saved")
+    parser.add_argument("--validated", type=Path, help="writes the list of settings that were compared")
+    parser.add_argument("--farthest", type=int, default=0, help="also the so many farthest points of each figure")
+    options = parser.parse_args()
+    chosen = options.only.split(",") if options.only else list(SETS)
+    points = [p for name in chosen for p in SETS[name](options)]
+    if options.save:
+        options.save.write_text(json.dumps([asdict(p) for p in points]))
+    print(table(points, _set_of))
+    print("\nby engine, rows of one engine for both phases that nobody calibrated\n")
+    print(table([p for p in points if p.set in ("board", "rate-driven", "per-request", "served")], _cell_of))
+    for figure in FIGURES if options.farthest else ():
+        print(f"\nfarthest, {figure}")
+        mine = sorted((p for p in points if p.figure == figure), key=lambda p: -p.error)
+        for p in mine[: options.farthest]:
+            print(f"  {p.set}  {p.row}  measured {p.measured:.4g}  predicted {p.predicted:.4g}")
+    if options.validated:
+        write_validated(options.evidence, options.validated)
+    if options.against:
+        worse = compare(load(options.against), points)
+        print("\n" + ("\n".join(worse) if worse else f"no set is worse than in {options.against} by {WORSE:.0%}"))
+        sys.exit(1 if worse else 0)
+
+
+def write_validated(evidence: Path, path: Path) -> None:
+    """What the twin ships of the evidence: which settings its predictions were compared on, and nothing measured."""
+    asked = [(r.deployment, r.concurrency) for r in read_public_rows(evidence / "public" / "serving-rows.csv")[0]]
+    with (evidence / "public" / "rate-driven.csv").open() as file:
+        asked += [(rate_driven.stage(row)[0], 64) for row in csv.DictReader(file)]
+    asked += [(deployment, 128) for _, deployment, _, _ in _stamped(evidence)]
+    asked += [(_served_deployment(), 150)]
+    for file_name, options in FILES:
+        rows = read_rows(HERE / "measured" / file_name, **options)  # type: ignore[arg-type]
+        asked += [(row.deployment, row.traffic.requests / 8) for row in rows if row.result == "ok"]
+    loads: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for deployment, users in asked:
+        each = users / max(1, (deployment.layout.decode or deployment.layout).dp)
+        s = Scene.of(deployment, each, each)
+        if s.gpu == "h200" and s.release == "0.5.23":
+            s = replace(s, release="0.5.15")  # our own campaigns; their file does not say
+        loads[s.gpu, s.engine, s.release, s.model, s.weights, "yes" if s.apart else "no"].append(each)
+    with path.open("w") as out:
+        print("gpu,engine,release,model,weights,apart,fewest,most", file=out)
+        for key, each_load in sorted(loads.items()):
+            print(*key, f"{min(each_load):.0f}", f"{max(each_load):.0f}", sep=",", file=out)
+
+
+def load(path: Path) -> list[Point]:
+    return [Point(**row) for row in json.loads(path.read_text())]
+
+
+def compare(before: Iterable[Point], after: Iterable[Point]) -> list[str]:
+    """What got worse by more than `WORSE`, over the points that both have: one line each."""
+    old = {(p.set, p.row, p.figure): p for p in before}
+    new = {(p.set, p.row, p.figure): p for p in after}
+    shared = [key for key in old if key in new]
+    lines = [
+        f"{count} points of {name} are no longer answered"
+        for name in dict.fromkeys(p.set for p in new.values())
+        if (count := sum(key[0] == name and key not in new for key in old) if len(new) >= len(old) else 0)
+    ]
+    for name in dict.fromkeys(key[0] for key in shared):
+        for figure in FIGURES:
+            keys = [key for key in shared if key[0] == name and key[2] == figure]
+            if not keys:
+                continue
+            was, now = (statistics.median(side[key].error for key in keys) for side in (old, new))
+            if now > was + WORSE:
+                lines.append(f"WORSE: {name}, {figure} median over {len(keys)}: {was:.1%} before, {now:.1%} now")
+            was, now = (statistics.mean(side[key].inside("stated") for key in keys) for side in (old, new))
+            if abs(now - 0.9) > abs(was - 0.9) + WORSE and now < was:
+                lines.append(f"WORSE: {name}, {figure} inside over {len(keys)}: {was:.0%} before, {now:.0%} now")
+    return lines
+
+
+def table(points: Sequence[Point], group: Callable[[Point], str]) -> str:
+    """Markdown: rows, then median and p90 of each figure, then what lies inside."""
+    head = ["set", "rows"]
+    head += [f"{figure} {what}" for figure in FIGURES for what in ("median", "p90")]
+    head += [f"inside: {figure}" for figure in FIGURES]
+    head += [f"{figure}, {kind}" for kind in ("unseen model", "unseen GPU") for figure in FIGURES[:2]]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    groups: dict[str, list[Point]] = defaultdict(list)
+    for point in points:
+        groups[group(point)].append(point)
+    for name, mine in groups.items():
+        cells = [name, str(len({p.row for p in mine}))]
+        by = {figure: [p for p in mine if p.figure == figure] for figure in FIGURES}
+        for figure in FIGURES:
+            off = sorted(p.error for p in by[figure])
+            cells += [f"{statistics.median(off):.1%}", f"{off[int(0.9 * (len(off) - 1))]:.0%}"] if off else ["", ""]
+        cells += [_share(by[figure], "stated") for figure in FIGURES]
+        cells += [_share(by[figure], kind) for kind in ("unseen model", "unseen GPU") for figure in FIGURES[:2]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _share(points: Sequence[Point], kind: str) -> str:
+    return f"{statistics.mean(p.inside(kind) for p in points):.0%}" if points else ""
+
+
+def _set_of(point: Point) -> str:
+    return point.set
+
+
+def _cell_of(point: Point) -> str:
+    return point.engine
+
+
+def _bounds(result: SimulationResult, deployment: Deployment, name: str, scale: float) -> dict[str, Bounds]:
+    """Of one figure, in the unit of what was measured, by what is taken for unseen."""
+    found = {"stated": result.interval[name]}
+    if not result.calibrated:
+        under_way, scenes = at_once(result.summary, deployment.layout), validated().scenes
+        mine = Scene.of(deployment, under_way, under_way)
+        for kind, kept in (
+            ("unseen model", [s for s in scenes if s.model != mine.model]),
+            ("unseen GPU", [s for s in scenes if s.gpu != mine.gpu]),
+        ):
+            doubts = replace(result.doubts, validation=validation(deployment, under_way, Scenes(tuple(kept))))
+            found[kind] = intervals(result.summary, result.last_ttft_s, Calibration(), doubts)[name]
+    return {kind: (low * scale, high * scale) for kind, (low, high) in found.items()}
+
+
+def _point(
+    kind: str,
+    row: str,
+    deployment: Deployment,
+    figure: str,
+    measured: float,
+    predicted: float,
+    bounds: dict[str, Bounds],
+) -> Point:
+    gpu, engine = deployment.cluster.gpu.name, deployment.settings.engine
+    return Point(kind, row, figure, engine, deployment.model.name, gpu, measured, predicted, bounds)
+
+
+# -- the board: rows of other people's sweeps -------------------------------------------------------------------------
+
+
+def _board(options: argparse.Namespace) -> Iterator[Point]:
+    public_rows.MOST = options.most
+    rows, _ = read_public_rows(options.evidence / "public" / "serving-rows.csv")
+    rows = [row for row in rows if options.match in row.name]
+    sites: dict[tuple[str, ...], list[PublicRow]] = defaultdict(list)
+    for row in rows:
+        sites[row.site].append(row)
+    for mine in sites.values():
+        for row in mine[:: options.sample]:
+            try:
+                result = simulate(row.deployment, row.traffic)
+            except InputError:
+                continue  # what is not answered has no error; `compare` counts it
+            ttft, tpot = means_ms(result)
+            kind = "board" if row.mode == "agg" else "board, drafted" if row.drafting == "mtp" else "board, split"
+            itl, first = result.summary.itl_ms, result.summary.ttft_ms
+            assert itl is not None
+            assert first is not None
+            bounds = _bounds(result, row.deployment, "itl_p50_ms", tpot / itl.p50)
+            yield _point(kind, row.name, row.deployment, "TPOT", row.tpot_ms, tpot, bounds)
+            if row.version:
+                bounds = _bounds(result, row.deployment, "ttft_p50_ms", ttft / first.p50)
+                yield _point(kind, row.name, row.deployment, "TTFT", row.ttft_ms, ttft, bounds)
+
+
+# -- constant rates ---------------------------------------------------------------------------------------------------
+
+
+def _rates(options: argparse.Namespace) -> Iterator[Point]:
+    with (options.evidence / "public" / "rate-driven.csv").open() as file:
+        for row in csv.DictReader(file):
+            if float(row["ttft_mean_ms"]) > 10_000:
+                continue  # overloaded: latencies depend on when clients gave up
+            deployment, traffic = rate_driven.stage(row)
+            result = simulate(deployment, traffic)
+            name = f"{row['experiment']} {row['rate_s']}/s"
+            for figure, key, column in (("TTFT", "ttft", "ttft_mean_ms"), ("whole", "e2e", "e2e_mean_ms")):
+                spread = getattr(result.summary, f"{key}_ms")
+                bounds = _bounds(result, deployment, f"{key}_p50_ms", spread.mean / spread.p50)
+                yield _point("rate-driven", name, deployment, figure, float(row[column]), spread.mean, bounds)
+
+
+# -- published runs and our own, from priors alone and calibrated -----------------------------------------------------
+
+FILES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("offline.csv", {"model": "deepseek-r1"}),
+    ("own-h200.csv", {}),
+    ("colocated-h800.csv", {"model": "deepseek-v3", "settings": STUDY}),
+    ("disaggregated.csv", {"model": "deepseek-v3", "settings": STUDY}),
+)
+NAMES = dict(zip((name for name, _ in FILES), ("offline", "own", "colocated", "split"), strict=True))
+
+
+def _measured(file: str, options: Mapping[str, object], words: argparse.Namespace) -> Iterator[Point]:
+    path = words.measured / file
+    rows = read_rows(path, **options)  # type: ignore[arg-type]
+    sites, uses = _column(path, "site"), _column(path, "use")
+    for site in dict.fromkeys(sites):
+        chosen = [(use, row) for s, use, row in zip(sites, uses, rows, strict=True) if s == site]
+        fitted = chosen
+        if site in SAME_ENGINE:  # calibrated on another site's rows
+            other = words.measured / "colocated-h800.csv"
+            both = zip(_column(other, "use"), read_rows(other, **FILES[2][1]), strict=True)  # type: ignore[arg-type]
+            fitted = list(both)
+        known = _calibration(site, fitted, LOG)
+        for use, row in chosen:
+            if row.result != "ok":
+                continue
+            for kind, calibration in (("priors alone", None), ("calibrated", known)):
+                if calibration and use == "fit":
+                    continue
+                result = simulate(row.deployment, row.traffic, calibration)
+                for metric, value in row.values.items():
+                    bound, unit = BOUNDS[metric]
+                    figure = {"ttft": "TTFT", "itl_": "TPOT"}.get(metric[:4], "whole")
+                    predicted = READ[metric](result) or float("nan")
+                    name = f"{row.source} {metric}"
+                    bounds = _bounds(result, row.deployment, bound, 1 / unit)
+                    yield _point(f"{NAMES[file]}, {kind}", name, row.deployment, figure, value, predicted, bounds)
+
+
+def _file(number: int) -> Callable[[argparse.Namespace], Iterator[Point]]:
+    return lambda options: _measured(*FILES[number], options)
+
+
+# -- served over HTTP -------------------------------------------------------------------------------------------------
+
+# `ridgeline bench` held for 40 s beyond what the server can sustain (evidence/README.md)
+OVERLOADED = {"load": "rate 51.5", "requests": "2060", "ttft_p95_ms": "1158", "itl_p95_ms": "60"}
+
+
+def _served_deployment() -> Deployment:
+    settings = parse_engine(
+        "sglang:0.5.15", EngineSettings(max_running_requests=512, cuda_graph_max_bs=512, attention_backend="triton")
+    )
+    return describe("llama-8b", "h200", Layout(gpus_per_node=1), settings)
+
+
+def _served(options: argparse.Namespace) -> Iterator[Point]:
+    deployment = _served_deployment()
+    with (options.evidence / "served-h200.csv").open() as file:
+        rows = [*csv.DictReader(file), OVERLOADED]
+    for row in rows:
+        rate = float(row["load"].split()[1])
+        traffic = parse_traffic("sharegpt", requests=int(row["requests"]), rate_s=rate, seed=2025)
+        result = simulate(deployment, traffic)
+        for figure, name in (
+            ("TTFT", "ttft_p50_ms"), ("TTFT", "ttft_p95_ms"), ("TPOT", "itl_p50_ms"), ("TPOT", "itl_p95_ms"),
+        ):  # fmt: skip
+            if row.get(name):
+                spread = getattr(result.summary, name.split("_")[0] + "_ms")
+                predicted = spread.quantile(name.split("_")[1])
+                label = f"{rate:g}/s {name}"
+                yield _point(
+                    "served",
+                    label,
+                    deployment,
+                    figure,
+                    float(row[name]),
+                    predicted,
+                    _bounds(result, deployment, name, 1),
+                )
+
+
+# -- single requests with their time stamps ---------------------------------------------------------------------------
+
+HUB = {"meta-llama/Llama-3.1-8B": "llama-8b", "Qwen/Qwen3-32B": "qwen3-32b"}
+
+
+def _stamped(evidence: Path) -> Iterator[tuple[str, Deployment, Traffic, list[dict[str, float]]]]:
+    """Each folder: its name, what ran, what was sent, and the stamps of each request."""
+    for folder in sorted((evidence / "public" / "per-request").iterdir()):
+        meta = json.loads((folder / "meta.json").read_text())
+        told, release = meta["engine_kwargs"], meta["vllm_version"]
+        tp = told["tensor_parallel_size"]
+        settings = EngineSettings(
+            max_running_requests=told["max_num_seqs"], chunked_prefill_size=told["max_num_batched_tokens"]
+        )
+        deployment = Deployment(
+            load_model(HUB[meta["model"]]),
+            make_cluster("rtx-pro-6000", 1, tp),
+            Layout(tp, gpus_per_node=tp),
+            parse_engine(f"vllm:{release}", settings),
+        )
+        seen = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+        start = min(r["arrival_time"] for r in seen)
+        lengths = tuple(
+            TraceRow(r["input_toks"], r["output_toks"], at_s=r["arrival_time"] - start)
+            for r in sorted(seen, key=lambda r: r["arrival_time"])
+        )
+        yield folder.name, deployment, Traffic(Replay(lengths, folder.name), len(lengths), AsRecorded()), seen
+
+
+def _per_request(options: argparse.Namespace) -> Iterator[Point]:
+    for folder, deployment, traffic, seen in _stamped(options.evidence):
+        # the stamps are the engine's own: the offline engine in one process, fed as requests come due
+        result = simulate(deployment, traffic, front_end=False)
+        measured = {
+            "ttft": [r["first_token_ts"] - r["queued_ts"] for r in seen],
+            "tpot": [(r["last_token_ts"] - r["first_token_ts"]) / (r["output_toks"] - 1) for r in seen],
+            "e2e": [r["last_token_ts"] - r["queued_ts"] for r in seen],
+        }
+        for key, figure in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "whole")):
+            spread = getattr(result.summary, f"{key}_ms")
+            values = sorted(measured[key])
+            wide = "itl" if key == "tpot" else key
+            middle = getattr(result.summary, f"{wide}_ms").p50
+            for label, value in (("mean", statistics.mean(values)), ("p50", statistics.median(values)),
+                                 ("p90", values[int(0.9 * (len(values) - 1))])):  # fmt: skip
+                predicted = spread.quantile(label)
+                bounds = _bounds(result, deployment, f"{wide}_p50_ms", predicted / middle)
+                name = f"{folder} {key} {label}"
+                yield _point("per-request", name, deployment, figure, 1000 * value, predicted, bounds)
+
+
+SETS: dict[str, Callable[[argparse.Namespace], Iterator[Point]]] = {
+    "served": _served,
+    "per-request": _per_request,
+    "rate-driven": _rates,
+    "own": _file(1),
+    "offline": _file(0),
+    "colocated": _file(2),
+    "split": _file(3),
+    "board": _board,
+}
+
+
+if __name__ == "__main__":
+    main()
