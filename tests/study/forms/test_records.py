@@ -13,8 +13,20 @@ from ridgeline.study.forms.form import Duration, FieldName, Form, Lines
 from ridgeline.study.schema import BudgetForm, BuildsForm, JobForm
 from ridgeline.study.site_form import PricesForm, SiteForm
 from ridgeline.study.stage_forms import BaselineForm, ConfirmForm, ProfileForm, SearchForm
+from ridgeline.workloads.nwchem.form import NwchemForm
 
-FORMS = (BaselineForm, SearchForm, ConfirmForm, ProfileForm, BudgetForm, JobForm, BuildsForm, PricesForm, SiteForm)
+FORMS = (
+    BaselineForm,
+    SearchForm,
+    ConfirmForm,
+    ProfileForm,
+    BudgetForm,
+    JobForm,
+    BuildsForm,
+    PricesForm,
+    SiteForm,
+    NwchemForm,
+)
 
 
 @dataclass(frozen=True)

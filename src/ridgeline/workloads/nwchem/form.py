@@ -86,6 +86,8 @@ class NwchemForm(Form):
     """
 
     whose = "nwchem"
+    makes = NwchemOptions
+    aside = frozenset({"input", "molecule", "basis", "blas_paths"})
 
     input: Annotated[str, Accepts("the name of a file beside the study file"), DefaultText("one is written")] = Field(
         default="",
@@ -97,39 +99,36 @@ class NwchemForm(Form):
     basis: Annotated[Basis, DefaultText(UNLESS_INPUT)] = Field(
         default="", description="The basis set.", examples=["cc-pvdz"]
     )
-    spherical: bool = Field(default=False, description="Spherical functions in place of Cartesian ones.")
+    spherical: bool = Field(description="Spherical functions in place of Cartesian ones.")
     theory: Literal[THEORIES] = Field(  # type: ignore[valid-type]
-        default="dft", description="What is computed, and whose energy is read: `scf` is Hartree-Fock."
+        description="What is computed, and whose energy is read: `scf` is Hartree-Fock."
     )
     task: Literal[TASKS] = Field(  # type: ignore[valid-type]
-        default="energy", description="One energy, or the geometry of lowest energy; of `input`, its last task."
+        description="One energy, or the geometry of lowest energy; of `input`, its last task."
     )
-    freeze_core: bool = Field(default=False, description="Of mp2 and ccsd: core electrons are not correlated.")
-    xc: Name = Field(default="b3lyp", description="The functional of `theory: dft`, as NWChem's input names it.")
-    charge: Annotated[int, ValueUnit("elementary charges")] = Field(default=0, description="The molecule's charge.")
-    multiplicity: int = Field(default=1, ge=1, description="The spin multiplicity, 2S + 1.")
+    freeze_core: bool = Field(description="Of mp2 and ccsd: core electrons are not correlated.")
+    xc: Name = Field(description="The functional of `theory: dft`, as NWChem's input names it.")
+    charge: Annotated[int, ValueUnit("elementary charges")] = Field(description="The molecule's charge.")
+    multiplicity: int = Field(ge=1, description="The spin multiplicity, 2S + 1.")
     reference_energy: Annotated[
         float | None, ValueUnit("Hartree"), Accepts("an energy in Hartree"), DefaultText("a guard must hold the energy")
-    ] = Field(
-        default=None, description="The right total energy: a result that misses it by more than 1e-6 does not count."
-    )
+    ] = Field(description="The right total energy: a result that misses it by more than 1e-6 does not count.")
     program: Annotated[Name, DefaultText("Debian's `nwchem.openmpi` or `nwchem.mpich`")] = Field(
-        default="", description='The program; {knob} fields allowed, such as "{build}/bin/nwchem".'
+        description='The program; {knob} fields allowed, such as "{build}/bin/nwchem".'
     )
     mpi: Literal[MPI_BUILDS] = Field(  # type: ignore[valid-type]  # the names are those of the knob
-        default="openmpi", description="The MPI that the program was built with, where `mpi` is no knob."
+        description="The MPI that the program was built with, where `mpi` is no knob."
     )
     armci_network: Annotated[Name, DefaultText("unknown")] = Field(
-        default="", description="The ARMCI network that the program was built with, where it is no knob."
+        description="The ARMCI network that the program was built with, where it is no knob."
     )
     blas_paths: Annotated[
         dict[str, Text], Accepts("a mapping of names to folders"), DefaultText("Debian's folders")
     ] = Field(default={}, description="Folders for LD_LIBRARY_PATH by value of the knob `blas`; Debian's are known.")
     overcommit_memory: bool = Field(
-        default=False,
         description="`true`: stack, heap and global of all ranks may exceed the node's memory, being limits only.",
     )
-    env: Environment = Field(default={}, description="Environment of the program; {knob} fields allowed.")
+    env: Environment = Field(description="Environment of the program; {knob} fields allowed.")
 
 
 def read_options(given: Mapping[str, object], folder: Path) -> NwchemOptions:
@@ -150,27 +149,16 @@ def read_options(given: Mapping[str, object], folder: Path) -> NwchemOptions:
         task = "optimize" if last[1] == "optimize" else "energy"
     atoms = tried(("molecule",), form.molecule, _atoms) if form.molecule else ()
     from_file = tried(("basis", "file"), basis.file, _basis_lines) if isinstance(basis, BasisFileForm) else ()
-    return NwchemOptions(
+    options: NwchemOptions = form.record(
         atoms=atoms,
         basis=basis if isinstance(basis, str) else "",
         basis_text="".join(from_file),
         template="".join(template),
-        spherical=form.spherical,
-        theory=form.theory,
         task=task,
-        freeze_core=form.freeze_core,
-        xc=form.xc,
-        charge=form.charge,
-        multiplicity=form.multiplicity,
-        reference_energy=form.reference_energy,
-        program=form.program,
-        mpi=form.mpi,
-        armci_network=form.armci_network,
-        overcommit_memory=form.overcommit_memory,
         blas_paths=DEBIAN_BLAS | form.blas_paths,
-        env=form.env,
         problems=tuple(problems),
     )
+    return options
 
 
 def _of_the_input(form: NwchemForm, template: str) -> list[Problem]:
