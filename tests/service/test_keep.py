@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.service import probe
+from ridgeline.service import folder, probe
 from ridgeline.service.file import load_service
 from ridgeline.service.keep import actions, canary, watch
 from ridgeline.service.keep.keeper import Keeper
@@ -287,7 +287,7 @@ def test_mends_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.Mon
         for _ in range(actions.MOST_MENDS):
             split.folder.record({"event": "mend", "member": "decode-1", "why": "hung", "evidence": "as if"})
         split.folder.record({"event": "back", "member": "decode-1"})
-    later_s = time.time() + actions.MENDS_WITHIN_S + 5
+    later_s = time.time() + folder.MENDS_WITHIN_S + 5
     monkeypatch.setattr(actions.time, "time", lambda: later_s)
     assert keeper._actions.mend(Concern("decode-1", "hung", "no token for 9 s"))
     assert done == []
@@ -362,7 +362,7 @@ def test_what_dies_again_and_again_is_started_ever_more_rarely(
         waits.append(waited_s)
         with split.action():
             split.folder.record({"event": "back", "member": "decode-0"})
-    assert waits == list(actions.DEAD_WAITS_S)
+    assert waits == list(folder.DEAD_WAITS_S)
 
 
 def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
