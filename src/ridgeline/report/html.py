@@ -29,7 +29,7 @@ from ridgeline.report.parts import (
 from ridgeline.report.table import Row
 from ridgeline.stats.wording import count
 
-MOST_ROWS = 400  # of the table behind a figure; all runs are in the table of runs
+MOST_ROWS = 150  # of the table behind a figure; all runs are in the table of runs
 FILTER = "placeholder='filter: oom, tp 8, #12 …' aria-label='filter runs'"
 COPY = "<button type=button class=copy hidden>copy</button>"
 

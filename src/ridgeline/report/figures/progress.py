@@ -158,10 +158,14 @@ def _figure(
         for p in points
         if p.value is None
     )
-    return PlotFigure(key, "Progress", "", x, y, _series(points, place), _band(study, history), spans, strip=strip)
+    series = _series(points, place, whole=key in ("progress-0", "progress-now"))
+    return PlotFigure(key, "Progress", "", x, y, series, _band(study, history), spans, strip=strip)
 
 
-def _series(points: Sequence[ProgressPoint], place: Callable[[ProgressPoint], float]) -> tuple[PlotSeries, ...]:
+def _series(
+    points: Sequence[ProgressPoint], place: Callable[[ProgressPoint], float], whole: bool
+) -> tuple[PlotSeries, ...]:
+    """With the `whole` setting in a mark's label, or its number: other views of the same runs need not repeat it."""
     found = []
     best = [p for p in points if p.best is not None]
     if best:
@@ -173,7 +177,9 @@ def _series(points: Sequence[ProgressPoint], place: Callable[[ProgressPoint], fl
     staged = groups.keys() <= NAMES.keys()
     for at, group in enumerate(sorted(groups, key=[*NAMES].index) if staged else groups):
         marks = tuple(
-            PlotPoint(place(p), p.value, label=f"{p.label}: {metric_text(p.value)}", trial=p.trial)
+            PlotPoint(
+                place(p), p.value, label=f"{p.label if whole else f'#{p.trial}'}: {metric_text(p.value)}", trial=p.trial
+            )
             for p in points
             if p.group == group and p.value is not None
         )

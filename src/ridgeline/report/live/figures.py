@@ -11,6 +11,7 @@ from ridgeline.records.study import Study
 from ridgeline.report.figures.progress import progress_now
 from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure, IntervalRow
 from ridgeline.report.html import Folders, figure_html, part_html
+from ridgeline.report.parts import Part
 from ridgeline.stats.wording import ratio_range
 from ridgeline.study.history import History
 
@@ -24,9 +25,9 @@ def live_progress(study: Study, history: History, exhibits: Exhibits, answer: An
 def live_figures(history: History, exhibits: Exhibits) -> str:
     """HTML: what was compared, and the tables of this kind of campaign."""
     compared = compared_settings(exhibits)
-    parts = [] if compared is None else [compared]
+    parts: list[Part] = [*([] if compared is None else [compared]), *exhibits.tables]
     folders = Folders(history.root, None)
-    return "".join(piece for part in (*parts, *exhibits.tables) for piece in part_html(part, folders))
+    return "".join(piece for part in parts for piece in part_html(part, folders))
 
 
 def compared_settings(exhibits: Exhibits) -> IntervalFigure | None:
