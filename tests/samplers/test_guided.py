@@ -421,7 +421,7 @@ def left_after(monkeypatch: pytest.MonkeyPatch, share: float) -> Prospect:
     sampler = make(worth=0.02)
     searched(sampler, hill, 14)
     chooser = sampler._choosing()
-    view = chooser._view(sampler._observations, sampler._told)
+    view = chooser._view(sampler._observations, sampler._observed_keys)
 
     def truths(rows: np.ndarray, expected: object, count: int, rng: object) -> np.ndarray:
         found = np.full((count, len(rows)), view.best - 1.0)

@@ -26,7 +26,7 @@ from ridgeline.samplers.guided.model import Forecast, ObservedData, PriorValues,
 from ridgeline.samplers.guided.prior_mode import ModeWeights, PriorMode, mode_weights, seen_with
 from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.view import (
-    Chosen,
+    ChosenCandidate,
     Field,
     View,
     acquisition,
@@ -162,7 +162,7 @@ class Chooser:
         taken: Collection[str],
         mode: PriorMode,
         judge: Callable[[Field], tuple[Forecast, Array]],
-    ) -> Chosen | None:
+    ) -> ChosenCandidate | None:
         """The candidate that leads; of the leading ones the prior itself is asked, until one that was asked leads."""
         asked: dict[str, Point] = {}
         for turn in range(TURNS + 1):
@@ -175,7 +175,7 @@ class Chooser:
             asked |= {field.keys[i]: field.points[i] for i in chosen}
             field = replace(field, prior_values=self._prior_values(mode, field.keys, field.rows, asked))
         row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: promise[i], default=chosen[0])
-        return Chosen(field.only([row]), float(found.chance[row]))
+        return ChosenCandidate(field.only([row]), float(found.chance[row]))
 
     def _prior_values(
         self, mode: PriorMode, keys: Sequence[str], rows: Array, asked: Mapping[str, Point] = NOTHING

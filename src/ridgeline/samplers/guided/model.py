@@ -145,7 +145,7 @@ class ScoreModel:
         if not bounded.any() or (~bounded).sum() < FEWEST_ENDED:
             return standard
         level = float(standard[~bounded].mean())
-        ended = type(self._process)(rows[~bounded], self._columns, self.fit)  # type: ignore[arg-type]
+        ended = type(self._process)(rows[~bounded], self._columns, self.fit)
         means = level + ended.across(rows[bounded]) @ ended.solved(standard[~bounded] - level)
         found = standard.copy()
         found[bounded] = np.minimum(standard[bounded], means)

@@ -66,7 +66,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenCandidate:
     """The point that is proposed, as the only one of its field, and its chance to pass."""
 
     field: Field
@@ -122,7 +122,7 @@ def acquisition(forecast: Forecast, best: float, costs: Array, too_risky: float)
     return found
 
 
-def predicted(chosen: Chosen, view: View) -> Prediction:
+def predicted(chosen: ChosenCandidate, view: View) -> Prediction:
     """What one run of the proposed point will measure: trials in flight have measured nothing yet, so they do not make
     it surer, and beside what is not known of the truth a run has noise of its own."""
     mean, spread = view.scores.at(chosen.field.rows, chosen.field.expected)
@@ -131,7 +131,7 @@ def predicted(chosen: Chosen, view: View) -> Prediction:
     return Prediction(view.scale.score(float(mean[0])), of_a_run, in_logs=view.scale.sign != 0, to_beat=to_beat)
 
 
-def why(chosen: Chosen, view: View, prior: str, leads: bool) -> str:
+def why(chosen: ChosenCandidate, view: View, prior: str, leads: bool) -> str:
     """'best chance to beat the best so far per node-hour; 96% likely to pass'; `prior` is what the expectation is
     called, `leads`: the point is the prior's own choice."""
     aim = f"the {prior}'s best untried setting" if leads else f"best chance to beat {BEST_SO_FAR} per node-hour"
