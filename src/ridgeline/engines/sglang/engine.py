@@ -211,7 +211,8 @@ class Sglang(ServingEngine):
                       intake_s=2e-3, send_s=45e-6)  # fmt: skip
 
     def front_end_costs(self, version: Version) -> HostCosts:
-        """45 us a token: 22,000 tokens a second of 512 users of Llama-8B, releases before 0.5.10 (public rows).
+        """45 us a token: 22,000 tokens a second, as reported of 512 users of Llama-8B; that it was an older release of
+        SGLang is our reading.
 
         70 us and 6.5 ms a request: 0.5.15 on one H200's host, chosen so that 51.5 requests a second are too many for it
         and 40 are not, as measured.
