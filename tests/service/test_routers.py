@@ -69,7 +69,7 @@ def test_policies_are_those_that_the_router_knows(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ROUTERS)
 def test_metrics_and_users_reach_it_at_the_same_address_only(tmp_path: Path, kind: str) -> None:
-    argv = members_of(service(tmp_path, kind, "[{replicas: 2, settings: {tp: 1}}]"))[-1].words
+    argv = members_of(service(tmp_path, kind, "[{replicas: 2, settings: {tp: 1}}]"))[-1].argv
     assert argv[argv.index("--prometheus-host") + 1] == argv[argv.index("--host") + 1] == "$address"
     assert argv[argv.index("--prometheus-port") + 1] == "8001"
 
