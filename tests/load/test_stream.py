@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 
 import pytest
 
@@ -33,7 +34,9 @@ def test_a_load_is_changed_without_a_drain_on_the_same_connections(workers: int,
     assert all(r.end_s is None for r in young), "what is under way is shown as far as it came"
     assert any(r.scheduled_s < second.since_s for r in second.rows), "the last load's requests end during the next"
     sent = [r for r in second.rows if r.scheduled_s >= second.since_s]
-    assert 10 <= len(sent) <= 16
+    times = sorted(r.scheduled_s for r in sent)
+    # counted by the schedule: how long `advance` took is the machine's
+    assert len(times) >= 5 and min(b - a for a, b in pairwise(times)) == pytest.approx(0.1, abs=1e-6)
     assert last.under_way == 0 and not any(r.scheduled_s >= last.since_s for r in last.rows)
     ended = {r.number: r for view in (first, second, last) for r in view.rows if r.ok}
     written = (tmp_path / "r.jsonl").read_text().splitlines()

@@ -103,7 +103,7 @@ def test_stop_ends_a_sleeping_monitor_at_once(tmp_path: Path) -> None:
     watching.start()
     start = time.monotonic()
     assert "host_memory_peak_bytes" in watching.stop(), "one sample at the end, however short the run"
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 50
 
 
 def test_a_monitor_that_never_started_has_nothing_to_say(tmp_path: Path) -> None:

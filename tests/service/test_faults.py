@@ -48,7 +48,7 @@ def test_a_taken_metrics_port_is_said_before_the_router_dies_of_it(file: Path) -
     assert service.service.router is not None
     port = metrics_port(service.service.router)
     with taken(port), pytest.raises(SiteError, match=rf"router: port {port} cannot be used"):
-        service.up(120)
+        service.up(600)
     assert service.folder.started.keys() == {"server-0", "server-1"}
 
 
@@ -253,8 +253,8 @@ def test_a_server_that_lost_a_rank_ends_at_once_and_says_which(tmp_path: Path, s
     service = operator(path)
     began_s = time.monotonic()
     with pytest.raises(SiteError, match="server-0 ended before it was ready") as error:
-        service.up(120)
-    assert time.monotonic() - began_s < 100
+        service.up(600)
+    assert time.monotonic() - began_s < 500
     # srun drops what a task writes in the moment of its end; an engine takes longer than that to end
     assert "rank 1: no GPU here" in str(error.value)
     assert "task 1" in str(error.value)

@@ -118,10 +118,11 @@ def engine_model(text: str, home: Path, *, dummy: bool) -> str:
 
     A shape ends in .json and is made into a folder on the node, as a preset is.
     """
-    path = Path(placed_model(text, home))
-    if path.name == "config.json" and not (dummy and not list(path.parent.glob("tokenizer*"))):
-        return str(path.parent)
-    return str(path) if path.suffix == ".json" else placed_model(text, home)
+    model = placed_model(text, home)
+    folder, _, name = model.rpartition("/")
+    if name != "config.json":
+        return model
+    return model if dummy and not any(Path(folder).glob("tokenizer*")) else folder
 
 
 _PATHS = ("/", "~", "./", "../")
