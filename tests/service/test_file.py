@@ -50,7 +50,9 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert router.argv[3:5] == ("SERVICE_KEY", "sglang_router.launch_router")
 
 
-@pytest.mark.parametrize("said", ["--load-format dummy --note 'two words'", "[--load-format, dummy, --note, two words]"])
+@pytest.mark.parametrize(
+    "said", ["--load-format dummy --note 'two words'", "[--load-format, dummy, --note, two words]"]
+)
 def test_further_arguments_are_words_however_they_are_written(tmp_path: Path, said: str) -> None:
     text = SPLIT.replace(
         "settings: {tp: 8}", f"settings: {{tp: 8}}, arguments: {said if said[0] == '[' else repr(said)}"

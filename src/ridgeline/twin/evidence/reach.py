@@ -88,7 +88,8 @@ def validation(deployment: Deployment, under_way: float, scenes: Scenes | None =
     drafted = deployment.role_settings("decode" if asked.apart else "both").draft_tokens > 1
     chosen = validated().scenes if scenes is None else scenes.scenes
     if not chosen:
-        return Validation(*(math.hypot(*both) for both in zip(NEW_ENGINE, NEW_FAMILY, NEW_GPU, strict=True)))
+        speed, first = (math.hypot(*widths) for widths in zip(NEW_ENGINE, NEW_FAMILY, NEW_GPU, strict=True))
+        return Validation(speed, first)
     tabled = has_tables(deployment.cluster.gpu)
     found = min((_unlike(scene, asked, tabled=tabled) for scene in chosen), key=_width)
     if drafted:
