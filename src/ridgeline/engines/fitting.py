@@ -224,13 +224,13 @@ def with_room(deployment: Deployment) -> tuple[Deployment, list[str]]:
         taken = _startable(deployment.model, deployment.cluster.gpu, layout, settings, role)
         if taken.mem_fraction == own.mem_fraction:
             continue
-        told = replace(settings, mem_fraction=taken.mem_fraction)
+        lowered = replace(settings, mem_fraction=taken.mem_fraction)
         if role == "both":
-            found = replace(found, settings=told)
+            found = replace(found, settings=lowered)
         elif role == "prefill":
-            found = replace(found, prefill_settings=told)
+            found = replace(found, prefill_settings=lowered)
         else:
-            found = replace(found, decode_settings=told)
+            found = replace(found, decode_settings=lowered)
         where = "" if role == "both" else f" in the {role} role"
         changes.append(
             f"SGLang's own memory fraction ({own.mem_fraction:g}) leaves no KV pool{where}; taken as if started with "

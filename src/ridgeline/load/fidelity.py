@@ -205,10 +205,10 @@ def _possible_ttft(out: LoadResult) -> Iterator[Spread | None]:
 
 def _possible_itl(out: LoadResult, gaps_us: dict[int, int]) -> Iterator[Spread | None]:
     affected = {answer.number for answer in out.coalesced}
-    told = [r.gaps_s.seconds for r in out.records if r.number in affected and isinstance(r.gaps_s, Gaps)]
+    measured = [r.gaps_s.seconds for r in out.records if r.number in affected and isinstance(r.gaps_s, Gaps)]
     for side in (0, 1):
         counts = Counter(gaps_us)
-        counts.subtract(_counted(told))
+        counts.subtract(_counted(measured))
         counts.update(_counted([answer.gaps_s[side] for answer in out.coalesced]))
         yield Spread.of([us * 1e-6 for us in counts], list(counts.values()))
 

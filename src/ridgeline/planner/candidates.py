@@ -50,8 +50,8 @@ class PlanQuestion:
     settings: EngineSettings
     calibration: Calibration
     in_flight: int | None = None  # the most requests there can be at once, where the traffic sets one
-    # what engines must be told to keep the model in dtypes that its files are not in
-    told: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    # knobs that keep the model in dtypes that its files are not in
+    dtype_settings: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
     def limit_s(self, latency: str) -> float | None:
         limits = [s.limit_ms / 1000 for s in self.slos if s.latency == latency]
@@ -147,7 +147,7 @@ def make_unit(
     `mixed`: prompts are computed in the steps that decode.
     """
     q = question
-    settings = _told(q, layout, role, chunk, mixed=mixed)
+    settings = _with_defaults(q, layout, role, chunk, mixed=mixed)
     if layout_problems(q.model, layout, q.cluster.gpu, settings, role):
         return None
     first = roomiest_plan(q.model, q.cluster.gpu, layout, settings, role)
@@ -172,8 +172,10 @@ def make_unit(
     return None
 
 
-def _told(question: PlanQuestion, layout: Layout, role: str, chunk: int | None, *, mixed: bool) -> EngineSettings:
-    """What the question leaves open and does not depend on the batch."""
+def _with_defaults(
+    question: PlanQuestion, layout: Layout, role: str, chunk: int | None, *, mixed: bool
+) -> EngineSettings:
+    """The settings of the question, with values for what it leaves open and what does not depend on the batch."""
     q = question
     without = graphless(layout, role, q.settings.version)
     return replace(

@@ -251,12 +251,12 @@ def plan(
     top: int = 8,
     named: Sequence[str] = (),
     asked: PlanInputs | None = None,
-    told: Mapping[str, Value] | None = None,
+    dtype_settings: Mapping[str, Value] | None = None,
 ) -> Plan:
     """Ranked colocated and disaggregated layouts.
 
     With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
-    are tried and shown whatever others promise. `told` is what engines must be told of the model's dtypes.
+    are tried and shown whatever others promise. `dtype_settings` are knobs for dtypes that the model's files are not in.
 
     Raises where the model fits nowhere or the traffic does not fit it.
     """
@@ -270,7 +270,9 @@ def plan(
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
     lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
     known = settings or EngineSettings(), calibration or Calibration()
-    question = PlanQuestion(model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos), told or {})
+    question = PlanQuestion(
+        model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos), dtype_settings or {}
+    )
     rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
     considered, schemes = schemes_for(question, rate_s)
     if not schemes:
@@ -331,7 +333,7 @@ def answer_plan(
         top=top,
         named=named,
         asked=PlanInputs(model_name, dtype, kv_dtype, calibration),
-        told=dtype_values(shipped, chosen),
+        dtype_settings=dtype_values(shipped, chosen),
     )
 
 

@@ -81,8 +81,8 @@ class AdmissionLimits:
             values = _values(service, unit)
             ranks = int(str(values.get("attn_dp", 1)))
             running = max(ranks, min(most, int(str(values.get(RUNNING_KNOB, most)))))
-            told = {RUNNING_KNOB: running, QUEUE_KNOB: max(1, self.most_waiting // servers // ranks)}
-            found.append({_spelled(service, unit, name): value for name, value in told.items()})
+            limits = {RUNNING_KNOB: running, QUEUE_KNOB: max(1, self.most_waiting // servers // ranks)}
+            found.append({_spelled(service, unit, name): value for name, value in limits.items()})
         return found
 
     def as_json(self) -> dict[str, object]:

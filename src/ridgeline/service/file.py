@@ -452,7 +452,7 @@ def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
         why = f"{form.engine.kind} also takes the port {reach} above it" if reach else "there is no such port"
         yield Problem(
             ("first_port",),
-            f"the last of {servers} servers would be told port {last}, and {why}; start at "
+            f"the last of {servers} servers would get port {last}, and {why}; start at "
             f"{highest - (servers - 1) * step} or below",
         )
     if form.router is None:
@@ -522,8 +522,8 @@ def with_router(
     text = read_text(path)
     plain = parse_yaml(text, str(path)).plain()
     assert isinstance(plain, dict), "it was read as a service before"
-    told = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
-    meant = {**plain, "router": told}
+    merged = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
+    meant = {**plain, "router": merged}
     if expected:
         meant["expected"] = {**plain.get("expected", {}), **expected}
     units = [*servers, *({} for _ in plain["units"][len(servers) :])]

@@ -291,7 +291,7 @@ def deployable_text(plan: Plan, file: str) -> str:
     head = f"# `ridgeline deploy check {file}` shows every command; name your model's folder and site\n"
     if (
         plan.asked.dtype
-        and "quantization" not in question.told
+        and "quantization" not in question.dtype_settings
         and load_model(plan.asked.model).weights_dtype != plan.asked.dtype
     ):
         head += f"# planned with {plan.asked.dtype} weights: name a folder that holds them so\n"

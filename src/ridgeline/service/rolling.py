@@ -49,24 +49,24 @@ class RouterAdmin:
         self._until(url, listed=False)
 
     def add(self, url: str, role: str) -> None:
-        """Listed afterwards, with all that the router was told of it at its start."""
+        """Listed afterwards, with everything that the router knew of it when it started."""
         if url not in self.workers():
-            self._post(self._told(url, role))
+            self._post(self._worker(url, role))
         self._until(url, listed=True)
 
-    def _told(self, url: str, role: str) -> dict[str, Any]:
-        told: dict[str, Any] = {"url": url, "worker_type": "regular" if role == "both" else role}
+    def _worker(self, url: str, role: str) -> dict[str, Any]:
+        worker: dict[str, Any] = {"url": url, "worker_type": "regular" if role == "both" else role}
         if self._key:
-            told["api_key"] = self._key  # else the router asks the server without one, and never takes it in
+            worker["api_key"] = self._key  # else the router asks the server without one, and never takes it in
         if role == "prefill" and (port := _bootstrap_port(url, self._key)) is not None:
-            told["bootstrap_port"] = port  # else decode servers wait for KV that nobody sends
-        return told
+            worker["bootstrap_port"] = port  # else decode servers wait for KV that nobody sends
+        return worker
 
-    def _post(self, told: dict[str, Any]) -> None:
+    def _post(self, worker: dict[str, Any]) -> None:
         deadline = time.monotonic() + ADMIN_S
         while True:
             try:
-                self._ask("/workers", told)
+                self._ask("/workers", worker)
             except urllib.error.HTTPError as error:
                 if error.code != _STILL_THERE or time.monotonic() > deadline:
                     raise

@@ -12,7 +12,7 @@ from ridgeline.traffic.traffic import AllAtOnce
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.evidence.reach import at_once
 from ridgeline.twin.evidence.scope import Scene, Scenes
-from ridgeline.twin.evidence.served_runs import ServerTold, load_of, read_served_runs
+from ridgeline.twin.evidence.served_runs import StatedServer, load_of, read_served_runs
 from ridgeline.twin.factors import NAMES, Factors
 from ridgeline.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
 from ridgeline.twin.log_steps import observations, read_run
@@ -62,8 +62,8 @@ def calibrate(
     """
     if not paths:
         raise InputError("nothing to calibrate from; give --from with one or more logs, CSV files or bench results")
-    told = ServerTold(model, gpu, engine, server_flags)
-    found = [_evidence(path, told) for path in paths]
+    stated = StatedServer(model, gpu, engine, server_flags)
+    found = [_evidence(path, stated) for path in paths]
     points = [point for each in found for point in each.points]
     if not points:
         raise InputError(
@@ -77,14 +77,14 @@ def calibrate(
     return replace(fitted, calibration=calibration, remarks=(*remarks, *_one_load(calibration.scope, found)))
 
 
-def _evidence(path: Path, told: ServerTold) -> MeasuredFile:
+def _evidence(path: Path, stated: StatedServer) -> MeasuredFile:
     if path.suffix.lower() == ".csv":
-        rows = [row for row in read_rows(path, model=told.model, gpu=told.gpu) if row.result == "ok"]
+        rows = [row for row in read_rows(path, model=stated.model, gpu=stated.gpu) if row.result == "ok"]
         return _of_rows([row for row in rows if row.values])
     if path.is_dir() or _is_json(path):
-        runs = read_served_runs(path, told)
+        runs = read_served_runs(path, stated)
         return replace(_of_rows(runs), remarks=tuple(f"{run.source}: {run.note}" for run in runs if run.note))
-    run = read_run(path, model=told.model, gpu=told.gpu)
+    run = read_run(path, model=stated.model, gpu=stated.gpu)
     batches = [line.running for line in run.log.decodes]
     scene = Scene.of(run.deployment, min(batches, default=0), max(batches, default=0))
     return MeasuredFile(tuple(observations(run)), logged=(scene,))

@@ -47,7 +47,7 @@ class Notifier:
         if not self.choice.ways:
             return
         now_s, key = self.clock(), (kind, member, text)
-        self._sent = {told: at_s for told, at_s in self._sent.items() if now_s - at_s < SAME_AFTER_S}
+        self._sent = {what: at_s for what, at_s in self._sent.items() if now_s - at_s < SAME_AFTER_S}
         while self._lately and now_s - self._lately[0] >= HOUR_S:
             self._lately.popleft()
         if key in self._sent:

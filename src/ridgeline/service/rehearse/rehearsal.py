@@ -358,8 +358,8 @@ def _shown(comparison: Comparison, worth: float) -> bool:
 
 
 def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
-    told = limits.for_router(router.kind)
-    wait = limits.longest_wait_s if told["longest_wait"] else None
+    keys = limits.for_router(router.kind)
+    wait = limits.longest_wait_s if keys["longest_wait"] else None
     waiting = limits.most_waiting if wait else 0
     return replace(router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
 
