@@ -256,7 +256,7 @@ def plan(
     """Ranked colocated and disaggregated layouts.
 
     With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
-    are tried and shown whatever others promise. `dtype_settings` are knobs for dtypes that the model's files are not in.
+    are tried and shown whatever others promise. `dtype_settings`: knobs for dtypes that the model's files are not in.
 
     Raises where the model fits nowhere or the traffic does not fit it.
     """
