@@ -262,15 +262,13 @@ class Operator:
 
     def activity(self, member: Member) -> Activity | None:
         """What the processes of its job have done, where they can be seen from here."""
-        seen: Callable[[str], Activity | None] | None = getattr(self.executor, "activity", None)
         start = self.folder.started.get(member.name)
-        return seen(start.ticket) if seen is not None and start is not None and start.ticket else None
+        return self.executor.activity(start.ticket) if start is not None and start.ticket else None
 
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""
         start = self.folder.started.get(member.name)
-        why: dict[str, str] = getattr(self.executor, "waiting", {})
-        return why.get(start.ticket, "") if start is not None else ""
+        return self.executor.waiting.get(start.ticket, "") if start is not None else ""
 
     def until_ready(self, members: Sequence[Member], limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
