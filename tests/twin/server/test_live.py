@@ -16,7 +16,7 @@ from ridgeline.traffic.traffic import Arrival, parse_traffic
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.scheduler import Engine
 from ridgeline.twin.schedulers.front_end import FrontEnd
-from ridgeline.twin.server.live import Clock, LiveEngine, LiveRequest
+from ridgeline.twin.server.live import END, Clock, LiveEngine, LiveRequest
 from ridgeline.twin.server.roles import abort
 from ridgeline.twin.simulate import simulate, step_time
 
@@ -68,6 +68,28 @@ async def serve(live: LiveEngine, arrivals: Sequence[Arrival]) -> list[Seen]:
 def percentiles(values: Sequence[float]) -> list[float]:
     cuts = quantiles(values, n=100)
     return [cuts[49], cuts[94]]
+
+
+def test_tokens_of_a_request_keep_their_order_while_a_backlog_shrinks() -> None:
+    async def main() -> list[str]:
+        live, came = new_engine(deployment()), []
+
+        class Sink:
+            def tokens(self, count: int) -> None:
+                came.append(f"{count} tokens")
+
+            def end(self, failure: str) -> None:
+                came.append("end")
+
+        request = LiveRequest(Arrival(1, 0.0, 10, 3), 0.0, 10, sink=Sink())
+        live.engine.streamed_s = 0.5  # the front end is behind, as after a long burst
+        live.hand_over([(request, 1)])
+        live.engine.streamed_s = 0.0
+        live.hand_over([(request, 2), (request, END)])
+        await asyncio.sleep(1)
+        return came
+
+    assert run_in_virtual_time(main()) == ["1 tokens", "2 tokens", "end"]
 
 
 @pytest.mark.parametrize("rate_s", [5.0, 40.0])

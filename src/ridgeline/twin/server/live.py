@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
@@ -39,6 +40,9 @@ class LiveRequest(Request):
     """A request somebody is waiting for."""
 
     sink: TokenSink = field(kw_only=True)
+
+
+_Parts = Sequence[tuple[LiveRequest, int]]
 
 
 class Clock:
@@ -93,6 +97,8 @@ class LiveEngine:
         self.made = 0  # tokens so far
         self.after_event: Callable[[list[LiveRequest]], None] = lambda ended: None
         self._work = asyncio.Event()
+        # by how late the front end sends them; a queue, since a later part may be due before an earlier one
+        self._sending: defaultdict[float, deque[_Parts]] = defaultdict(deque)
 
     def submit(self, request: LiveRequest) -> None:
         self.engine.submit(request, self.clock.now_s())
@@ -129,18 +135,19 @@ class LiveEngine:
             self.hand_over([*tokens, *((request, END) for request in ended)])
             self.after_event(ended)
 
-    def hand_over(self, parts: Sequence[tuple[LiveRequest, int]]) -> None:
-        """So many tokens of each request, or its `END`, when the server's front end would have sent them."""
+    def hand_over(self, parts: _Parts) -> None:
+        """So many tokens of each request, or its `END`, when the server's front end would have sent them; in order."""
         together: dict[float, list[tuple[LiveRequest, int]]] = {}
         for part in parts:
             together.setdefault(round(part[0].late_s / TOGETHER_S) * TOGETHER_S, []).append(part)
         behind_s = self.engine.backlog_s
         for rounded_s, same in together.items():
-            late_s = rounded_s + behind_s
-            if late_s:
-                asyncio.get_running_loop().call_later(late_s / self.clock.speed, _hand_over, same)
+            late_s, queue = rounded_s + behind_s, self._sending[rounded_s]
+            queue.append(same)
+            if late_s or len(queue) > 1:
+                asyncio.get_running_loop().call_later(late_s / self.clock.speed, _send_next, queue)
             else:
-                _hand_over(same)
+                _send_next(queue)
 
     def _event(self) -> tuple[list[LiveRequest], list[tuple[LiveRequest, int]]]:
         """One prefill round or one decode step: who ended, and how many tokens each one gets of it."""
@@ -160,8 +167,8 @@ class LiveEngine:
         return self.engine.pace.tokens(request.joined_step, self.engine.step_number - request.joined_step)
 
 
-def _hand_over(parts: Sequence[tuple[LiveRequest, int]]) -> None:
-    for request, count in parts:
+def _send_next(queue: deque[_Parts]) -> None:
+    for request, count in queue.popleft():
         if count == END:
             request.sink.end("")
         else:
