@@ -45,14 +45,14 @@ def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
         return service, []
     if not service.on_this_machine:
         return service, [*_unseen(service), *_asked_badly(service)]
-    refuse_many_nodes_here(service)
+    _refuse_many_nodes_here(service)
     tree = parse_yaml(read_text(path), str(path))
     if problems := [tree.message(problem.where, problem.message) for problem in _not_here(service, path)]:
         raise StudyError(problems)
     return service, list(_unknown_name(service))
 
 
-def refuse_many_nodes_here(service: Service) -> None:
+def _refuse_many_nodes_here(service: Service) -> None:
     """InputError where a server needs more than this machine. Scripts for a cluster can be rendered all the same."""
     most = max(unit.nodes for unit in service.units)
     if service.on_this_machine and most > 1:

@@ -14,8 +14,8 @@ from ridgeline.service.members import Member
 from ridgeline.service.operate import DRAIN_S, POLL_S, Operator
 from ridgeline.service.servers import server_of
 
-ADMIN_S = 60.0
-SAY_AFTER_S = 10.0
+_ADMIN_S = 60.0
+_SAY_AFTER_S = 10.0
 # a router that is still taking a server away under this URL refuses to add it
 _STILL_THERE = 409
 
@@ -63,7 +63,7 @@ class RouterAdmin:
         return worker
 
     def _post(self, worker: dict[str, Any]) -> None:
-        deadline = time.monotonic() + ADMIN_S
+        deadline = time.monotonic() + _ADMIN_S
         while True:
             try:
                 self._ask("/workers", worker)
@@ -82,11 +82,11 @@ class RouterAdmin:
             raise
 
     def _until(self, url: str, listed: bool) -> None:
-        deadline = time.monotonic() + ADMIN_S
+        deadline = time.monotonic() + _ADMIN_S
         while (url in self.workers()) is not listed:
             if time.monotonic() > deadline:
                 state = "does not list" if listed else "still lists"
-                raise SiteError(f"the router at {self._url} {state} {url} after {ADMIN_S:g} s; look at its log")
+                raise SiteError(f"the router at {self._url} {state} {url} after {_ADMIN_S:g} s; look at its log")
             time.sleep(POLL_S)
 
 
@@ -181,7 +181,7 @@ def _empty(operator: Operator, member: Member, until_s: float) -> bool:
         operator.refresh()
         if operator.folder.started[member.name].generation != generation:
             return True  # `keep` was quicker
-        if not said and time.time() - began_s > SAY_AFTER_S:
+        if not said and time.time() - began_s > _SAY_AFTER_S:
             said = True
             operator.say(f"{member.name}: waits for {left:.0f} requests; `--force` would end them")
         time.sleep(POLL_S)

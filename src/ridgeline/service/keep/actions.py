@@ -23,7 +23,7 @@ LEAVE_S = 60.0  # a slow server may take so long over what it has
 MOST_MENDS = 3  # of one member, lately; what breaks again and again is not cured by another start
 # One prompt may look like a hang on every server that the router tries it on: between two of a role there is a wait.
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
-LOWER_TO = 0.85  # of the requests that are under way
+_LOWER_TO = 0.85  # of the requests that are under way
 LIMIT_STAYS_S = 120.0  # before it is lowered again
 TOKEN_S = 30.0  # for a replacement's first token
 
@@ -126,7 +126,7 @@ class Actions:
         if router is None or choice is None or time.monotonic() - self._limit_at_s < LIMIT_STAYS_S:
             return
         self._limit_at_s = time.monotonic()
-        limit = max(1, int(LOWER_TO * self._under_way()))
+        limit = max(1, int(_LOWER_TO * self._under_way()))
         why = f"{concern.member}: {concern.kind} ({concern.evidence})"
         if not self._lower:
             say = f"write `most_running: {limit}` into {self._file} and `ridgeline deploy restart {self._file} router`"

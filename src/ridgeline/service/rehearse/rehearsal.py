@@ -155,7 +155,7 @@ def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
     runs = threading.Thread(target=keeper.run, args=(over.is_set,))
     runs.start()
     try:
-        deadline = time.monotonic() + KEEPER_S
+        deadline = time.monotonic() + _KEEPER_S
         while not keeper.knows_paces and time.monotonic() < deadline:
             time.sleep(0.1)  # as one that has watched the service for a while
         yield
@@ -164,7 +164,7 @@ def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
         runs.join()
 
 
-KEEPER_S = 15.0  # for a keeper to measure the servers
+_KEEPER_S = 15.0  # for a keeper to measure the servers
 STRIKE_AT, STRIKE_S = 1 / 3, 2.0  # of the time of a run, and at the latest
 # What a lost server had is given to others by then, or to nobody; split roles wait for each other first.
 LOSS_DRAIN_S, SPLIT_LOSS_DRAIN_S = 5.0, 12.0

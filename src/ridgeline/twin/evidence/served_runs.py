@@ -33,7 +33,7 @@ from ridgeline.twin.measured import Measured
 # a 95th percentile of fewer requests than this is the word of three of them
 ENOUGH = 60
 # more failed requests than this and the others were not served under the load that was asked for
-MOST_FAILED = 0.05
+_MOST_FAILED = 0.05
 # figure of a row -> latency and percentile of a result
 FIGURES = {
     "ttft_p50_s": ("ttft", "p50"),
@@ -42,7 +42,7 @@ FIGURES = {
     "itl_p50_s": ("itl", "p50"),
 }
 # Half of the gaps below this share of the mean: tokens came in lumps, and a gap says nothing of a step.
-LUMPS = 0.3
+_LUMPS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _unfit(run: BenchRun) -> str:
         return f"void, its own load generator was at fault ({run.flaw}); measure again, for example with --workers 2"
     if run.requests - run.failed < 1:
         return "no request was answered; nothing to fit"
-    if run.failed > MOST_FAILED * run.requests:
+    if run.failed > _MOST_FAILED * run.requests:
         return f"{run.failed} of {run.requests} requests failed; measure again with a load that the server answers"
     if not _values(run):
         return "no time of a first token or between tokens; measure again with streaming"
@@ -106,7 +106,7 @@ def _values(run: BenchRun) -> dict[str, float]:
         made_up = f"{latency}_ms" in run.derived and latency != "tpot"
         if ms is not None and ms > 0 and not few and not made_up:
             found[name] = ms / 1000
-    if found.get("itl_p50_s", math.inf) < LUMPS * found.get("tpot_mean_s", 0.0):
+    if found.get("itl_p50_s", math.inf) < _LUMPS * found.get("tpot_mean_s", 0.0):
         del found["itl_p50_s"]
     return found
 

@@ -70,7 +70,7 @@ class PastedServer:
 
 
 SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
-RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
+_RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
 
 
 class Scripts:
@@ -212,7 +212,7 @@ class Scripts:
         plain = replace(self._study.site, container="")
         # an engine pins its own processes; a launcher would tie all of them to one core
         free = Binding(bind_to="none")
-        program = f'{shlex.quote(sys.executable)} -m {RANK_PROGRAM} "$PWD/{script}"'
+        program = f'{shlex.quote(sys.executable)} -m {_RANK_PROGRAM} "$PWD/{script}"'
         return launch(plain, one_each, program, free, launcher=self.launcher)
 
     def _script(self, what: str, command: str, settings: Settings, resources: Resources, keeps: bool = False) -> str:

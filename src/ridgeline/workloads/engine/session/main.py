@@ -47,7 +47,7 @@ FOLLOWS_S = 30.0
 ENDS_S = 30.0  # for all ranks and the launcher, once they are asked to end
 
 
-class SpanningEngine(node.EngineProcess):
+class _SpanningEngine(node.EngineProcess):
     """`command` is the launcher's. What it leaves with says nothing: other ranks end with errors when all went well."""
 
     starts = 0
@@ -55,8 +55,8 @@ class SpanningEngine(node.EngineProcess):
     def __init__(
         self, command: str, folder: Path, log: Path, env: Mapping[str, str], network: Mapping[str, str]
     ) -> None:
-        SpanningEngine.starts += 1
-        start = f"{os.getpid()}-{SpanningEngine.starts}"
+        _SpanningEngine.starts += 1
+        start = f"{os.getpid()}-{_SpanningEngine.starts}"
         self._marks = RankMarks(folder, start)
         self._failed_s: float | None = None
         (folder / RANKS).write_text(json.dumps({**network, "start": start}) + "\n")
@@ -94,7 +94,7 @@ class SpanningEngine(node.EngineProcess):
 
 WARMUP, WARMUP_AT_ONCE = 64, 16
 # a log that comes in blocks would show a mark long after the fact
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
 BUSY_SHARE, FREE_S = 0.1, 30.0
 STOPPED_BACK_S = 5.0
@@ -167,13 +167,13 @@ class Session:
 
     def started(self, command: str, log: Path, nodes: int) -> node.EngineProcess:
         if nodes == 1:
-            return node.EngineProcess(command, self.folder, log, UNBUFFERED)
+            return node.EngineProcess(command, self.folder, log, _UNBUFFERED)
         network = {
             "head": self.head,
             "interface": str(self.spec.get("interface", "")),
             "host_variable": self.dialect.host_variable,
         }
-        return SpanningEngine(command, self.folder, log, UNBUFFERED, network)
+        return _SpanningEngine(command, self.folder, log, _UNBUFFERED, network)
 
     def _serve(self, engine: node.EngineProcess) -> None:
         limit_s = float(self.spec["ready_limit_s"])
