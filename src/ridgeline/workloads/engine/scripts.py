@@ -82,10 +82,12 @@ class Scripts:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
         self._serves = serves
 
-    def files(self, settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+    def files(
+        self, settings: Settings, env: Mapping[str, str], questions: Mapping[str, object] | None = None
+    ) -> dict[str, str]:
         """Name to text: session.json, engine.sh, and a script for each one-time step."""
         resources = self._study.job.resources(settings)
-        session = self._session(settings, resources, env)
+        session = self._session(settings, resources, env) | ({"questions": questions} if questions else {})
         return {
             SESSION: json.dumps(session, indent=1) + "\n",
             ENGINE_SCRIPT: self._script("The engine", self.engine(settings), settings, resources),
@@ -202,6 +204,7 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
+            **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
 
     def _start(self, script: str, resources: Resources) -> str:

@@ -21,7 +21,7 @@ from ridgeline import catalog, ports
 from ridgeline.engines.base import ENGINE_LOG, ServingEngine
 from ridgeline.engines.failures import FailureCause
 from ridgeline.engines.install import installed_version
-from ridgeline.errors import ReadError, RidgelineError
+from ridgeline.errors import ReadError, RidgelineError, SiteError
 from ridgeline.files import write_whole
 from ridgeline.readers.lines import TextFile
 from ridgeline.workloads.engine.options import Load
@@ -40,6 +40,7 @@ from ridgeline.workloads.engine.session.load import (
 )
 from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
 from ridgeline.workloads.engine.session.prepare import Preparation
+from ridgeline.workloads.engine.session.questions import ask_questions
 from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
 
 # for rank 0 to end after another rank did: its schedulers may be going down together, in order
@@ -184,6 +185,15 @@ class Session:
             send_other(plan, warmup, self.load.concurrency or WARMUP_AT_ONCE)
         self.measured["measured_from_line"] = sum(1 for _ in TextFile(self.log))
         measure(engine, self.port, plan, self.exit_diagnosis, self.measured)
+        if not self.spec.get("questions") and not self.spec.get("perplexity"):
+            return
+        self.measured["measured_to_line"] = sum(1 for _ in TextFile(self.log))
+        try:
+            ask_questions(f"http://127.0.0.1:{self.port}", self.folder, self.spec, self.measured)
+        except SiteError:
+            if engine.wait(POLL_S) is not None:
+                raise self.exit_diagnosis.failed(engine.exit_code or 1) from None
+            raise
 
     def _require_free_gpus(self) -> list[tuple[int, int]] | None:
         """Memory in use before we start; a run that has just ended may still be giving back its own."""
