@@ -8,6 +8,7 @@ of a kind of campaign. An engine NAME gives two workloads, NAME-offline and NAME
 from __future__ import annotations
 
 import importlib
+import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -79,9 +80,13 @@ def names(room: str) -> list[str]:
     return list(origins(room))
 
 
-@cache
 def _plugins(room: str) -> tuple[EntryPoint, ...]:
-    """Found once: every installed package is opened for it."""
+    return _plugins_on(tuple(sys.path), room)
+
+
+@cache
+def _plugins_on(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
+    """Found once for a `path` of imports: every installed package is opened for it."""
     return tuple(entry_points(group=f"ridgeline.{room}"))
 
 

@@ -42,7 +42,7 @@ def written(path: Path, sent: Traffic, **more: object) -> Path:
 
 
 LIGHT = parse_traffic("sharegpt", requests=80, rate_s=4)
-BUSY = parse_traffic("sharegpt", requests=150, rate_s=16)
+BUSY = parse_traffic("sharegpt", requests=150, rate_s=12)
 
 
 def missed(site: Calibration | None) -> dict[str, float]:
