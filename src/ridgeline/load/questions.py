@@ -147,7 +147,10 @@ def score(questions: Sequence[Question], answers: Sequence[str], scorer: Sequenc
 
 def perplexity(url: str, model: str, text: str, at_once: int) -> float:
     """Of a text under the server's own log probabilities; SiteError where it gives none."""
-    parts = [text[n : n + _TEXT_CHARS] for n in range(0, len(text), _TEXT_CHARS)][:_TEXT_PARTS]
+    served = _post(f"{url}/v1/models", None).get("data") or [{}]
+    context = served[0].get("max_model_len") or _TEXT_CHARS
+    chars = max(1, min(_TEXT_CHARS, int(context) // 2))  # a token is hardly ever half a character
+    parts = [text[n : n + chars] for n in range(0, len(text), chars)][:_TEXT_PARTS]
 
     def logs(part: str) -> list[float]:
         body = {"model": model, "prompt": part, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
