@@ -8,6 +8,8 @@ of a kind of campaign. An engine NAME gives two workloads, NAME-offline and NAME
 from __future__ import annotations
 
 import importlib
+import sys
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -78,10 +80,20 @@ def names(room: str) -> list[str]:
     return list(origins(room))
 
 
+def _plugins(room: str) -> tuple[EntryPoint, ...]:
+    return _plugins_on(tuple(sys.path), room)
+
+
+@cache
+def _plugins_on(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
+    """Found once for a `path` of imports: every installed package is opened for it."""
+    return tuple(entry_points(group=f"ridgeline.{room}"))
+
+
 def origins(room: str) -> dict[str, str]:
     """Name -> the package it comes from, with its version where it is not ours."""
     found = dict.fromkeys(TABLE[room], "ridgeline")
-    for entry in entry_points(group=f"ridgeline.{room}"):
+    for entry in _plugins(room):
         found.setdefault(entry.name, _package(entry))
     if room == "workloads":
         for engine, package in origins("engines").items():
@@ -98,8 +110,9 @@ def part(room: str, name: str) -> Any:
     """The factory registered under `name`, ours or a plugin's."""
     if name in TABLE[room]:
         return _imported(TABLE[room][name])
-    for entry in entry_points(group=f"ridgeline.{room}", name=name):
-        return _loaded(entry)
+    for entry in _plugins(room):
+        if entry.name == name:
+            return _loaded(entry)
     known = names(room)
     if name in known:
         engine, _, ending = name.rpartition("-")

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import SiteError
+from ridgeline.executors.base import Executor
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
-from ridgeline.service.folder import ServiceFolder
+from ridgeline.service.folder import STEADY_S, ServiceFolder
 from ridgeline.service.keep.exporter import metrics_text
 from ridgeline.service.keep.keeper import Keeper, rotate
 from ridgeline.service.keep.watch import Concern
@@ -43,7 +44,7 @@ class Killed(BaseException):
     """As SIGKILL: nothing of the process runs after it, but that its lock is dropped."""
 
 
-class World:
+class World(Executor):
     """A site and a router in memory: jobs that start at once, and what the router lists. It outlives every keeper."""
 
     def __init__(self, root: Path) -> None:
@@ -60,6 +61,9 @@ class World:
     # the executor
 
     slots, detached = 9, False
+
+    def script(self, job: Job) -> str:
+        return job.command
 
     def submit(self, job: Job) -> str:
         if self.refusals:
@@ -362,6 +366,24 @@ def test_a_member_in_back_off_is_called_so(world: World) -> None:
     assert next(text for kind, text in told if kind == "back-off").startswith("exit code 1; back-off, next try in")
     fresh(world).down()
     assert {state.state for state in fresh(world).status()} == {"down"}
+
+
+def test_what_served_well_for_minutes_is_not_in_a_crash_loop(world: World) -> None:
+    """Four faults in half an hour, minutes apart, are four faults: none waits for the one before."""
+    fresh(world).up(60)
+    service = fresh(world)
+    at_s = time.time() - 1500
+    with service.action():
+        for generation in range(2, 6):
+            name = {"member": "server-1"}
+            service.folder.record({"at": at_s, "event": "mend", "why": "dead", "evidence": "exit code 1", **name})
+            service.folder.record({"at": at_s, "event": "planned", "generation": generation, **name})
+            service.folder.record({"at": at_s + 20, "event": "ready", "url": "", **name})
+            at_s += 20 + STEADY_S
+        assert service.folder.restarts("server-1") == [at_s - 20 - STEADY_S], "only the last counts"
+        at_s -= STEADY_S - 5
+        service.folder.record({"at": at_s, "event": "mend", "why": "dead", "evidence": "exit code 1", **name})
+    assert len(service.folder.restarts("server-1")) == 2, "it died five seconds after it was ready"
 
 
 def test_a_retry_waits_longer_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,8 @@ def _result(
     readable = [guard for guard in study.guards if not reading.problem or guard.names <= values.keys()]
     if failure := first_failure(readable, values, baseline, folder):
         return Outcome(Kind.WRONG, failure)
+    if reading.wrong:
+        return Outcome(Kind.WRONG, reading.wrong)
     remedy = reading.remedy or "correct how it is read, or what makes the program not write it"
     if reading.problem:
         return Outcome(Kind.WRONG, reading.problem, remedy=remedy)

@@ -12,7 +12,7 @@ from ridgeline.readers.report_bindings import read_bindings
 from ridgeline.records.finding import Finding
 
 
-def analyze_footer(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze_footer(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of a job's output that ends with Gadi's or ASPIRE2A+'s footer, or in which PBS killed the job."""
     text = rereadable(lines)
     footer = read_batch_footer(text)
@@ -87,7 +87,7 @@ def _idle_gpus(footer: BatchFooter) -> list[Claimed]:
     ]
 
 
-def analyze_bindings(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze_bindings(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of what a launcher reported about ranks and cores."""
     text = rereadable(lines)
     bindings = read_bindings(text)
@@ -126,7 +126,7 @@ FOOTER = Analyzer(
     "batch-footer",
     "job output with a PBS footer (Gadi, ASPIRE2A+)",
     re.compile(r"Resource Usage on \d{4}-|=>> PBS: job killed"),
-    analyze_footer,
+    _analyze_footer,
 )
 BINDINGS = Analyzer(
     "bindings",
@@ -134,5 +134,5 @@ BINDINGS = Analyzer(
     re.compile(
         r"MCW rank \d+ |\] Rank \d+ (?:is not )?bound|process \d+ binding: ?[01]|MPI startup\(\): \d|cpu-bind\S* - "
     ),
-    analyze_bindings,
+    _analyze_bindings,
 )

@@ -59,7 +59,7 @@ _VIOLATIONS = ("pviol", "tviol")  # power and heat: what held the clock down
 _BUSY = 5.0
 
 
-def read_dmon(lines: Iterable[str]) -> tuple[DmonGpu, ...]:
+def _read_dmon(lines: Iterable[str]) -> tuple[DmonGpu, ...]:
     """GPUs in the order of their index; rows that are cut or garbled are skipped."""
     columns: list[str] = []
     gpus: dict[int, DmonGpu] = {}
@@ -97,7 +97,7 @@ _FEWEST = 5  # samples of a GPU below which nothing is said
 
 
 def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
-    gpus = [gpu for gpu in read_dmon(lines) if gpu.samples >= _FEWEST]
+    gpus = [gpu for gpu in _read_dmon(lines) if gpu.samples >= _FEWEST]
     rules = (_idle, _behind, _held_down, _slow_clock, _overall)
     return cited(source, {}, [claim for rule in rules for claim in rule(gpus)])
 
@@ -230,7 +230,7 @@ def _quote(gpu: DmonGpu) -> Quote:
 
 def portray(lines: Iterable[str]) -> Portrait:
     figures = []
-    for gpu in read_dmon(lines):
+    for gpu in _read_dmon(lines):
         for name, unit in (("sm", "%"), ("mem", "%"), ("pwr", "W"), ("pclk", "MHz"), ("gtemp", "C")):
             if (mean := gpu.mean(name)) is not None:
                 figures.append(PortraitFigure(f"GPU {gpu.index} {name}, mean", mean, unit))

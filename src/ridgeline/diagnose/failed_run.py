@@ -41,8 +41,8 @@ def _analyzer(outside: bool) -> Callable[[str, Iterable[str]], list[Finding]]:
                 known = seen.get(found.row.name)
                 if known is None or found.row.last or _says_more(found, known):
                     seen[found.row.name] = found
-        told = [found for found in _causes(list(seen.values())) if found.row.outside is outside]
-        return cited(source, {found.line: found.text for found in told}, [_claimed(found, total) for found in told])
+        causes = [found for found in _causes(list(seen.values())) if found.row.outside is outside]
+        return cited(source, {found.line: found.text for found in causes}, [_claimed(found, total) for found in causes])
 
     return analyze
 

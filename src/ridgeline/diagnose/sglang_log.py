@@ -13,7 +13,7 @@ from ridgeline.engines.sglang.tally import KvOnItsWay, SglangTally, tally_sglang
 from ridgeline.records.finding import Finding, Severity
 
 # Chat templates and chance give a few shared tokens; above this a benchmark's prompts were seen before.
-CONTAMINATED_SHARE = 0.02
+_CONTAMINATED_SHARE = 0.02
 _STARVED_SHARE = 0.35
 _MUCH = 0.25  # of the batch lines, from which on the transfer of KV is called the limit
 
@@ -39,7 +39,7 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
         _never_ready,
     ):
         claims += rule(log, knobs)
-    held_up = held_up_by_kv(log)
+    held_up = _held_up_by_kv(log)
     return cited(
         source, log.texts(), [*claims, *held_up, *queue_growth(served), *([] if held_up else what_limits(served))]
     )
@@ -78,7 +78,7 @@ def _knobs(log: SglangTally) -> EngineKnobs:
 
 def _contaminated(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     share = log.cached_token_share
-    if share is None or share <= CONTAMINATED_SHARE:
+    if share is None or share <= _CONTAMINATED_SHARE:
         return []
     return [
         Claimed(
@@ -263,7 +263,7 @@ def _never_ready(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def held_up_by_kv(log: SglangTally) -> list[Claimed]:
+def _held_up_by_kv(log: SglangTally) -> list[Claimed]:
     """One warning, where for much of the log many requests of prefill or decode servers had their KV on its way.
 
     Such a server looks idle in every other figure: its queue is empty, since what waits was taken in already.
@@ -284,11 +284,11 @@ def held_up_by_kv(log: SglangTally) -> list[Claimed]:
             key="sglang.kv-on-its-way",
         )
         for name, side, what, whose in sides
-        if is_much(side) and log.line(name)
+        if _is_much(side) and log.line(name)
     ]
 
 
-def is_much(side: KvOnItsWay) -> bool:
+def _is_much(side: KvOnItsWay) -> bool:
     """Whether so many transfers were under way for so long that they count as the limit."""
     return side.many > 0 and side.many >= _MUCH * side.lines
 

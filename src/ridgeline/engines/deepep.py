@@ -7,7 +7,7 @@ from ridgeline.engines.layout import Layout
 from ridgeline.records.expression import Value
 
 # the first release that starts with both DeepEP's `auto` and attention DP; its predecessors stop at an assertion
-AUTO_WITH_ATTENTION_DP: Version = (0, 4, 9)
+_AUTO_WITH_ATTENTION_DP: Version = (0, 4, 9)
 
 
 def deepep_mode(role: str, version: Version) -> str:
@@ -15,7 +15,7 @@ def deepep_mode(role: str, version: Version) -> str:
 
     An engine that does both needs `auto`, or `normal` where the release refuses it: low_latency cannot take a prompt.
     """
-    together = "auto" if release_meant(version) >= AUTO_WITH_ATTENTION_DP else "normal"
+    together = "auto" if release_meant(version) >= _AUTO_WITH_ATTENTION_DP else "normal"
     return {"prefill": "normal", "decode": "low_latency"}.get(role, together)
 
 
@@ -35,7 +35,7 @@ def mode_refusal(mode: object, role: str, attn_dp: int, version: Version) -> str
         return "a prefill engine needs --deepep-mode normal: its batches exceed what low_latency dispatches"
     if role == "decode" and mode == "normal":
         return "a decode engine needs --deepep-mode low_latency: normal cannot be captured in CUDA graphs"
-    if mode in (None, "auto") and attn_dp > 1 and release_meant(version) < AUTO_WITH_ATTENTION_DP:
+    if mode in (None, "auto") and attn_dp > 1 and release_meant(version) < _AUTO_WITH_ATTENTION_DP:
         return (
             "SGLang before 0.4.9 refuses --deepep-mode auto, its default, with attention DP; set deepep_mode: "
             f"{deepep_mode(role, version)}, or use a newer engine"

@@ -87,7 +87,7 @@ def describe(
 
 
 # What the servers of one role may be told apart from the other's: the word after the colon of a group, and the knob.
-ROLE_KNOBS = {
+_ROLE_KNOBS = {
     "running": "max_running_requests",
     "graph": "cuda_graph_max_bs",
     "chunk": "chunked_prefill_size",
@@ -97,7 +97,7 @@ ROLE_KNOBS = {
 
 def role_text(settings: EngineSettings) -> str:
     """What `describe` reads, after the colon of a group, as these settings of its servers."""
-    values = {name: getattr(settings, ROWS[knob].field) for name, knob in ROLE_KNOBS.items()}
+    values = {name: getattr(settings, ROWS[knob].field) for name, knob in _ROLE_KNOBS.items()}
     return ",".join(f"{name}={value:g}" if name == "fraction" else f"{name}={value}" for name, value in values.items())
 
 
@@ -105,7 +105,7 @@ def _apart(groups: str) -> tuple[str, tuple[str, ...]]:
     """`1x3:ep=1,chunk=4096` is a shape, `1x3:ep=1`, and settings."""
     size, colon, rest = groups.partition(":")
     parts = [w.strip() for w in rest.split(",")]
-    own = tuple(w for w in parts if w.partition("=")[0] in ROLE_KNOBS)
+    own = tuple(w for w in parts if w.partition("=")[0] in _ROLE_KNOBS)
     shape = ",".join(w for w in parts if w not in own)
     return (f"{size}{colon}{shape}" if shape or not own else size), own
 
@@ -117,7 +117,7 @@ def _own(shared: Deployment, role: str, parts: tuple[str, ...]) -> EngineSetting
     for part in parts:
         name, _, value = part.partition("=")
         try:
-            found[ROLE_KNOBS[name]] = float(value) if name == "fraction" else int(value)
+            found[_ROLE_KNOBS[name]] = float(value) if name == "fraction" else int(value)
         except ValueError:
             raise InputError(
                 f"{role} groups: {part!r} is no setting; write running=, graph=, chunk= and a whole number, or "

@@ -22,11 +22,11 @@ from ridgeline.model.config import load_model
 from ridgeline.model.model import Model
 
 # Common GPUs of the last generations, smallest step first; others of the user's own file come after.
-LARGER = ("a100", "h100", "h800", "h20", "h200", "b200")
+_LARGER = ("a100", "h100", "h800", "h20", "h200", "b200")
 # a remedy that leaves room for fewer requests than this is none
-USEFUL_BATCH = 64
+_USEFUL_BATCH = 64
 # a pool larger by this much is worth a flag
-ROOMIER = 1.05
+_ROOMIER = 1.05
 
 
 def nearest_fits(
@@ -45,7 +45,7 @@ def nearest_fits(
 
 def _higher_fraction(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
     plan = roomiest_plan(model, cluster.gpu, layout, replace(settings, mem_fraction=None))
-    return [_fraction_text(plan)] if plan.verdict == FITS and plan.largest_batch() >= USEFUL_BATCH else []
+    return [_fraction_text(plan)] if plan.verdict == FITS and plan.largest_batch() >= _USEFUL_BATCH else []
 
 
 def _fraction_text(plan: MemoryPlan) -> str:
@@ -90,13 +90,13 @@ def _more_nodes(model: Model, cluster: Cluster, settings: EngineSettings) -> lis
 
 
 def _larger_gpus(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
-    names = [n for n in LARGER if n in gpu_names()] + [n for n in gpu_names() if n not in LARGER]
+    names = [n for n in _LARGER if n in gpu_names()] + [n for n in gpu_names() if n not in _LARGER]
     for name in names:
         gpu = load_gpu(name)
         if gpu.memory_bytes <= cluster.gpu.memory_bytes:
             continue
         plan = plan_memory(model, gpu, layout, settings)
-        if plan.verdict == FITS and plan.largest_batch() >= USEFUL_BATCH:
+        if plan.verdict == FITS and plan.largest_batch() >= _USEFUL_BATCH:
             where = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
             return [f"{where} of {name.upper()} ({layout})"]
     return []
@@ -116,7 +116,7 @@ def _works(model: Model, cluster: Cluster, layout: Layout, settings: EngineSetti
     if layout_problems(model, layout, cluster.gpu, settings):
         return False
     plan = plan_memory(model, cluster.gpu, layout, settings)
-    return plan.verdict == FITS and plan.largest_batch() >= USEFUL_BATCH
+    return plan.verdict == FITS and plan.largest_batch() >= _USEFUL_BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def answer_memory(
     plan = _startable(model, cluster.gpu, layout, settings)
     nearest = () if plan.fits else tuple(nearest_fits(model, cluster, layout, settings, plan))
     other = roomiest_plan(model, cluster.gpu, layout, settings)
-    roomier = plan.fits and other.fits and other.kv_tokens > ROOMIER * plan.kv_tokens
+    roomier = plan.fits and other.fits and other.kv_tokens > _ROOMIER * plan.kv_tokens
     return MemoryAnswer(model, cluster, layout, plan, nearest, settings, other if roomier else None)
 
 
@@ -224,13 +224,13 @@ def with_room(deployment: Deployment) -> tuple[Deployment, list[str]]:
         taken = _startable(deployment.model, deployment.cluster.gpu, layout, settings, role)
         if taken.mem_fraction == own.mem_fraction:
             continue
-        told = replace(settings, mem_fraction=taken.mem_fraction)
+        lowered = replace(settings, mem_fraction=taken.mem_fraction)
         if role == "both":
-            found = replace(found, settings=told)
+            found = replace(found, settings=lowered)
         elif role == "prefill":
-            found = replace(found, prefill_settings=told)
+            found = replace(found, prefill_settings=lowered)
         else:
-            found = replace(found, decode_settings=told)
+            found = replace(found, decode_settings=lowered)
         where = "" if role == "both" else f" in the {role} role"
         changes.append(
             f"SGLang's own memory fraction ({own.mem_fraction:g}) leaves no KV pool{where}; taken as if started with "

@@ -86,7 +86,7 @@ class Layout:
 
     def __str__(self) -> str:
         if self.prefill is not None and self.decode is not None:
-            return f"{group_name(self.prefill, 'P')}{group_name(self.decode, 'D')}"
+            return f"{_group_name(self.prefill, 'P')}{_group_name(self.decode, 'D')}"
         parts = [f"tp {self.tp}"]
         parts += [
             f"{w} {n}"
@@ -96,7 +96,7 @@ class Layout:
         return " ".join(parts)
 
 
-def group_name(groups: Layout, letter: str) -> str:
+def _group_name(groups: Layout, letter: str) -> str:
     """P3x3: three groups of three nodes; P4: one group of four nodes; a group smaller than a node is P2x4gpu."""
     if groups.replica_gpus % groups.gpus_per_node:
         return f"{letter}{groups.dp}x{groups.replica_gpus}gpu"

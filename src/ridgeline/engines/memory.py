@@ -22,8 +22,8 @@ from ridgeline.model.model import Model
 FITS, STARTUP_OOM, RUNTIME_OOM = "fits", "startup-oom", "runtime-oom-risk"
 
 # Read in logs: an H200 of 140.4 GiB has 139.13 free before the weights, an H100 of 79.65 has 78.43, 77.43 with NCCL.
-CONTEXT_BYTES = 1.25 * GIB
-COMMUNICATOR_BYTES = 1.0 * GIB
+_CONTEXT_BYTES = 1.25 * GIB
+_COMMUNICATOR_BYTES = 1.0 * GIB
 # A request of a chat: prompt and answer. Used where nobody says how long requests are.
 REQUEST_TOKENS = 1024
 # What people write where the engine's own fraction leaves them too little; the pools published for H100 imply it.
@@ -170,10 +170,10 @@ def _plan_at(
 def free_bytes(gpu: Gpu, layout: Layout) -> float:
     """What a rank finds free before it loads weights: the driver's figure less CUDA's context and communicators."""
     communicators = (layout.replica_gpus > 1) + (layout.attn_dp > 1)
-    return gpu.memory_bytes - CONTEXT_BYTES - communicators * COMMUNICATOR_BYTES
+    return gpu.memory_bytes - _CONTEXT_BYTES - communicators * _COMMUNICATOR_BYTES
 
 
-def stage_weight_bytes(model: Model, layout: Layout, stage: int) -> float:
+def _stage_weight_bytes(model: Model, layout: Layout, stage: int) -> float:
     """Weights of one rank, with the copies an engine makes: absorbed MLA keeps kv_b_proj a second time in 16 bits."""
     a = model.attention
     absorbed = len(layout.stage_layers(model.layers)[stage]) * a.heads * a.latent * (a.nope_dim + a.v_dim) * 2.0
@@ -184,7 +184,7 @@ def _pool(
     model: Model, layout: Layout, free: float, fraction: float, *, drafting: bool = False
 ) -> tuple[float, int, float]:
     """Weights of the fullest stage, KV tokens of the tightest one (all stages keep as many), bytes left there."""
-    weights = [stage_weight_bytes(model, layout, s) for s in range(layout.pp)]
+    weights = [_stage_weight_bytes(model, layout, s) for s in range(layout.pp)]
     per_token = [rank_kv_bytes_per_token(model, layout, s) for s in range(layout.pp)]
     if drafting:
         # the draft head is one more layer, with weights and a KV cache of its own

@@ -12,7 +12,7 @@ from ridgeline.hardware.cluster import GIB, Gpu
 from ridgeline.model.model import Model
 
 # One captured batch size costs this much for each layer: 0.20 GB for 36 sizes x 32 layers, 0.32 for 52 x 27 in logs.
-GRAPH_BYTES_PER_LAYER = 0.2e6
+_GRAPH_BYTES_PER_LAYER = 0.2e6
 
 
 def prefill_graph_sizes(chunk: int) -> int:
@@ -55,8 +55,8 @@ def reserve_needs(
     captured = decode_graph_sizes(applied.graph_max_bs) if applied.graph_max_bs and role != "prefill" else 0
     if applied.prefill_graph and role != "decode":
         captured += prefill_graph_sizes(applied.chunk_tokens // layout.pp)
-    needs["cuda graphs"] = captured * layers * GRAPH_BYTES_PER_LAYER
-    activations = activation_bytes(model, layout, batch if role == "decode" else applied.chunk_tokens // layout.pp)
+    needs["cuda graphs"] = captured * layers * _GRAPH_BYTES_PER_LAYER
+    activations = _activation_bytes(model, layout, batch if role == "decode" else applied.chunk_tokens // layout.pp)
     needs["attention workspace"] = 0.5 * GIB
     if applied.backend == "triton":
         per_request = triton_bytes_per_request(model, gpu, layout)
@@ -80,7 +80,7 @@ def reserve_needs(
     return needs
 
 
-def activation_bytes(model: Model, layout: Layout, tokens: int) -> float:
+def _activation_bytes(model: Model, layout: Layout, tokens: int) -> float:
     """Peak of one pass over `tokens` tokens of an engine: residual stream, the widest part of a layer, its output."""
     a, h = model.attention, model.hidden
     own = -(-tokens // layout.attn_dp)  # an attention group computes its own requests only

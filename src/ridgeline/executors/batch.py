@@ -220,7 +220,7 @@ def _locked(descriptor: int) -> bool:
 REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
 CHARGE_QUESTIONS, CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
-LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
+_LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
 
 
 @dataclass
@@ -352,7 +352,7 @@ class BatchExecutor(Executor):
         endings: dict[str, Ending] = {}
         now_s = time.monotonic()
         question_due = now_s - self._asked_s >= self.site.poll_s
-        if question_due or now_s - self._looked_s >= self.site.poll_s / LOOKS_PER_QUESTION:
+        if question_due or now_s - self._looked_s >= self.site.poll_s / _LOOKS_PER_QUESTION:
             endings |= self._by_folders_alone(tickets)
         open_tickets = [ticket for ticket in tickets if ticket not in endings]
         if question_due and open_tickets:

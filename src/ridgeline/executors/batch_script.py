@@ -21,18 +21,18 @@ from ridgeline.records.site import Site
 
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
-STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
+_STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"  # what `batch` writes
-LEFT_BY_RUN_SH = (STARTED_FILE, REQUEUED_FILE, STOPPED_FILE, QUIET_FILE, script.MACHINE_FILE, EXIT_FILE)
+LEFT_BY_RUN_SH = (STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, QUIET_FILE, script.MACHINE_FILE, EXIT_FILE)
 # not copied into the folder of a run that a person hands over again
-LEFT_BY_THE_FIRST = (
+_LEFT_BY_THE_FIRST = (
     *(SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE),
-    *(STARTED_FILE, REQUEUED_FILE, STOPPED_FILE, EXIT_FILE, RESULT_FILE),
+    *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, EXIT_FILE, RESULT_FILE),
 )
 USER_SCRIPT = "site-script"
 HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
-KILL_AFTER_S = 10.0  # between TERM and KILL for a job past its limits, unless it needs longer
-CANCEL_GRACE_S = 1.5  # between TERM and KILL for a job that was cancelled, unless it needs longer
+_KILL_AFTER_S = 10.0  # between TERM and KILL for a job past its limits, unless it needs longer
+_CANCEL_GRACE_S = 1.5  # between TERM and KILL for a job that was cancelled, unless it needs longer
 
 
 # outside of what `timeout` ends: the last words of the ranks are wanted most where the job was stopped
@@ -76,7 +76,7 @@ def stage_user_script(job: Job, site: Site) -> None:
 def stopped(folder: Path) -> tuple[Cause, str] | None:
     """Which limit made run.sh end the command, if any did, and the sentence about it."""
     try:
-        cause, _, reason = text_of_book(folder, STOPPED_FILE).strip().partition(": ")
+        cause, _, reason = text_of_book(folder, _STOPPED_FILE).strip().partition(": ")
         return Cause(cause), reason
     except ValueError:
         return None
@@ -119,7 +119,7 @@ def _by_hand(dialect: BatchDialect, inside: str) -> str:
     Of a run that has ended and whose books are folded, result.json alone says that there was one.
     """
     number = f"${{{dialect.job_variable}%%[!0-9]*}}"
-    left = " ".join((*LEFT_BY_THE_FIRST, BATCH_OUTPUT))
+    left = " ".join((*_LEFT_BY_THE_FIRST, BATCH_OUTPUT))
     return f"""\
 if {inside}; then
   if [ -r {STARTED_FILE} ] && read -r first < {STARTED_FILE} && [ "${{first%%[!0-9]*}}" = "{number}" ]; then
@@ -176,14 +176,14 @@ def _watched(command: str, job: Job) -> str:
     Where processes are tracked by cgroup, this script alone gets the signal. A program that did not hear of it
     would compute on until it is killed, together with this script: no exit file, and scratch left behind.
     """
-    grace_s = max(KILL_AFTER_S, job.grace_s or 0.0)
+    grace_s = max(_KILL_AFTER_S, job.grace_s or 0.0)
     # nobody waits for the result of a job that was cancelled; a program that needs time to end has said so
-    cancel_s = max(CANCEL_GRACE_S, job.grace_s or 0.0)
+    cancel_s = max(_CANCEL_GRACE_S, job.grace_s or 0.0)
     # the time since boot: somebody may set the date meanwhile
     now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
     watcher = "" if job.silence_limit_s is None else _silence_watch(job.silence_limit_s, grace_s)
     return f"""\
-rm -f {STOPPED_FILE} {QUIET_FILE}
+rm -f {_STOPPED_FILE} {QUIET_FILE}
 told='' ridgeline_pid='' since={now}
 told_to_stop() {{
   told=TERM heard=yes
@@ -220,8 +220,8 @@ if [ -n "$told" ]; then
 fi
 {"kill $watcher 2>/dev/null" if watcher else ":"}
 # timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
-case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(({now} - since)) -lt {int(job.limit_s)} ] \\
-  || echo '{Cause.TIME_LIMIT}: ran longer than its limit of {job.limit_s:g} s' > {STOPPED_FILE} ;; esac
+case $code in 124|137) [ -e {_STOPPED_FILE} ] || [ $(({now} - since)) -lt {int(job.limit_s)} ] \\
+  || echo '{Cause.TIME_LIMIT}: ran longer than its limit of {job.limit_s:g} s' > {_STOPPED_FILE} ;; esac
 """
 
 
@@ -234,7 +234,7 @@ touch {STARTED_FILE}
     # any file that changes is a sign of life
     if [ -z "$(find . -type f -mmin -{limit_s / 60:.6f} -print -quit 2>/dev/null)" ]; then
       find . -maxdepth 1 -type f -printf '%T@ %s %f\\n' > {QUIET_FILE}
-      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {STOPPED_FILE}
+      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {_STOPPED_FILE}
       kill $ridgeline_pid; sleep {grace_s:g}; kill -9 $ridgeline_pid; exit
     fi
   done ) > /dev/null 2>&1 &

@@ -27,7 +27,7 @@ from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
-LOOKS_PER_LIMIT = 8
+_LOOKS_PER_LIMIT = 8
 
 
 class SilenceWatch:
@@ -45,7 +45,7 @@ class SilenceWatch:
     @property
     def next_look_s(self) -> float:
         """When to look again, on the clock of `processes.now_s`."""
-        return self._looked_at_s + self.limit_s / LOOKS_PER_LIMIT
+        return self._looked_at_s + self.limit_s / _LOOKS_PER_LIMIT
 
     def reached(self) -> bool:
         now = now_s()
@@ -82,9 +82,9 @@ def _size_and_newest(folder: Path) -> tuple[int, int]:
 
 
 STOP_FILE = "stop"
-LOAD_FILE = "load"
+_LOAD_FILE = "load"
 SETTLE_S = 0.05  # helpers of a launcher may need a moment after it to leave by themselves
-UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
+_UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
 
 
 class LocalJob:
@@ -251,7 +251,7 @@ class LocalJob:
         now_s = processes.now_s()
         if self._kill_at_s is None:
             processes.tell([*others, *([leader] if leader else [])], signal.SIGTERM)
-            self._give_up_at_s = now_s + self._grace_s + UNKILLABLE_S
+            self._give_up_at_s = now_s + self._grace_s + _UNKILLABLE_S
             self._kill_at_s = now_s + self._grace_s
         else:
             processes.tell(others or ([leader] if leader else []), signal.SIGKILL)
@@ -329,17 +329,17 @@ def _shown(process: Process) -> str:
     return f"{process.pid} {processes.command_line(process.pid)}"
 
 
-def note_load(folder: Path) -> None:
+def _note_load(folder: Path) -> None:
     """How busy the machine is before the job runs, on disk for a controller after us."""
     try:
         load, cores = os.getloadavg()[0], os.cpu_count() or 1
-        write_whole(folder / LOAD_FILE, f"load_before={load:.2f}\ncores={cores}\n", survives_power_cut=False)
+        write_whole(folder / _LOAD_FILE, f"load_before={load:.2f}\ncores={cores}\n", survives_power_cut=False)
     except OSError:
         pass  # a remark about the machine is not worth a run
 
 
 def _read_load(folder: Path) -> dict[str, float]:
-    fields = script.fields_in(text_of_book(folder, LOAD_FILE))
+    fields = script.fields_in(text_of_book(folder, _LOAD_FILE))
     try:
         return {name: float(fields[name]) for name in ("load_before", "cores")}
     except (KeyError, ValueError):
@@ -363,7 +363,7 @@ def _affinity(process: Process) -> frozenset[int]:
 
 # numbers of the system call `clone`; with no stack and no thread-local storage its arguments mean the same everywhere
 CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
-SILENCED = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these two, and ignored signals are inherited
+_SILENCED = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these two, and ignored signals are inherited
 
 # CLONE_PARENT | CLONE_VFORK | SIGCHLD: our child, and the helper goes on when it has become the program
 _HELPER = """
@@ -418,7 +418,7 @@ class Starter:
         """
         if self._owner != os.getpid() and not self._begin():
             return None
-        asked = {"argv": argv, "env": dict(env), "files": files, "cores": sorted(cores), "silenced": [*SILENCED]}
+        asked = {"argv": argv, "env": dict(env), "files": files, "cores": sorted(cores), "silenced": [*_SILENCED]}
         try:
             _write_all(self._ask, json.dumps(asked).encode() + b"\n")
             reply = _line(self._answer)
@@ -498,7 +498,7 @@ class LocalExecutor(Executor):
 
     form = LocalOptions
     detached = False
-    books = (CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE)
+    books = (CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, _LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE)
 
     def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
         self._site = site
@@ -609,7 +609,7 @@ class LocalExecutor(Executor):
         folder = job.folder.resolve()
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        note_load(folder)
+        _note_load(folder)
         command = ["sh", f"{folder}/{script.SCRIPT_FILE}"]
         files = [("/dev/null", os.O_RDONLY), (f"{folder}/stdout", to_file), (f"{folder}/stderr", to_file)]
         try:
@@ -624,7 +624,7 @@ class LocalExecutor(Executor):
                         file_actions=[(os.POSIX_SPAWN_OPEN, fd, *file, 0o644) for fd, file in enumerate(files)],
                         setsid=True,
                         setsigmask=[],
-                        setsigdef=SILENCED,
+                        setsigdef=_SILENCED,
                     )
         except OSError as error:
             transient = error.errno in (errno.EAGAIN, errno.ENOMEM)

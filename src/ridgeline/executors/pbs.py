@@ -63,10 +63,10 @@ _USAGE = {
 
 def read_qstat(text: str) -> dict[str, Sighting]:
     """Job id -> what is said about it."""
-    return {job_id: _seen(job_id, job) for job_id, job in read_jobs(text).items()}
+    return {job_id: _seen(job_id, job) for job_id, job in _read_jobs(text).items()}
 
 
-def read_footer(lines: Iterable[str]) -> OutputReport:
+def _read_footer(lines: Iterable[str]) -> OutputReport:
     """What Gadi, ASPIRE2A+ and other sites print at the end, and PBS's own sentence when it killed the job."""
     footer = read_batch_footer(lines)
     if footer is None:
@@ -79,7 +79,7 @@ def read_footer(lines: Iterable[str]) -> OutputReport:
     return OutputReport(usage, cause, f"PBS: {footer.killed}")
 
 
-def read_jobs(text: str) -> dict[str, dict[str, object]]:
+def _read_jobs(text: str) -> dict[str, dict[str, object]]:
     """Job id -> attributes, from `qstat -f` in JSON or in its own format."""
     start, own = text.find("{"), _OWN_FORMAT.search(text)
     # values of its own format may well hold a brace: a shell function in the environment, a resource
@@ -184,7 +184,7 @@ def _whole(value: object) -> int | None:
     return int(text) if re.fullmatch(r"-?\d+", text) else None
 
 
-class PbsOptions(BatchOptions):
+class _PbsOptions(BatchOptions):
     """Options of `batch: pbs`."""
 
     whose = "pbs"
@@ -198,7 +198,7 @@ class PbsOptions(BatchOptions):
     )
 
 
-@takes_options(PbsOptions)
+@takes_options(_PbsOptions)
 def pbs(site: Site) -> BatchExecutor:
     return BatchExecutor(site, Pbs())
 
@@ -264,7 +264,7 @@ class Pbs(BatchDialect):
             options.append(f"-q {site.queue}")
         if site.account:
             # Gadi and ASPIRE2A+ count by project (-P); elsewhere it is -A
-            options.append(f"{option(site, PbsOptions, 'account_option')} {site.account}")
+            options.append(f"{option(site, _PbsOptions, 'account_option')} {site.account}")
         return [f"{self.directive} {option}" for option in options]
 
     def pins_nodes(self, site: Site) -> bool:
@@ -328,7 +328,7 @@ class Pbs(BatchDialect):
         return ["qdel", job_id]
 
     def read_output(self, lines: Iterable[str]) -> OutputReport:
-        return read_footer(lines)
+        return _read_footer(lines)
 
 
 def _requests(job: Job, site: Site) -> list[str]:

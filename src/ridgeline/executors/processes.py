@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROC = Path("/proc")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Process:
     @property
     def started_at_s(self) -> float:
         """On the clock of `now_s`."""
-        return self.start_ticks / TICKS_PER_S
+        return self.start_ticks / _TICKS_PER_S
 
     @property
     def ended(self) -> bool:
@@ -109,7 +109,7 @@ def work_of_run(mark: str, leader: Process) -> list[ProcessUsage]:
         if text:
             name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
             fields = text[text.rindex(b")") + 2 :].split()
-            cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+            cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
             found.append(ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode(), _waited_s(process.pid)))
     return found
 

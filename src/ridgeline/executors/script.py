@@ -38,7 +38,7 @@ MACHINE_FILE = "machine"
 # for that, and for the time to ask them, nobody has set the date and the finer one counts
 CLOCKS_AGREE_S = 0.03
 
-HOME_OF_SCRIPT = '"$(dirname "$0")"'  # batch systems run a copy in a spool folder: they need another text here
+_HOME_OF_SCRIPT = '"$(dirname "$0")"'  # batch systems run a copy in a spool folder: they need another text here
 
 _MODULES = """\
 command -v module >/dev/null 2>&1 || for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
@@ -86,7 +86,7 @@ def exports(env: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
-def secret_references(site: Site) -> str:
+def _secret_references(site: Site) -> str:
     lines = [line for name in site.secrets for line in reference_lines(name)]
     return "".join(f"{line}\n" for line in lines)
 
@@ -106,7 +106,7 @@ def render(
     *,
     directives: Sequence[str] = (),
     find_home: str = "",
-    home: str = HOME_OF_SCRIPT,
+    home: str = _HOME_OF_SCRIPT,
     before: str = "",
     command: str | None = None,
     keep_books: str = f'[ -n "${{{MARKER}:-}}" ]',
@@ -124,7 +124,7 @@ def render(
 {before}if {keep_books}; then
 {_MACHINE}fi
 {_uptime("up_began")}started=$(date +%s.%N)
-{exports(environment(job, site))}{secret_references(site)}{setup(job, site)}
+{exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
 {command or _plain(job.command)}
 if {keep_books}; then
   ended=$(date +%s.%N)

@@ -35,7 +35,7 @@ from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOO
 from ridgeline.records.site import Site
 from ridgeline.study.forms.form import Accepts, DefaultText, Form, OneLine, Single
 
-PLACEMENT_FILE = "placement.json"
+_PLACEMENT_FILE = "placement.json"
 
 Share = Annotated[float, Field(ge=0, lt=1), Accepts("a share of at least 0 and below 1, such as 0.01 for 1%")]
 Speeds = Annotated[
@@ -82,7 +82,7 @@ class SimulatedExecutor(Executor):
 
     form = SimulatedOptions
     detached = False
-    books = (PLACEMENT_FILE, TOOK_FILE, *LocalExecutor.books)
+    books = (_PLACEMENT_FILE, TOOK_FILE, *LocalExecutor.books)
     slots = 1
 
     def __init__(self, site: Site) -> None:
@@ -222,7 +222,7 @@ def _took_s(folder: Path) -> float | None:
 
 
 def _write_placement(folder: Path, placed: Placement) -> None:
-    path = folder / PLACEMENT_FILE
+    path = folder / _PLACEMENT_FILE
     try:
         write_whole(path, json.dumps(asdict(placed), indent=1) + "\n", survives_power_cut=False)
     except OSError as error:
@@ -231,7 +231,7 @@ def _write_placement(folder: Path, placed: Placement) -> None:
 
 def _read_placement(folder: Path) -> Placement | None:
     try:
-        fields = json.loads(text_of_book(folder, PLACEMENT_FILE))
+        fields = json.loads(text_of_book(folder, _PLACEMENT_FILE))
     except ValueError:
         return None
     if "befalls" in fields:  # as releases before 0.2.0 called it

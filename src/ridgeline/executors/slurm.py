@@ -69,7 +69,7 @@ COLUMNS = {
     "Reason": 256,
     "RestartCnt": 12,
 }
-SACCT_FIELDS = ("JobID", "State", "ExitCode", "Start", "End", "NodeList", "JobName", "WorkDir")
+_SACCT_FIELDS = ("JobID", "State", "ExitCode", "Start", "End", "NodeList", "JobName", "WorkDir")
 
 _CAUSES = {
     "COMPLETED": Cause.EXITED,
@@ -153,7 +153,7 @@ def _seen_by_squeue(row: Mapping[str, str]) -> Sighting:
 
 def _seen_by_sacct(line: str) -> Sighting | None:
     cells = line.split("|")
-    if len(cells) < len(SACCT_FIELDS) or not cells[0].isdecimal() or not cells[1].strip():
+    if len(cells) < len(_SACCT_FIELDS) or not cells[0].isdecimal() or not cells[1].strip():
         return None
     job_id, said, codes, start, end, nodes, name = cells[:7]
     folder = "|".join(cells[7:])
@@ -242,7 +242,7 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
-class SlurmOptions(BatchOptions):
+class _SlurmOptions(BatchOptions):
     """Options of `batch: slurm`."""
 
     whose = "slurm"
@@ -253,7 +253,7 @@ class SlurmOptions(BatchOptions):
     )
 
 
-@takes_options(SlurmOptions)
+@takes_options(_SlurmOptions)
 def slurm(site: Site) -> BatchExecutor:
     return BatchExecutor(site, Slurm())
 
@@ -268,7 +268,7 @@ _SQUEUE = [
 _SACCT = [
     # --duplicates: every start of a job that was put back into the queue
     *("env", "SLURM_TIME_FORMAT=%s", "sacct", "--duplicates", "-X", "-n", "-P"),
-    *("-o", ",".join(SACCT_FIELDS)),
+    *("-o", ",".join(_SACCT_FIELDS)),
 ]
 # the completion log of sites without accounting; only its end is read, it may be years old
 _JOBCOMP = (

@@ -20,7 +20,7 @@ from ridgeline.records.expression import is_number
 GIB = 2**30
 MIB = 2**20
 # Layouts of more GPUs than this are copies of smaller ones.
-MOST_GPUS = 16_384
+_MOST_GPUS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def load_gpu(name: str) -> Gpu:
             memory_bytes=int(_positive(row["memory_mib"], f"{where}.memory_mib") * MIB),
             bandwidth_bytes_s=_positive(row["bandwidth_gb_s"], f"{where}.bandwidth_gb_s") * 1e9,
             flops={d: _positive(v, f"{where}.tflops.{d}") * 1e12 for d, v in row["tflops"].items()},
-            link=load_link(str(row["link"])),
+            link=_load_link(str(row["link"])),
             fabric=str(row["fabric"]),
             sms=int(_positive(row.get("sms", 132), f"{where}.sms")),
             domain=int(_positive(row["domain"], f"{where}.domain")) if "domain" in row else 0,
@@ -117,7 +117,7 @@ def load_gpu(name: str) -> Gpu:
         raise InputError(f"{where}: {missing} is missing; see serving/hardware/presets.yaml for the shape") from None
 
 
-def load_link(name: str) -> Link:
+def _load_link(name: str) -> Link:
     table = _tables()["links"]
     if name not in table:
         raise _unknown("link", name, list(table))
@@ -140,9 +140,9 @@ def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric:
         raise InputError(
             f"a cluster of {nodes} nodes with {gpus_per_node} GPUs each has no GPU; give at least 1 of each"
         )
-    if nodes * gpus_per_node > MOST_GPUS:
+    if nodes * gpus_per_node > _MOST_GPUS:
         raise InputError(
-            f"{nodes:,} nodes of {gpus_per_node:,} GPUs are more than the {MOST_GPUS:,} that we look at together; "
+            f"{nodes:,} nodes of {gpus_per_node:,} GPUs are more than the {_MOST_GPUS:,} that we look at together; "
             "ask for one part of them, and let `ridgeline fleet` count the parts"
         )
     chosen = load_gpu(gpu) if isinstance(gpu, str) else gpu

@@ -19,7 +19,7 @@ from ridgeline.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of
 
 
-def notes_on(stream: bool, server: Server, out: LoadResult, summary: Summary, flow: Flow | None) -> tuple[str, ...]:
+def _notes_on(stream: bool, server: Server, out: LoadResult, summary: Summary, flow: Flow | None) -> tuple[str, ...]:
     notes = [server.note] if server.note else []
     good = [r for r in out.records if r.ok]
     if out.interrupted:
@@ -148,7 +148,7 @@ class BenchResult:
             "url": plan.endpoint.url,
             "api": plan.endpoint.interface,
             "model": self.model,
-            "load": describe_load(plan),
+            "load": _describe_load(plan),
             "traffic": {
                 "dataset": dataset_of(plan.traffic),
                 "requests": plan.traffic.requests,
@@ -189,7 +189,7 @@ def _send(assignment: Assignment, workers: int = 1) -> LoadResult:
     return run_workers(workers, assignment)
 
 
-def describe_load(plan: BenchPlan) -> dict[str, object]:
+def _describe_load(plan: BenchPlan) -> dict[str, object]:
     pace = plan.traffic.pace
     if plan.stages:
         return {
@@ -283,7 +283,7 @@ def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
         summary=summary,
         fidelity=judge(out, summary, gaps_us, closed),
         records=records,
-        notes=notes_on(plan.stream, server, out, summary, flow),
+        notes=_notes_on(plan.stream, server, out, summary, flow),
         stages=_by_stage(plan, records),
         interrupted=out.interrupted,
         flow=flow,

@@ -16,7 +16,7 @@ from ridgeline.load.wire.exchange import Gaps
 from ridgeline.load.workers.assignment import LoadResult
 from ridgeline.traffic.requests import RequestRecord, Slo, Spread, Summary
 
-LIMIT = 0.02
+_LIMIT = 0.02
 # conversion of a kernel stamp to our clock: two clock readings and the stamp's own resolution
 _STAMP_S = 10e-6
 _BUSY = 0.95
@@ -68,7 +68,7 @@ def judge(
     scale = _Scale(tuple(limits))
     stats = out.stats
     stamped = stats.stamped / max(1, stats.stamped + stats.unstamped)
-    by_kernel = stats.stamped > 0 and stamped > 1 - LIMIT / 2
+    by_kernel = stats.stamped > 0 and stamped > 1 - _LIMIT / 2
     waits = stats.ages if by_kernel else stats.delays
     late50_s, late99_s = quantile_s(waits, 0.5), quantile_s(waits, 0.99)
     lag = Spread.of(out.lag_s)
@@ -115,7 +115,7 @@ class _Scale:
         return max(value_ms, min((slo.limit_ms for slo in self.limits if slo.latency == latency), default=0.0))
 
     def off(self, latency: str, quantile: str, value_ms: float, other_ms: float) -> float:
-        """How far off it is to say `value_ms` where it may be `other_ms`; above LIMIT it must not be said."""
+        """How far off it is to say `value_ms` where it may be `other_ms`; above _LIMIT it must not be said."""
         if not self.limits:
             return abs(other_ms - value_ms) / value_ms
         asked = (slo.limit_ms for slo in self.limits if (slo.latency, slo.quantile) == (latency, quantile))
@@ -140,7 +140,7 @@ def _late_stamps(summary: Summary, error50_ms: float, error99_ms: float, scale: 
         for quantile in scale.quantiles(name):
             value, error = spread.quantile(quantile), error50_ms if quantile in ("mean", "p50") else error99_ms
             # gaps of zero are tokens of one packet; an error relative to nothing says nothing
-            if value > 0 and max(scale.off(name, quantile, value, value + side) for side in (-error, error)) > LIMIT:
+            if value > 0 and max(scale.off(name, quantile, value, value + side) for side in (-error, error)) > _LIMIT:
                 found.append(
                     f"{name} {quantile} of {value:.3g} ms could be off by {error:.2g} ms, the delay with which this "
                     f"process reads; {_MORE}"
@@ -153,7 +153,7 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool, scale: _Scal
     if lag is None or summary.e2e_ms is None:
         return []
     if closed:
-        if lag.mean > LIMIT * summary.e2e_ms.mean:
+        if lag.mean > _LIMIT * summary.e2e_ms.mean:
             return [
                 f"slots were empty for {lag.mean:.2g} ms between requests of {summary.e2e_ms.mean:.3g} ms, so the "
                 f"requested concurrency was not reached; {_MORE}"
@@ -162,7 +162,7 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool, scale: _Scal
     answer, name = (summary.ttft_ms, "ttft") if summary.ttft_ms else (summary.e2e_ms, "e2e")
     if not scale.counts(name):
         answer, name = summary.e2e_ms, "e2e"  # how late a first token is was not asked
-    if lag.mean > LIMIT * scale.of(name, answer.mean) or lag.p99 > max(5.0, 0.1 * scale.of(name, answer.p99)):
+    if lag.mean > _LIMIT * scale.of(name, answer.mean) or lag.p99 > max(5.0, 0.1 * scale.of(name, answer.p99)):
         return [
             f"requests were sent {lag.mean:.2g} ms (p99 {lag.p99:.3g} ms) after their time, so the schedule was not "
             f"kept; {_MORE}"
@@ -187,7 +187,7 @@ def _coalesced_tokens(out: LoadResult, summary: Summary, gaps_us: dict[int, int]
             ),
             default=(0.0, "", 0.0, 0.0),
         )
-        if worst[0] > LIMIT:
+        if worst[0] > _LIMIT:
             _, quantile, value, other = worst
             found.append(
                 f"{name} {quantile} of {value:.4g} ms could be {other:.4g} ms, since tokens of {len(out.coalesced)} "
@@ -205,10 +205,10 @@ def _possible_ttft(out: LoadResult) -> Iterator[Spread | None]:
 
 def _possible_itl(out: LoadResult, gaps_us: dict[int, int]) -> Iterator[Spread | None]:
     affected = {answer.number for answer in out.coalesced}
-    told = [r.gaps_s.seconds for r in out.records if r.number in affected and isinstance(r.gaps_s, Gaps)]
+    measured = [r.gaps_s.seconds for r in out.records if r.number in affected and isinstance(r.gaps_s, Gaps)]
     for side in (0, 1):
         counts = Counter(gaps_us)
-        counts.subtract(_counted(told))
+        counts.subtract(_counted(measured))
         counts.update(_counted([answer.gaps_s[side] for answer in out.coalesced]))
         yield Spread.of([us * 1e-6 for us in counts], list(counts.values()))
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from ridgeline.traffic.requests import RequestRecord
 
 # Until a third of the window has gone the server fills up; requests due in the last sixth may end on an emptying one.
-RAMP_SHARE = 1 / 3
-TAIL_SHARE = 1 / 6
+_RAMP_SHARE = 1 / 3
+_TAIL_SHARE = 1 / 6
 # Requests pile up when what is under way grows by more than this share of what is offered, and by more than chance:
 # what is under way varies by about its root, more where requests come in bursts.
 _GROWTH = 0.01
@@ -79,7 +79,7 @@ class Flow:
 def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = False) -> Flow:
     """`window_s` above zero, from the run's start. A closed loop waits for its server, so nothing piles up in it."""
     window = Stretch(0.0, window_s)
-    backlog = None if closed else backlog_of(records, window.part(RAMP_SHARE, 1.0))
+    backlog = None if closed else backlog_of(records, window.part(_RAMP_SHARE, 1.0))
     last_s = max((r.end_s for r in records if r.end_s is not None), default=0.0)
     whole_s = max(window_s, last_s)
     return Flow(
@@ -179,6 +179,6 @@ def steady_part(window_s: float, e2e_s: float | None) -> Stretch:
     `e2e_s` is the latency of a request; where it is not known yet a third and a sixth of the window are left out.
     """
     if e2e_s is None:
-        return Stretch(RAMP_SHARE * window_s, (1 - TAIL_SHARE) * window_s)
-    ramp_s = min(RAMP_SHARE * window_s, max(2 * e2e_s, 0.1 * window_s))
-    return Stretch(ramp_s, window_s - min(TAIL_SHARE * window_s, e2e_s))
+        return Stretch(_RAMP_SHARE * window_s, (1 - _TAIL_SHARE) * window_s)
+    ramp_s = min(_RAMP_SHARE * window_s, max(2 * e2e_s, 0.1 * window_s))
+    return Stretch(ramp_s, window_s - min(_TAIL_SHARE * window_s, e2e_s))

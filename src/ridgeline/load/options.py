@@ -53,7 +53,7 @@ class BenchOptions:
 def plan_from(options: BenchOptions) -> BenchPlan:
     if options.warmup < 0 or options.shared_prefix_tokens < 0:
         raise InputError("--warmup and --shared-prefix count requests and tokens; use 0 or more")
-    stages = parse_stages(options.stages) if options.stages else ()
+    stages = _parse_stages(options.stages) if options.stages else ()
     if stages and (options.concurrency or options.rate_s or options.duration_s):
         raise InputError("--stages sets load and duration itself; leave --concurrency, --rate and --duration out")
     endpoint = parse_endpoint(
@@ -78,7 +78,7 @@ def plan_from(options: BenchOptions) -> BenchPlan:
     )
 
 
-def parse_stages(text: str) -> tuple[LoadStage, ...]:
+def _parse_stages(text: str) -> tuple[LoadStage, ...]:
     """`8:30,16:30` (requests at once: seconds) or `2/s:30,4/s:30` (requests a second: seconds)."""
     stages = []
     for part in text.split(","):

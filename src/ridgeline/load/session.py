@@ -13,7 +13,7 @@ from ridgeline.load.probe import Probe
 from ridgeline.load.stream import LiveStream
 from ridgeline.load.sweep import Sweep, SweepPoint, parse_grid, sweep
 
-NOTHING_ANSWERED = 3
+_NOTHING_ANSWERED = 3
 STOPPED = 130
 
 
@@ -46,7 +46,7 @@ def run_session(
 
 def _single(plan: BenchPlan) -> BenchSession:
     result = bench(plan)
-    code = STOPPED if result.interrupted else 0 if result.summary.ok else NOTHING_ANSWERED
+    code = STOPPED if result.interrupted else 0 if result.summary.ok else _NOTHING_ANSWERED
     return BenchSession(result, result.as_json(), code)
 
 

@@ -20,7 +20,7 @@ from ridgeline.model.shipped import preset_names as preset_names
 from ridgeline.model.token_mixing import block_pattern, read_mixers
 
 _PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_topk")
-UNGATED = ("relu2", "relu", "gelu_new", "gelu_fast")
+_UNGATED = ("relu2", "relu", "gelu_new", "gelu_fast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class FeedForward:
     gated: bool = True
 
 
-def read_feed_forward(fields: Fields, layers: int) -> FeedForward:
-    gated = fields.text("mlp_hidden_act") not in UNGATED and fields.text("hidden_act") not in UNGATED
+def _read_feed_forward(fields: Fields, layers: int) -> FeedForward:
+    gated = fields.text("mlp_hidden_act") not in _UNGATED and fields.text("hidden_act") not in _UNGATED
     blocks = fields.per_layer("block_configs", layers)
     if blocks is not None:
         return _varied(fields, blocks)
@@ -225,16 +225,16 @@ def vision_params(fields: Fields) -> int:
 
 
 # families whose feed-forward or attention is none of the kinds below; counting them as dense would be a quiet lie
-UNKNOWN_KINDS = {
+_UNKNOWN_KINDS = {
     "mamba", "mamba2", "jamba", "rwkv", "bert", "t5", "falcon_mamba", "whisper", "bamba", "granitemoehybrid", "zamba2",
     "falcon_h1", "lfm2",
 }  # fmt: skip
 # families whose cards leave the embedding table out of the parameters that a token uses
-UNUSED_EMBEDDING = {
+_UNUSED_EMBEDDING = {
     "gpt_oss", "glm4_moe", "qwen3_next", "deepseek_v32", "deepseek_v4", "deepseek_ref", "glm_moe_dsa", "minimax_m2",
     "minimax_m3", "minimax_m3_vl", "nemotron_h",
 }  # fmt: skip
-REFUSED_FIELDS = {
+_REFUSED_FIELDS = {
     "linear_attn_config": "Kimi's delta attention",
     "hidden_size_per_layer_input": "embeddings of each layer's own",
     "num_kv_shared_layers": "layers that use another layer's cache",
@@ -243,7 +243,7 @@ REFUSED_FIELDS = {
 
 
 # Other names that tables of measurements use for a preset.
-ALSO = {
+_ALSO = {
     "deepseek-v2-lite-16b": "deepseek-v2-lite",
     "deepseek-r1-671b": "deepseek-r1",
     "deepseek-v3-671b": "deepseek-v3",
@@ -271,7 +271,7 @@ _DTYPE_NAMES = {"-fp8": "fp8", "-nvfp4": "fp4", "-fp4": "fp4"}
 def _hub_model(name: str, known: Sequence[str]) -> Model | None:
     """The preset that a hub's ORG/NAME means: Llama-3.1-8B-Instruct is llama-8b, NAME-FP8 its weights in FP8."""
     shorter, dtype = name.rpartition("/")[2], None
-    while shorter not in known and shorter not in ALSO:
+    while shorter not in known and shorter not in _ALSO:
         ending = next((e for e in _DTYPE_NAMES if shorter.endswith(e)), "")
         dtype, before = _DTYPE_NAMES.get(ending, dtype), shorter
         shorter = _SAME_MODEL.sub("", shorter.removesuffix(ending))
@@ -287,7 +287,7 @@ def load_model(name_or_path: str) -> Model:
     A preset's name is the preset, whatever lies in the working folder; a file of that name is ./NAME. Where no file is
     there, ORG/NAME of a hub is the preset of that name, with or without what hubs add to it (-Instruct, -FP8).
     """
-    name = ALSO.get(name_or_path.lower(), name_or_path.lower())
+    name = _ALSO.get(name_or_path.lower(), name_or_path.lower())
     known = preset_names()
     if name in known:
         return model_from_config(json.loads((PRESETS / f"{name}.json").read_text()), name=name, source=f"preset {name}")
@@ -344,7 +344,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
     fields.need("hidden_size", *depth, "num_attention_heads", "vocab_size")
     layers = fields.positive("num_hidden_layers", blocks)
     attention, mixers = read_mixers(fields, layers)
-    ffn = read_feed_forward(fields, layers)
+    ffn = _read_feed_forward(fields, layers)
     dtypes = read_dtypes(fields)
     seen = vision_params(fields)
     model = Model(
@@ -369,7 +369,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         attention_dtype=dtypes.attention if dtypes.attention != dtypes.dense else "",
         expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
         vision_params=seen,
-        embedding_used=fields.text("model_type") not in UNUSED_EMBEDDING,
+        embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,
     )
     return replace(model, notes=notes(fields, seen))
 
@@ -390,12 +390,12 @@ def _tied(fields: Fields) -> bool:
 
 def _refuse_kinds(fields: Fields) -> None:
     kind = fields.text("model_type")
-    if kind in UNKNOWN_KINDS:
+    if kind in _UNKNOWN_KINDS:
         raise fields.refuse(
             "model_type",
             f"{kind} is not a decoder-only transformer that we can count; we know the shapes of Llama, Qwen, Gemma, "
             "Mixtral, DeepSeek, GLM, gpt-oss, MiniMax and Nemotron",
         )
-    for name, why in REFUSED_FIELDS.items():
+    for name, why in _REFUSED_FIELDS.items():
         if fields.value(name):
             raise fields.refuse(name, f"({why}) is not understood")

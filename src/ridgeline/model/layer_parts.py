@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 # An indexer of sparse attention keeps FP8 keys with one float32 scale each.
-INDEX_SCALE_BYTES = 4
+_INDEX_SCALE_BYTES = 4
 
 
 class Reach(NamedTuple):
@@ -107,7 +107,7 @@ class Attention:
     def index_bytes_per_token(self) -> float:
         if not self.top_k:
             return 0.0
-        return (self.index_dim + INDEX_SCALE_BYTES) * self.index_share / self.compress
+        return (self.index_dim + _INDEX_SCALE_BYTES) * self.index_share / self.compress
 
 
 @dataclass(frozen=True, slots=True)

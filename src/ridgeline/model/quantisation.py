@@ -10,9 +10,9 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.model.fields import Fields
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
 # what `quantization_config.quant_method` means for the bytes of a weight
-QUANT_METHODS = {
+_QUANT_METHODS = {
     "fp8": "fp8", "awq": "int4", "gptq": "int4", "bitsandbytes": "int8", "modelopt": "fp8", "modelopt_fp4": "fp4",
     "mxfp4": "mxfp4", "compressed-tensors": "int4",
 }  # fmt: skip
@@ -36,7 +36,7 @@ class WeightDtypes:
 
 def read_dtypes(fields: Fields) -> WeightDtypes:
     said = str(fields.value("torch_dtype") or fields.value("dtype") or "bfloat16").removeprefix("torch.")
-    base = DTYPES.get(said, "bf16")
+    base = _DTYPES.get(said, "bf16")
     # weights published in float32 are served in 16 bits by every engine we know
     base = "bf16" if base == "fp32" else base
     quant = fields.value("quantization_config")
@@ -62,9 +62,9 @@ def read_dtypes(fields: Fields) -> WeightDtypes:
 
 def _main(quant: Mapping[str, Any], source: str) -> str:
     method = str(quant.get("quant_method") or ("modelopt" if quant.get("quant_algo") else ""))
-    if method not in QUANT_METHODS:
+    if method not in _QUANT_METHODS:
         raise InputError(
-            f"{source}: quantization_config.quant_method {method!r} is not known ({', '.join(QUANT_METHODS)}); "
+            f"{source}: quantization_config.quant_method {method!r} is not known ({', '.join(_QUANT_METHODS)}); "
             "remove it and give the weight dtype with --dtype"
         )
     if method in ("gptq", "awq", "bitsandbytes") and 8 in (quant.get("bits"), quant.get("w_bit")):
@@ -79,7 +79,7 @@ def _main(quant: Mapping[str, Any], source: str) -> str:
         )
     group = _first_group(quant)
     if group is None:
-        return QUANT_METHODS[method]
+        return _QUANT_METHODS[method]
     bits, kind = group.get("num_bits"), group.get("type")
     dtype = {"8 float": "fp8", "8 int": "int8", "4 int": "int4", "4 float": "fp4"}.get(f"{bits} {kind}")
     if dtype is None:

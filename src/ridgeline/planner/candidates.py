@@ -29,13 +29,13 @@ from ridgeline.twin.steptime import StepTime
 # A step may fill this share of the ITL limit, so that it is kept when contexts are longer than average and, where an
 # engine does both, prompts come between steps. Steps that wait for the network hardly grow with the batch: next to the
 # limit there is room for many requests.
-ITL_SHARE = {"both": 0.8, "decode": 0.95}
+_ITL_SHARE = {"both": 0.8, "decode": 0.95}
 # Tokens in the KV pool beyond the average that long requests need.
-KV_SHARE = 0.85
+_KV_SHARE = 0.85
 # A plan leaves this share of the GPU unclaimed beyond all that is accounted for.
-SPARE_SHARE = 0.01
+_SPARE_SHARE = 0.01
 # Longer pipelines wait more for each other than they gain.
-MOST_STAGES = 4
+_MOST_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class PlanQuestion:
     settings: EngineSettings
     calibration: Calibration
     in_flight: int | None = None  # the most requests there can be at once, where the traffic sets one
-    # what engines must be told to keep the model in dtypes that its files are not in
-    told: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    # knobs that keep the model in dtypes that its files are not in
+    dtype_settings: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
     def limit_s(self, latency: str) -> float | None:
         limits = [s.limit_ms / 1000 for s in self.slos if s.latency == latency]
@@ -147,7 +147,7 @@ def make_unit(
     `mixed`: prompts are computed in the steps that decode.
     """
     q = question
-    settings = _told(q, layout, role, chunk, mixed=mixed)
+    settings = _with_defaults(q, layout, role, chunk, mixed=mixed)
     if layout_problems(q.model, layout, q.cluster.gpu, settings, role):
         return None
     first = roomiest_plan(q.model, q.cluster.gpu, layout, settings, role)
@@ -155,15 +155,15 @@ def make_unit(
     if not first.kv_tokens_per_rank or first.kv_tokens_per_rank < request_tokens:
         return None
     times = _times(q, layout, replace(settings, mem_fraction=first.mem_fraction), role)
-    ceiling = cap or int(first.groups * min(4096, KV_SHARE * first.kv_tokens_per_rank / request_tokens))
+    ceiling = cap or int(first.groups * min(4096, _KV_SHARE * first.kv_tokens_per_rank / request_tokens))
     ceiling = ceiling if q.in_flight is None else min(ceiling, q.in_flight)
     cap = _within_itl(q, layout, times, ceiling, role)
     while cap:
         asked = _asked(q, layout, settings, cap, role)
         memory = roomiest_plan(q.model, q.cluster.gpu, layout, asked, role)
-        short = memory.margin_bytes < SPARE_SHARE * memory.free_bytes
+        short = memory.margin_bytes < _SPARE_SHARE * memory.free_bytes
         # whole thousandths, as a flag is written
-        fraction = math.floor(1000 * (memory.mem_fraction - (SPARE_SHARE if short else 0)) + 1e-6) / 1000
+        fraction = math.floor(1000 * (memory.mem_fraction - (_SPARE_SHARE if short else 0)) + 1e-6) / 1000
         asked = replace(asked, mem_fraction=fraction)
         memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
         if memory.fits:
@@ -172,8 +172,10 @@ def make_unit(
     return None
 
 
-def _told(question: PlanQuestion, layout: Layout, role: str, chunk: int | None, *, mixed: bool) -> EngineSettings:
-    """What the question leaves open and does not depend on the batch."""
+def _with_defaults(
+    question: PlanQuestion, layout: Layout, role: str, chunk: int | None, *, mixed: bool
+) -> EngineSettings:
+    """The settings of the question, with values for what it leaves open and what does not depend on the batch."""
     q = question
     without = graphless(layout, role, q.settings.version)
     return replace(
@@ -211,7 +213,7 @@ def _within_itl(question: PlanQuestion, layout: Layout, times: StepTime, ceiling
     limit_s = question.itl_limit_s
     if limit_s is None or role == "prefill":
         return ceiling
-    share = ITL_SHARE[role]
+    share = _ITL_SHARE[role]
     low, high = least, ceiling
     while high - low > least:
         middle = _whole((low + high + 1) // 2, layout)
@@ -235,7 +237,7 @@ def one_engine_layouts(question: PlanQuestion, gpus: int, *, stages: bool) -> It
     for total in (n for n in range(1, gpus + 1) if gpus % n == 0 or n % size == 0):
         if whole and total > size:
             break
-        for pp in (n for n in range(1, MOST_STAGES + 1 if stages else 2) if total % n == 0):
+        for pp in (n for n in range(1, _MOST_STAGES + 1 if stages else 2) if total % n == 0):
             tp = total // pp
             for attn_dp in (
                 sorted({1, max(1, tp // 4), max(1, tp // 2), tp}) if model.attention.mla and not whole else (1,)

@@ -56,7 +56,7 @@ def unit_values(unit: Unit) -> dict[str, Value]:
     """Layout, memory, scheduling and dtypes of one engine under our names, every value written out; not its role."""
     engine, gpu = engine_named(unit.settings.engine), unit.question.cluster.gpu
     own = engine.planned_values(unit.layout, unit.settings, unit.role, unit.cap, unit.chunk_flag, unit.memory, gpu)
-    return {**own, **unit.question.told}
+    return {**own, **unit.question.dtype_settings}
 
 
 def unit_arguments(unit: Unit) -> list[str]:

@@ -114,7 +114,7 @@ def _check(
     server = replace(server, values=engine_named(engine).meant(server.values, usual, gpu))
     settings = server.settings(question.settings.version, engine)
     problems += [f"{name}: {p}" for p in layout_problems(question.model, layout, gpu, settings, server.role)]
-    for knob, value in question.told.items():
+    for knob, value in question.dtype_settings.items():
         if server.values.get(knob) != value:
             problems.append(f"{name}: {knob} is not {value}, with which it was planned")
     declared = server.number("nnodes", 1)

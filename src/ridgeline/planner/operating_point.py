@@ -19,9 +19,9 @@ from ridgeline.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic
 
 MOST_REQUESTS, MOST_OFFLINE = 8000, 4000
 # A run sends this many times what is under way at a time: in a shorter one overload is over before its queue shows.
-STAYS = 8.0
+_STAYS = 8.0
 # An engine is planned to run at this share of the rate at which it would just keep the limits.
-HEADROOM = 0.9
+_HEADROOM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Option:
         requests would be counted: there it is the capacity at most.
         """
         if self.rate_s is None:
-            return self.summary.requests_s * self.scheme.slices * share_within(self.summary)
-        good_s = self.rate_s * share_within(self.summary)
+            return self.summary.requests_s * self.scheme.slices * _share_within(self.summary)
+        good_s = self.rate_s * _share_within(self.summary)
         return min(good_s, self.capacity_s) if self.overloaded and self.capacity_s else good_s
 
     @property
@@ -153,7 +153,7 @@ class Option:
         return Loss(pair.loss(), pair.loss(node=True))
 
 
-def share_within(summary: Summary) -> float:
+def _share_within(summary: Summary) -> float:
     """Of all requests sent, those that kept every limit."""
     if summary.goodput_s is None or not summary.requests:
         return summary.ok / max(1, summary.requests)
@@ -168,13 +168,13 @@ def keeps_limits(summary: Summary) -> bool:
     """
     wanted = max((_QUANTILE_SHARE[s.quantile] for s in summary.slos), default=0.0)
     kept = all(summary.holds(s) for s in summary.slos)
-    return kept and summary.ok == summary.requests and share_within(summary) >= wanted
+    return kept and summary.ok == summary.requests and _share_within(summary) >= wanted
 
 
 # The smallest prefill step of its own that is tried: below it launches weigh more than what they compute. Steps that
 # decode anyway may hold fewer tokens of prompts.
-SMALL_CHUNK = 2048
-MIXED_CHUNKS = (4096, 2048, 1024, 512, 256)
+_SMALL_CHUNK = 2048
+_MIXED_CHUNKS = (4096, 2048, 1024, 512, 256)
 _QUANTILE_SHARE = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
@@ -185,13 +185,13 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
     if isinstance(pace, OpenLoop):
         scheme, capacity = _searched(scheme, traffic)
         most = scheme.slices
-        needed = most if capacity <= 0 else math.ceil(pace.rate_s / (HEADROOM * capacity / most))
+        needed = most if capacity <= 0 else math.ceil(pace.rate_s / (_HEADROOM * capacity / most))
         scheme = _fewer(scheme, needed)
         run = scheme.run(_share(traffic, scheme, pace.rate_s))
         return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval, reach=run.reach)
     if isinstance(pace, AllAtOnce) and question.slos:
         scheme, capacity = _searched(scheme, traffic)
-        rate = HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
+        rate = _HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
         run = scheme.run(_share(traffic, scheme, rate))
         return Option(scheme, rate, capacity, run.summary, run.interval, reach=run.reach)
     if isinstance(pace, ClosedLoop):
@@ -218,7 +218,7 @@ def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
     """One slice's part of an open loop, long enough for queues to settle."""
     each = max(rate_s / scheme.slices, 1e-6)
     stay_s = scheme.main.decode_s * scheme.main.cap
-    count = int(min(MOST_REQUESTS, max(150, STAYS * each * stay_s)))
+    count = int(min(MOST_REQUESTS, max(150, _STAYS * each * stay_s)))
     burstiness = traffic.pace.burstiness if isinstance(traffic.pace, OpenLoop) else 1.0
     return replace(traffic, pace=OpenLoop(each, burstiness), requests=count)
 
@@ -240,7 +240,7 @@ def _gentler(unit: Unit) -> Iterator[Unit]:
     """The same engine with prompts in smaller steps, and in the steps that decode: running answers wait less."""
     chunk = unit.times.applied.chunk_tokens // unit.layout.pp
     always = unit.times.applied.mixed
-    sizes = [(max(SMALL_CHUNK, chunk // 4), False), (_mixed_chunk(unit), not always)]
+    sizes = [(max(_SMALL_CHUNK, chunk // 4), False), (_mixed_chunk(unit), not always)]
     for size, mixed in sizes:
         if size and (mixed or size < chunk):
             other = make_unit(unit.question, unit.layout, "both", chunk=size, cap=unit.cap, mixed=mixed)
@@ -253,7 +253,7 @@ def _mixed_chunk(unit: Unit) -> int:
     layout, question, limit_s = unit.layout, unit.question, unit.question.itl_limit_s
     if layout.attn_dp > 1 or layout.pp > 1 or limit_s is None:
         return 0
-    for size in MIXED_CHUNKS:
+    for size in _MIXED_CHUNKS:
         pairs = size * question.input_tokens / 2
         held = unit.cap * question.context_tokens
         if unit.times.mixed_s(size, pairs, 1, size, unit.cap, held) <= limit_s:

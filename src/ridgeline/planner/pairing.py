@@ -17,7 +17,7 @@ from ridgeline.planner.candidates import PlanQuestion, Unit, make_unit, one_engi
 # Queues stay short while groups are busy this share of the time.
 BUSY = 0.65
 # Shares of the capacity that a dead GPU takes, from all of it down: the best of each class is tried.
-LOSS_CLASSES = (0.99, 0.45, 0.3, 0.0)
+_LOSS_CLASSES = (0.99, 0.45, 0.3, 0.0)
 # Groups of one side up to which every number is looked at; beyond it, proportions of numbers up to the second.
 MOST_COUNTS, LARGEST_PART = 13, 6
 
@@ -90,7 +90,7 @@ def pairs(question: PlanQuestion, gpus: int, rate_s: float | None = None) -> lis
 def varied_pairs(found: Sequence[Pair], each: int) -> list[Pair]:
     """The first `each` of every class of loss, with different prefill groups: a larger unit is a larger risk."""
     chosen: list[Pair] = []
-    for high, low in zip((math.inf, *LOSS_CLASSES), LOSS_CLASSES, strict=False):
+    for high, low in zip((math.inf, *_LOSS_CLASSES), _LOSS_CLASSES, strict=False):
         seen: set[Layout] = set()
         for pair in found:
             if len(seen) < each and pair.prefill.layout not in seen and low <= pair.loss() < high:

@@ -36,7 +36,7 @@ from ridgeline.twin.simulate import within_context
 TAKE_OFF = 5.0
 
 
-def with_knee(option: Option) -> Option:
+def _with_knee(option: Option) -> Option:
     """The same option with the burst at which its TTFT takes off, found in the twin."""
     scheme, q = option.scheme, option.scheme.question
     tokens = max(1, round(q.input_tokens)), max(1, round(q.output_tokens))
@@ -102,7 +102,7 @@ LIMIT_S = 3600
 _VARIED = {"prefill": ("chunked_prefill_size", "input_tok_s"), "decode": ("max_running_requests", "output_tok_s")}
 
 
-def half_studies(scheme: Scheme, traffic: Traffic, asked: PlanInputs) -> dict[str, str]:
+def _half_studies(scheme: Scheme, traffic: Traffic, asked: PlanInputs) -> dict[str, str]:
     """File names and their text; none where the scheme is not split."""
     if not isinstance(scheme.shape, Pair):
         return {}
@@ -145,9 +145,9 @@ def _study(unit: Unit, traffic: Traffic, asked: PlanInputs) -> str:
 
 
 # GPUs that send slower than this to each other have no NVLink.
-NVLINK_LEAST = 100e9
+_NVLINK_LEAST = 100e9
 # Choices whose take-off is sought.
-KNEES = 8
+_KNEES = 8
 
 
 @dataclass(frozen=True)
@@ -251,12 +251,12 @@ def plan(
     top: int = 8,
     named: Sequence[str] = (),
     asked: PlanInputs | None = None,
-    told: Mapping[str, Value] | None = None,
+    dtype_settings: Mapping[str, Value] | None = None,
 ) -> Plan:
     """Ranked colocated and disaggregated layouts.
 
     With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
-    are tried and shown whatever others promise. `told` is what engines must be told of the model's dtypes.
+    are tried and shown whatever others promise. `dtype_settings`: knobs for dtypes that the model's files are not in.
 
     Raises where the model fits nowhere or the traffic does not fit it.
     """
@@ -270,7 +270,9 @@ def plan(
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
     lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
     known = settings or EngineSettings(), calibration or Calibration()
-    question = PlanQuestion(model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos), told or {})
+    question = PlanQuestion(
+        model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos), dtype_settings or {}
+    )
     rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
     considered, schemes = schemes_for(question, rate_s)
     if not schemes:
@@ -283,12 +285,12 @@ def plan(
     verdict = verdict_on(options)
     options = _without_doubtful_splits(options, verdict)
     options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
-    options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
+    options = [_with_knee(o) if n < _KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
     inputs = asked or PlanInputs(model.name)
     choices = [_choice(n, o, n in front, traffic, longest, inputs) for n, o in enumerate(options)]
     spent_s = time.process_time() - started_s
-    halves = half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
+    halves = _half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
     counts = len(considered), len(found), spent_s
     return Plan(question, traffic, tuple(choices), *counts, verdict, inputs, halves, cut)
 
@@ -331,7 +333,7 @@ def answer_plan(
         top=top,
         named=named,
         asked=PlanInputs(model_name, dtype, kv_dtype, calibration),
-        told=dtype_values(shipped, chosen),
+        dtype_settings=dtype_values(shipped, chosen),
     )
 
 
@@ -348,7 +350,7 @@ def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
 def _without_doubtful_splits(options: list[Option], verdict: SplitVerdict) -> list[Option]:
     """Where KV would go over PCIe, a split stands behind the best engine that does both unless it is clearly better."""
     best = options[0]
-    slow = best.scheme.question.cluster.gpu.link.bytes_s < NVLINK_LEAST
+    slow = best.scheme.question.cluster.gpu.link.bytes_s < _NVLINK_LEAST
     if not slow or verdict.split or verdict.together is None or not isinstance(best.scheme.shape, Pair):
         return options
     first = options.index(verdict.together)

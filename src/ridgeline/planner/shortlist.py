@@ -16,7 +16,7 @@ COLOCATED_TRIED, PAIRS_EACH, PAIRS_LEAST = 6, 3, 2
 # On more nodes than these a run of a pair is long: fewer of each class are tried.
 FEW_NODES, PAIRS_LARGE = 16, 2
 # A bound from step times is this much too low at most.
-BOUND_SLACK = 1.1
+_BOUND_SLACK = 1.1
 
 
 def named_scheme(text: str, considered: Sequence[Scheme]) -> Scheme:
@@ -59,7 +59,7 @@ def _beats(option: Option, scheme: Scheme, rate_s: float | None) -> bool:
     """At no more risk and with no more GPUs the option serves more than the scheme ever could."""
     if not option.meets:
         return False
-    able_s = BOUND_SLACK * scheme.bound_s
+    able_s = _BOUND_SLACK * scheme.bound_s
     if rate_s is not None:
         return able_s < rate_s
     safer = option.loss.gpu <= scheme.loss_gpu + 1e-9

@@ -21,7 +21,7 @@ from ridgeline.twin.intervals import ITL_SPREAD, PREFILL_SPREAD
 
 DRAWS, SEED = 2000, 1
 # Of the calibration's spread, what two layouts of one model on one cluster do not share.
-OWN_SHARE = 0.5
+_OWN_SHARE = 0.5
 # A split has two sides to keep in proportion, transfers that can fail and a router that must pair: it has to earn them.
 WORTH = 1.1
 
@@ -88,7 +88,7 @@ def _speed(option: Option) -> float:
 
 def _bounds(together: Option, apart: Option, gain: float) -> tuple[float, float]:
     rng = random.Random(SEED)
-    own = OWN_SHARE * together.scheme.question.calibration.spread
+    own = _OWN_SHARE * together.scheme.question.calibration.spread
     ratios = []
     for _ in range(DRAWS):
         prefill, decode = math.exp(rng.gauss(0, PREFILL_SPREAD)), math.exp(rng.gauss(0, ITL_SPREAD))

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from ridgeline.errors import ReadError
 from ridgeline.files import open_regular
 
-PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib's way of saying: a gzip header and trailer, the largest window
 
@@ -51,7 +51,7 @@ class ByteStream:
 
     def _raw(self, file: BinaryIO) -> Iterator[bytes]:
         done = 0
-        while piece := file.read(PIECE_BYTES):
+        while piece := file.read(_PIECE_BYTES):
             done += len(piece)
             if self._watch:
                 self._watch(done)
@@ -62,7 +62,7 @@ class ByteStream:
         unzip, waiting = zlib.decompressobj(_GZIP_WINDOW), first
         while True:
             try:
-                piece = unzip.decompress(waiting, PIECE_BYTES)
+                piece = unzip.decompress(waiting, _PIECE_BYTES)
             except zlib.error as error:
                 self.damage = f"the gzip data is damaged ({error}); what came before was read"
                 return

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ridgeline.records.outcome import Kind, Move, Signature
 
-MEMORY_REMEDY = (
+_MEMORY_REMEDY = (
     "ask for more memory (--mem or mem= among the site's `directives`), use fewer ranks on a node or a smaller problem "
     "per rank, or lower what the program may allocate"
 )
@@ -215,7 +215,7 @@ PROGRAM_FAILURES: tuple[ProgramFailure, ...] = (
             r"slurmstepd.*: error: .*[Ee]xceeded (?:job|step)? ?memory limit",
         ],
         "Slurm killed it for using more memory than the job asked for",
-        MEMORY_REMEDY,
+        _MEMORY_REMEDY,
         outside=True,
     ),
     *_rows(
@@ -226,7 +226,7 @@ PROGRAM_FAILURES: tuple[ProgramFailure, ...] = (
             r"oom-kill:constraint=CONSTRAINT_MEMCG.*,task=(?P<process>[^,]+)",
         ],
         "the kernel killed {process}: the memory limit of its job or container was reached",
-        MEMORY_REMEDY,
+        _MEMORY_REMEDY,
         outside=True,
     ),
     *_rows(
@@ -237,7 +237,7 @@ PROGRAM_FAILURES: tuple[ProgramFailure, ...] = (
             r"oom-kill:constraint=.*,task=(?P<process>[^,]+)",
         ],
         "the kernel killed {process}: the node's memory was used up",
-        MEMORY_REMEDY + "; see who else was on the node",
+        _MEMORY_REMEDY + "; see who else was on the node",
         outside=True,
     ),
     *_rows(
@@ -248,7 +248,7 @@ PROGRAM_FAILURES: tuple[ProgramFailure, ...] = (
             r"insufficient virtual memory|Unable to allocate .*[KMGT]i?B",
         ],
         "out of memory",
-        MEMORY_REMEDY,
+        _MEMORY_REMEDY,
     ),
     *_rows(
         "segfault",
@@ -419,7 +419,7 @@ PROGRAM_FAILURES: tuple[ProgramFailure, ...] = (
             r"|^srun: error: .*: Killed$|(?:exit (?:code|status)|EXIT CODE):? 137\b",
         ],
         "killed from outside, most likely for want of memory",
-        "look at dmesg of the node for `Out of memory`; then " + MEMORY_REMEDY,
+        "look at dmesg of the node for `Out of memory`; then " + _MEMORY_REMEDY,
         outside=True,
         echo=True,
     ),

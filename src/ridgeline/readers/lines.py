@@ -15,7 +15,7 @@ from ridgeline.files import open_regular
 from ridgeline.readers.byte_stream import ByteStream, Watch
 
 # Longer lines exist only as progress bars and binary garbage; cutting them bounds memory and every regex below it.
-LONGEST_LINE_BYTES = 1 << 20
+_LONGEST_LINE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 20
 _UNZIPPED_LOOK = 200_000  # lines of a gzipped file, which has no end to jump to
 
@@ -90,8 +90,8 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
             rest = left
         else:
             rest += piece
-        if len(rest) >= LONGEST_LINE_BYTES:
-            yield rest[:LONGEST_LINE_BYTES] + b"\n"
+        if len(rest) >= _LONGEST_LINE_BYTES:
+            yield rest[:_LONGEST_LINE_BYTES] + b"\n"
             rest, torn = b"", True
     if rest:
         yield rest + b"\n"
@@ -100,8 +100,8 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def _cut(block: bytes) -> Iterator[bytes]:
     """The block, with its first line cut where that is too long; the others lie within one piece."""
     end = block.index(b"\n")
-    if end > LONGEST_LINE_BYTES:
-        yield block[:LONGEST_LINE_BYTES] + b"\n"
+    if end > _LONGEST_LINE_BYTES:
+        yield block[:_LONGEST_LINE_BYTES] + b"\n"
         block = block[end + 1 :]
     if block:
         yield block

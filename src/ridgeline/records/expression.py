@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 Value = bool | int | float | str | None
-Evaluator = Callable[[Mapping[str, object]], object]
+_Evaluator = Callable[[Mapping[str, object]], object]
 
 LONGEST_EXPRESSION = 1000
-DEEPEST_EXPRESSION = 100
-LARGEST_MAGNITUDE = 1e15
+_DEEPEST_EXPRESSION = 100
+_LARGEST_MAGNITUDE = 1e15
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -33,7 +33,7 @@ class ExpressionError(ValueError):
 
 
 def _power(base: float, exponent: float) -> float:
-    if abs(exponent) > 64 or abs(base) > LARGEST_MAGNITUDE:
+    if abs(exponent) > 64 or abs(base) > _LARGEST_MAGNITUDE:
         raise ExpressionError(f"{base} ** {exponent} is too large")
     return float(base**exponent) if exponent < 0 else base**exponent
 
@@ -44,7 +44,7 @@ def _round(value: float, digits: int = 0) -> float:
     return round(value, digits) if digits else round(value)
 
 
-ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
+_ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -53,7 +53,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
     ast.Mod: operator.mod,
     ast.Pow: _power,
 }
-ORDERING: dict[type[ast.cmpop], Callable[..., bool]] = {
+_ORDERING: dict[type[ast.cmpop], Callable[..., bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -78,7 +78,7 @@ class Expression:
 
     text: str
     names: frozenset[str]
-    _evaluate: Evaluator = field(repr=False, compare=False)
+    _evaluate: _Evaluator = field(repr=False, compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Expression:
@@ -91,8 +91,8 @@ class Expression:
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else str(error)
             raise ExpressionError(f"{text!r} is not an expression ({reason})") from None
-        if _depth(tree.body) > DEEPEST_EXPRESSION:
-            raise ExpressionError(f"expression is nested more than {DEEPEST_EXPRESSION} deep; use derived values")
+        if _depth(tree.body) > _DEEPEST_EXPRESSION:
+            raise ExpressionError(f"expression is nested more than {_DEEPEST_EXPRESSION} deep; use derived values")
         names: set[str] = set()
         evaluator = _compile(tree.body, names)
         return cls(text, frozenset(names), evaluator)
@@ -119,7 +119,7 @@ def _depth(root: ast.AST) -> int:
     return deepest
 
 
-def _compile(node: ast.expr, names: set[str]) -> Evaluator:
+def _compile(node: ast.expr, names: set[str]) -> _Evaluator:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return lambda _: value
@@ -137,8 +137,8 @@ def _compile(node: ast.expr, names: set[str]) -> Evaluator:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             inner = _compile(operand, names)
             return lambda values: None if (value := inner(values)) is None else -_number(value)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
-            return _arithmetic(ARITHMETIC[type(op)], _compile(left, names), _compile(right, names))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            return _arithmetic(_ARITHMETIC[type(op)], _compile(left, names), _compile(right, names))
         case ast.Compare():
             return _comparison(node, names)
         case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -154,7 +154,7 @@ def _compile(node: ast.expr, names: set[str]) -> Evaluator:
             )
 
 
-def _lookup(name: str) -> Evaluator:
+def _lookup(name: str) -> _Evaluator:
     def lookup(values: Mapping[str, object]) -> object:
         try:
             return values[name]
@@ -170,26 +170,26 @@ def _number(value: object) -> int | float:
     raise ExpressionError(f"{value!r} is not a number")
 
 
-def _boolean(all_must_hold: bool, parts: list[Evaluator]) -> Evaluator:
+def _boolean(all_must_hold: bool, parts: list[_Evaluator]) -> _Evaluator:
     if all_must_hold:
         return lambda values: all(part(values) for part in parts)
     return lambda values: any(part(values) for part in parts)
 
 
-def _arithmetic(operation: Callable[..., object], left: Evaluator, right: Evaluator) -> Evaluator:
+def _arithmetic(operation: Callable[..., object], left: _Evaluator, right: _Evaluator) -> _Evaluator:
     def compute(values: Mapping[str, object]) -> object:
         a, b = left(values), right(values)
         if a is None or b is None:
             return None
         result = operation(_number(a), _number(b))
-        if isinstance(result, int | float) and abs(result) > LARGEST_MAGNITUDE**4:
+        if isinstance(result, int | float) and abs(result) > _LARGEST_MAGNITUDE**4:
             raise ExpressionError("a value is too large")
         return result
 
     return compute
 
 
-def _call(function: Callable[..., object], parts: list[Evaluator]) -> Evaluator:
+def _call(function: Callable[..., object], parts: list[_Evaluator]) -> _Evaluator:
     def compute(values: Mapping[str, object]) -> object:
         arguments = [part(values) for part in parts]
         return None if any(a is None for a in arguments) else function(*arguments)
@@ -197,7 +197,7 @@ def _call(function: Callable[..., object], parts: list[Evaluator]) -> Evaluator:
     return compute
 
 
-def _comparison(node: ast.Compare, names: set[str]) -> Evaluator:
+def _comparison(node: ast.Compare, names: set[str]) -> _Evaluator:
     operands = [_compile(item, names) for item in (node.left, *node.comparators)]
     tests = [_relation(op) for op in node.ops]
 
@@ -223,7 +223,7 @@ def _relation(op: ast.cmpop) -> Callable[[object, object], bool]:
             return lambda left, right: left in _collection(right)
         case ast.NotIn():
             return lambda left, right: left not in _collection(right)
-    ordering = ORDERING[type(op)]
+    ordering = _ORDERING[type(op)]
     return lambda left, right: left is not None and right is not None and ordering(left, right)
 
 

@@ -140,7 +140,7 @@ def _srun(resources: Resources, binding: Binding) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
+class _Launcher:
     """`rank_variables` hold a process's rank; `is_mpirun`: the site's option `mpirun` may name another starter."""
 
     starter: str
@@ -153,16 +153,16 @@ class Launcher:
 # A program started by mpirun inside a job sees the job's own variables too, so those of mpirun come first.
 # Debian installs both MPIs side by side under these names; elsewhere a module puts one `mpirun` on the PATH.
 LAUNCHERS = {
-    "none": Launcher("", _nothing),
-    "openmpi": Launcher(
+    "none": _Launcher("", _nothing),
+    "openmpi": _Launcher(
         "$(command -v mpirun.openmpi || echo mpirun)", _openmpi, ("OMPI_COMM_WORLD_RANK",), is_mpirun=True
     ),
-    "mpich": Launcher(
+    "mpich": _Launcher(
         "$(command -v mpirun.mpich || command -v mpiexec.hydra || echo mpirun)", _mpich, ("PMI_RANK",), is_mpirun=True
     ),
-    "srun": Launcher("srun", _srun, ("PMIX_RANK", "SLURM_PROCID")),
+    "srun": _Launcher("srun", _srun, ("PMIX_RANK", "SLURM_PROCID")),
     # one process for each place the job asked for; it counts and binds nothing itself
-    "pbsdsh": Launcher("pbsdsh", _nothing, ("PBS_NODENUM",), end_of_options="--"),
+    "pbsdsh": _Launcher("pbsdsh", _nothing, ("PBS_NODENUM",), end_of_options="--"),
 }
 
 

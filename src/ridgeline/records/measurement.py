@@ -37,6 +37,7 @@ class Reading:
     texts: Mapping[str, str] = field(default_factory=dict)
     unverified: str = ""
     contaminated: str = ""
+    wrong: str = ""  # what the workload itself found wrong with the result, as a guard would
     problem: str = ""  # why something that must be there could not be read
     remedy: str = ""  # what the study's author should change so that it can
 

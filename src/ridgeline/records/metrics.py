@@ -110,6 +110,12 @@ _ROWS: tuple[_Row, ...] = (
     # latencies of a served LLM
     *_latencies(),
     ("goodput", "requests/s", "higher", "Requests a second that met every limit of `slo`.", ("serve",), _ONCE_BARE),
+    # questions of known answer, asked after the load
+    ("accuracy", "", "higher", "Share of `questions` that were answered correctly.", ("serve",)),
+    ("accuracy_change", "", "higher", "Accuracy gained against the baseline, on the same questions.", ("serve",)),
+    ("answer_agreement", "", "higher", "Share of answers that are the baseline's, to the letter.", ("serve",)),
+    ("questions_asked", "questions", "lower", "Questions that it took to decide.", ("serve",)),
+    ("perplexity", "", "lower", "Perplexity of the study's text under the server's log probabilities.", ("serve",)),
     (COST, "dollars", "lower", "Cost of a million tokens, by the site's `prices`.", ("prices",)),
     # NWChem
     (ENERGY, "Ha", "", "Total energy of the theory asked for.", _NWCHEM),

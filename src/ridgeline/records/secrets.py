@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 HIDDEN = "(hidden)"
 SECRETS_FOLDER = ".ridgeline/secrets"  # below the home folder: one file a secret, named after its variable
-SHORTEST_VALUE = 4  # of a named secret: a shorter one would hide half of every line
+_SHORTEST_VALUE = 4  # of a named secret: a shorter one would hide half of every line
 
 # Every repeat has a bound: logs are searched for these
 _NAMED = (
@@ -32,7 +32,7 @@ _WHOLE = re.compile(_SHAPES, re.ASCII)
 def masked(text: str, values: Iterable[str] = ()) -> str:
     """The text without what looks like a secret, and without these values; the name of a secret stays readable."""
     for value in values:
-        if len(value) >= SHORTEST_VALUE:
+        if len(value) >= _SHORTEST_VALUE:
             text = text.replace(value, HIDDEN)
     text = _PARTS.sub(lambda m: next(part for part in m.groups()[::2] if part is not None) + HIDDEN, text)
     return _WHOLE.sub(HIDDEN, text)

@@ -22,7 +22,7 @@ class Prices:
         return None
 
 
-NO_PRICES = Prices()
+_NO_PRICES = Prices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Site:
     directives: tuple[str, ...] = ()
     service_units_per_node_hour: float | None = None
     secrets: tuple[str, ...] = ()  # variables of the environment whose values are written down nowhere
-    prices: Prices = NO_PRICES
+    prices: Prices = _NO_PRICES
     options: Mapping[str, object] = field(default_factory=dict)  # what only one batch system knows
 
 

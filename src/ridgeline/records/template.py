@@ -13,8 +13,8 @@ from ridgeline.records.expression import ExpressionError
 _FIELD = re.compile(r"\{\{|\}\}|(?<!\$)\{(?P<name>[A-Za-z_]\w*)(?::(?P<format>[^{}]*))?\}")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-WIDEST_FIELD = 1000  # characters
-TOO_WIDE = f"asks for more than {WIDEST_FIELD} characters; take a smaller width"
+_WIDEST_FIELD = 1000  # characters
+TOO_WIDE = f"asks for more than {_WIDEST_FIELD} characters; take a smaller width"
 NO_VARIABLE = "is not a name for an environment variable; use letters, digits and _"
 
 
@@ -23,13 +23,13 @@ def is_variable(name: str) -> bool:
     return _VARIABLE.fullmatch(name) is not None
 
 
-def too_wide(field: re.Match[str]) -> bool:
+def _too_wide(field: re.Match[str]) -> bool:
     """`{x:>3000000000}` is short to write and fills all memory."""
-    return any(len(digits) > 9 or int(digits) > WIDEST_FIELD for digits in re.findall(r"\d+", field["format"] or ""))
+    return any(len(digits) > 9 or int(digits) > _WIDEST_FIELD for digits in re.findall(r"\d+", field["format"] or ""))
 
 
 def wide_fields(text: str) -> list[str]:
-    return [match[0] for match in _FIELD.finditer(text) if too_wide(match)]
+    return [match[0] for match in _FIELD.finditer(text) if _too_wide(match)]
 
 
 def field_names(text: str) -> set[str]:
@@ -156,7 +156,7 @@ def _value(match: re.Match[str], values: Mapping[str, object]) -> str:
         return ""
     if isinstance(value, bool) and not match["format"]:
         return "true" if value else "false"
-    if too_wide(match):
+    if _too_wide(match):
         raise ExpressionError(f"{match[0]} {TOO_WIDE}")
     try:
         return format(value, match["format"] or "")

@@ -28,11 +28,11 @@ from ridgeline.twin.simulate import SimulationResult, simulate
 
 BELOW_EDGE = 0.9  # a router deals out unevenly, and the twin is not the engine
 MOST_KV = 0.9  # share of the pool at its fullest; beyond it requests are thrown out and computed again
-WAIT_SHARE = 0.5  # of what a request's first token may still be late
+_WAIT_SHARE = 0.5  # of what a request's first token may still be late
 WAVES, LEAST_WAVES = 6, 2.5  # how often each place is filled in a run
 MANY, MOST_AT_ONCE = 2000, 4096  # requests of a run that need no more waves; at once, on one server
-NODE_GPUS = 8  # where split roles share nodes
-FLAT = 0.05  # four times the requests for less than this much more throughput bring only waiting
+_NODE_GPUS = 8  # where split roles share nodes
+_FLAT = 0.05  # four times the requests for less than this much more throughput bring only waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class AdmissionLimits:
             values = _values(service, unit)
             ranks = int(str(values.get("attn_dp", 1)))
             running = max(ranks, min(most, int(str(values.get(RUNNING_KNOB, most)))))
-            told = {RUNNING_KNOB: running, QUEUE_KNOB: max(1, self.most_waiting // servers // ranks)}
-            found.append({_spelled(service, unit, name): value for name, value in told.items()})
+            limits = {RUNNING_KNOB: running, QUEUE_KNOB: max(1, self.most_waiting // servers // ranks)}
+            found.append({_spelled(service, unit, name): value for name, value in limits.items()})
         return found
 
     def as_json(self) -> dict[str, object]:
@@ -111,7 +111,7 @@ def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimi
     return replace(
         parts[0],
         most_running=running,
-        most_waiting=int(WAIT_SHARE * wait_s * requests_s),
+        most_waiting=int(_WAIT_SHARE * wait_s * requests_s),
         longest_wait_s=wait_s,
         edge=sum(part.edge for part in parts),
         requests_s=requests_s,
@@ -160,7 +160,7 @@ def _verdict(
     broken = next((f"{slo.latency}_{slo.quantile}_ms" for slo in slos if not steady.holds(slo)), "")
     if broken or not keeps_limits(steady):
         return broken or "SLO of single requests", rate_s
-    if not slos and before_s and rate_s < (1 + FLAT) * before_s:
+    if not slos and before_s and rate_s < (1 + _FLAT) * before_s:
         return "throughput", rate_s
     return "", rate_s
 
@@ -199,7 +199,7 @@ def twins_of(service: Service) -> list[tuple[Deployment, int]]:
         raise InputError("name the GPU in the deployment file, such as `engine: {kind: sglang, gpu: h200}`")
     if not service.split:
         return [(_deployment(service, unit, _layout(service, unit)), unit.replicas) for unit in service.units]
-    size = max(NODE_GPUS, *(unit.gpus for unit in service.units))
+    size = max(_NODE_GPUS, *(unit.gpus for unit in service.units))
     prefill, decode = (next(unit for unit in service.units if unit.role == role) for role in ("prefill", "decode"))
     groups = [replace(_layout(service, unit, unit.replicas), gpus_per_node=size) for unit in (prefill, decode)]
     found = _deployment(service, decode, disaggregated(*groups))

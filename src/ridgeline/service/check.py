@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ridgeline.errors import InputError, StudyError
 from ridgeline.executors.base import Executor
 from ridgeline.node.preflight.gpu import list_gpus
 from ridgeline.records.problem import Problem
-from ridgeline.records.run import Job, Resources
+from ridgeline.records.run import Job
 from ridgeline.service.file import load_service
 from ridgeline.service.kubernetes.manifests import manifests
 from ridgeline.service.members import Member, members_of, room_for_router
@@ -45,14 +45,14 @@ def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
         return service, []
     if not service.on_this_machine:
         return service, [*_unseen(service), *_asked_badly(service)]
-    refuse_many_nodes_here(service)
+    _refuse_many_nodes_here(service)
     tree = parse_yaml(read_text(path), str(path))
     if problems := [tree.message(problem.where, problem.message) for problem in _not_here(service, path)]:
         raise StudyError(problems)
     return service, list(_unknown_name(service))
 
 
-def refuse_many_nodes_here(service: Service) -> None:
+def _refuse_many_nodes_here(service: Service) -> None:
     """InputError where a server needs more than this machine. Scripts for a cluster can be rendered all the same."""
     most = max(unit.nodes for unit in service.units)
     if service.on_this_machine and most > 1:
@@ -160,8 +160,7 @@ def _unseen(service: Service) -> Iterator[str]:
 
 def _asked_badly(service: Service) -> Iterator[str]:
     executor: Executor = catalog.part("executors", service.site.batch)(service.site)
-    doubts: Callable[[Resources], list[str]] = getattr(executor, "doubts", lambda _: [])
-    yield from dict.fromkeys(doubt for member in members_of(service) for doubt in doubts(member.resources))
+    yield from dict.fromkeys(doubt for member in members_of(service) for doubt in executor.doubts(member.resources))
     if service.router is not None and not room_for_router(service):
         nodes = sum(unit.replicas * unit.nodes for unit in service.units)
         why = (

@@ -54,24 +54,24 @@ from ridgeline.study.forms.yaml_edit import YamlEditError, with_value
 from ridgeline.study.site_file import load_site
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
-HCA = "NCCL_IB_HCA"
+_HCA = "NCCL_IB_HCA"
 
 
-def with_adapters(service: Service, records: Sequence[str], folder: Path) -> Service:
+def _with_adapters(service: Service, records: Sequence[str], folder: Path) -> Service:
     """What a unit says itself stays. StudyError where a record cannot be read, or nodes differ."""
     named = {f"{path}": _hca_of(path) for path in _files(records, folder)}
     if len(set(named.values())) > 1:
         seen = "; ".join(f"{path}: {hca or 'none'}" for path, hca in named.items())
         raise StudyError(
-            f"preflight: nodes have different adapters ({seen}); name {HCA} and disaggregation_ib_device in the units"
+            f"preflight: nodes have different adapters ({seen}); name {_HCA} and disaggregation_ib_device in the units"
         )
-    hca = next(iter(named.values()), "") or service.site.env.get(HCA, "")
+    hca = next(iter(named.values()), "") or service.site.env.get(_HCA, "")
     return replace(service, units=tuple(_with(unit, hca, service) for unit in service.units)) if hca else service
 
 
 def _with(unit: ServiceUnit, hca: str, service: Service) -> ServiceUnit:
     split = unit.role != "both"
-    env = {HCA: hca, **unit.env} if split or unit.nodes > 1 else unit.env
+    env = {_HCA: hca, **unit.env} if split or unit.nodes > 1 else unit.env
     # nixl finds its own way; between servers of one node nothing leaves it
     knob = server_of(service.engine).device_knob
     by_port = split and knob and unit.settings.get("disaggregation_transfer_backend") != "nixl"
@@ -98,7 +98,7 @@ def _hca_of(path: Path) -> str:
         raise StudyError(
             f"preflight: {path}: {error}; write it with `ridgeline preflight --json > {path.name}`"
         ) from None
-    lines = (re.fullmatch(rf"export {HCA}='?([^']*)'?", line) for line in report.exports)
+    lines = (re.fullmatch(rf"export {_HCA}='?([^']*)'?", line) for line in report.exports)
     return next((line[1] for line in lines if line), "")
 
 
@@ -120,7 +120,7 @@ def load_service(path: Path) -> Service:
     impossible = [*_beyond_the_site(service), *_impossible_layouts(service)]
     if impossible:
         raise StudyError([tree.message(problem.where, problem.message) for problem in impossible])
-    return with_adapters(service, form.preflight, path.parent)
+    return _with_adapters(service, form.preflight, path.parent)
 
 
 def service_from(plain: Mapping[str, Any]) -> Service:
@@ -452,7 +452,7 @@ def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
         why = f"{form.engine.kind} also takes the port {reach} above it" if reach else "there is no such port"
         yield Problem(
             ("first_port",),
-            f"the last of {servers} servers would be told port {last}, and {why}; start at "
+            f"the last of {servers} servers would get port {last}, and {why}; start at "
             f"{highest - (servers - 1) * step} or below",
         )
     if form.router is None:
@@ -522,8 +522,8 @@ def with_router(
     text = read_text(path)
     plain = parse_yaml(text, str(path)).plain()
     assert isinstance(plain, dict), "it was read as a service before"
-    told = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
-    meant = {**plain, "router": told}
+    merged = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
+    meant = {**plain, "router": merged}
     if expected:
         meant["expected"] = {**plain.get("expected", {}), **expected}
     units = [*servers, *({} for _ in plain["units"][len(servers) :])]

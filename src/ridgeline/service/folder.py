@@ -19,6 +19,7 @@ from ridgeline.study.lock import StudyLock
 
 DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
 MENDS_WITHIN_S = 1800.0  # restarts of a member that count
+STEADY_S = 300.0  # a member that served for so long was cured by its last restart: the next trouble is a new one
 
 
 @dataclass
@@ -143,6 +144,9 @@ class ServiceFolder:
             self.started[name] = Started(int(event["generation"]), at_s=at_s)
             self.leaving.pop(name, None)
         elif what == "mend":
+            start = self.started.get(name)
+            if start is not None and start.ready and at_s - start.ready_at_s >= STEADY_S:
+                self.mended.pop(name, None)
             self.mended.setdefault(name, []).append(Mend(at_s, str(event.get("why", ""))))
             self.leaving[name] = float(event.get("until", at_s))
         elif what == "mend-failed":

@@ -30,7 +30,7 @@ from ridgeline.service.service import USUAL_ROUTER
 from ridgeline.twin.server.serve import BOOTSTRAP_VARIABLE
 
 # SGLang waits five minutes unless told, longer than clients do; prompts that wait only for KV room need a few seconds.
-BOOTSTRAP_S = 10
+_BOOTSTRAP_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ def role_settings(unit: Unit) -> list[RoleSetting]:
     return [*found, *_redundancy(unit), *_transfer(unit)]
 
 
-def role_variables(unit: Unit) -> list[RoleSetting]:
+def _role_variables(unit: Unit) -> list[RoleSetting]:
     """What its environment holds."""
     found = [RoleSetting(name, value) for name, value in unit_env(unit).items()]
     if unit.role == "prefill":
         why = "seconds a prompt waits for a decode server that died; the router then tries another one"
-        found.append(RoleSetting(BOOTSTRAP_VARIABLE, str(BOOTSTRAP_S), why))
+        found.append(RoleSetting(BOOTSTRAP_VARIABLE, str(_BOOTSTRAP_S), why))
     return found
 
 
@@ -148,7 +148,7 @@ def _transfer(unit: Unit) -> Iterator[RoleSetting]:
 
 
 # Requests that may wait in the router for each one that runs: their wait stays below one answer's time.
-WAITING_SHARE = 0.25
+_WAITING_SHARE = 0.25
 
 
 def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
         nodes = max(1, -(-unit.gpus // size))
         own = {"role": unit.role, "replicas": count, "nodes": nodes, "gpus": min(unit.gpus, size)}
         settings = {setting.name: setting.value for setting in role_settings(unit) if setting.value is not None}
-        found = {variable.name: str(variable.value) for variable in role_variables(unit)}
+        found = {variable.name: str(variable.value) for variable in _role_variables(unit)}
         env = {"env": found} if found else {}
         units.append({**own, "settings": settings, **env})
     service: dict[str, Any] = {
@@ -192,7 +192,7 @@ def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
 
 def _limits(kind: str, running: int) -> dict[str, int]:
     """Only what the router can do: one that cannot queue refuses at once what is over its limit."""
-    waiting = max(1, int(running * WAITING_SHARE)) if can_queue(kind) else 0
+    waiting = max(1, int(running * _WAITING_SHARE)) if can_queue(kind) else 0
     return {"most_running": running, "most_waiting": waiting}
 
 
@@ -250,11 +250,11 @@ class PrintedChoice:
 
 def printed(choice: Choice, model: str = "") -> PrintedChoice:
     question = choice.option.scheme.question
-    commands = tuple(commands_for(choice.option.scheme, model or model_folder(question)))
+    commands = tuple(commands_for(choice.option.scheme, model or _model_folder(question)))
     return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
-def model_folder(question: PlanQuestion) -> str:
+def _model_folder(question: PlanQuestion) -> str:
     """Where a plan's model is taken to lie, for people to correct."""
     return f"/models/{question.model.name}"
 
@@ -291,17 +291,17 @@ def deployable_text(plan: Plan, file: str) -> str:
     head = f"# `ridgeline deploy check {file}` shows every command; name your model's folder and site\n"
     if (
         plan.asked.dtype
-        and "quantization" not in question.told
+        and "quantization" not in question.dtype_settings
         and load_model(plan.asked.model).weights_dtype != plan.asked.dtype
     ):
         head += f"# planned with {plan.asked.dtype} weights: name a folder that holds them so\n"
-    return head + planned_text(best, model_folder(question))
+    return head + planned_text(best, _model_folder(question))
 
 
 def planned_text(option: Option, model: str, name: str = "") -> str:
     """The deployment file with the reason for each setting beside it."""
     service = service_of(option, model, name)
-    reasons = [{"settings": role_settings(unit), "env": role_variables(unit)} for unit, _ in groups_of(option.scheme)]
+    reasons = [{"settings": role_settings(unit), "env": _role_variables(unit)} for unit, _ in groups_of(option.scheme)]
     return "".join(_part(key, value, reasons) for key, value in service.items())
 
 

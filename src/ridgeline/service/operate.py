@@ -35,9 +35,9 @@ from ridgeline.study.lock import LockHeld, StudyLock
 
 POLL_S = 0.2
 DRAIN_S = 600.0
-END_S = 120.0
+_END_S = 120.0
 ACTION_WAIT_S = 30.0  # for an action of another process to end
-CANCEL_AGAIN_S = 60.0  # a batch system may have lost what it was told
+_CANCEL_AGAIN_S = 60.0  # a batch system may have lost what it was told
 
 
 class Operator:
@@ -262,15 +262,13 @@ class Operator:
 
     def activity(self, member: Member) -> Activity | None:
         """What the processes of its job have done, where they can be seen from here."""
-        seen: Callable[[str], Activity | None] | None = getattr(self.executor, "activity", None)
         start = self.folder.started.get(member.name)
-        return seen(start.ticket) if seen is not None and start is not None and start.ticket else None
+        return self.executor.activity(start.ticket) if start is not None and start.ticket else None
 
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""
         start = self.folder.started.get(member.name)
-        why: dict[str, str] = getattr(self.executor, "waiting", {})
-        return why.get(start.ticket, "") if start is not None else ""
+        return self.executor.waiting.get(start.ticket, "") if start is not None else ""
 
     def until_ready(self, members: Sequence[Member], limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
@@ -387,11 +385,11 @@ class Operator:
 
     def stop(self, member: Member) -> None:
         """Its job has ended afterwards."""
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + _END_S
         while not self.cancel(member):
             if time.monotonic() > deadline:
                 ticket = self.folder.started[member.name].ticket
-                raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
+                raise SiteError(f"{member.name} did not end within {_END_S:g} s; end it by hand: {ticket}")
             self.executor.wait(POLL_S)
 
     def is_ending(self, member: Member) -> bool:
@@ -410,7 +408,7 @@ class Operator:
                 return True
             told_s = self._cancelled.get(start.ticket)
             if self.note_ending(member) is None:
-                if told_s is None or time.monotonic() - told_s >= CANCEL_AGAIN_S:
+                if told_s is None or time.monotonic() - told_s >= _CANCEL_AGAIN_S:
                     told_s = self._cancelled[start.ticket] = time.monotonic()
                     self.executor.cancel(start.ticket)
                 if self.note_ending(member) is None:

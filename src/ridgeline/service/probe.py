@@ -15,13 +15,13 @@ from ridgeline.errors import SiteError
 from ridgeline.service.keys import kept_secret
 from ridgeline.service.servers import server_of
 
-TIMEOUT_S = 5.0
-PAGE_TIMEOUT_S = 3.0  # `keep` asks every two seconds
-REQUEST_TIMEOUT_S = 120.0
+_TIMEOUT_S = 5.0
+_PAGE_TIMEOUT_S = 3.0  # `keep` asks every two seconds
+_REQUEST_TIMEOUT_S = 120.0
 _TOKEN_IDS = (100, 1000)  # in every vocabulary
 
 
-def ask(url: str, body: object = None, *, key: str = "", method: str = "", timeout_s: float = TIMEOUT_S) -> bytes:
+def ask(url: str, body: object = None, *, key: str = "", method: str = "", timeout_s: float = _TIMEOUT_S) -> bytes:
     """The answer's body. Raises OSError: nobody there, too slow, or an HTTP status above 299."""
     if url.startswith("/"):
         raise OSError("it has not said where it listens")
@@ -51,7 +51,7 @@ def metrics(url: str) -> dict[str, float]:
 def metrics_page(url: str) -> str:
     """The text of /metrics; empty where there is none."""
     try:
-        return ask(f"{url}/metrics", timeout_s=PAGE_TIMEOUT_S).decode(errors="replace")
+        return ask(f"{url}/metrics", timeout_s=_PAGE_TIMEOUT_S).decode(errors="replace")
     except OSError:
         return ""
 
@@ -82,7 +82,7 @@ def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
     """A real request through the front door. Raises OSError with what was said."""
     body = {"model": model, "prompt": "Say one word.", "max_tokens": 4}
     try:
-        content = ask(f"{url}/v1/completions", body, key=key, timeout_s=REQUEST_TIMEOUT_S)
+        content = ask(f"{url}/v1/completions", body, key=key, timeout_s=_REQUEST_TIMEOUT_S)
     except urllib.error.HTTPError as error:
         refuse_wrong_key(url, error)
         raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:300]}") from None

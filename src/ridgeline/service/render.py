@@ -20,7 +20,7 @@ from ridgeline.service.scripts import ADDRESS_FILE, START_FILE, URL_FILE, start_
 from ridgeline.service.service import Service
 
 
-def unit_name(service: Service) -> str:
+def _unit_name(service: Service) -> str:
     return f"ridgeline-keep-{re.sub(r'[^A-Za-z0-9_.-]+', '-', service.name)}.service"
 
 
@@ -35,7 +35,7 @@ def unit_text(service: Service, file: Path) -> str:
     argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute())]
     return "\n".join(
         [
-            f"# For you alone: ~/.config/systemd/user/{unit_name(service)}, `systemctl --user enable --now` it, and",
+            f"# For you alone: ~/.config/systemd/user/{_unit_name(service)}, `systemctl --user enable --now` it, and",
             "# `loginctl enable-linger` once, so that it runs while you are logged out. For the machine: in",
             "# /etc/systemd/system, with `User=` below [Service].",
             "[Unit]",
@@ -83,8 +83,8 @@ def render(service: Service, out: Path, target: str = "", file: Path | None = No
     if chosen == "systemd":
         assert file is not None, "a unit names the deployment file"
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / unit_name(service), unit_text(service, file))
-        yield out / unit_name(service)
+        write_whole(out / _unit_name(service), unit_text(service, file))
+        yield out / _unit_name(service)
     else:
         yield from _manifests(service, out) if chosen == "kubernetes" else _scripts(service, out, chosen)
 

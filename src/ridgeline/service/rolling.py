@@ -14,8 +14,8 @@ from ridgeline.service.members import Member
 from ridgeline.service.operate import DRAIN_S, POLL_S, Operator
 from ridgeline.service.servers import server_of
 
-ADMIN_S = 60.0
-SAY_AFTER_S = 10.0
+_ADMIN_S = 60.0
+_SAY_AFTER_S = 10.0
 # a router that is still taking a server away under this URL refuses to add it
 _STILL_THERE = 409
 
@@ -49,24 +49,24 @@ class RouterAdmin:
         self._until(url, listed=False)
 
     def add(self, url: str, role: str) -> None:
-        """Listed afterwards, with all that the router was told of it at its start."""
+        """Listed afterwards, with everything that the router knew of it when it started."""
         if url not in self.workers():
-            self._post(self._told(url, role))
+            self._post(self._worker(url, role))
         self._until(url, listed=True)
 
-    def _told(self, url: str, role: str) -> dict[str, Any]:
-        told: dict[str, Any] = {"url": url, "worker_type": "regular" if role == "both" else role}
+    def _worker(self, url: str, role: str) -> dict[str, Any]:
+        worker: dict[str, Any] = {"url": url, "worker_type": "regular" if role == "both" else role}
         if self._key:
-            told["api_key"] = self._key  # else the router asks the server without one, and never takes it in
+            worker["api_key"] = self._key  # else the router asks the server without one, and never takes it in
         if role == "prefill" and (port := _bootstrap_port(url, self._key)) is not None:
-            told["bootstrap_port"] = port  # else decode servers wait for KV that nobody sends
-        return told
+            worker["bootstrap_port"] = port  # else decode servers wait for KV that nobody sends
+        return worker
 
-    def _post(self, told: dict[str, Any]) -> None:
-        deadline = time.monotonic() + ADMIN_S
+    def _post(self, worker: dict[str, Any]) -> None:
+        deadline = time.monotonic() + _ADMIN_S
         while True:
             try:
-                self._ask("/workers", told)
+                self._ask("/workers", worker)
             except urllib.error.HTTPError as error:
                 if error.code != _STILL_THERE or time.monotonic() > deadline:
                     raise
@@ -82,11 +82,11 @@ class RouterAdmin:
             raise
 
     def _until(self, url: str, listed: bool) -> None:
-        deadline = time.monotonic() + ADMIN_S
+        deadline = time.monotonic() + _ADMIN_S
         while (url in self.workers()) is not listed:
             if time.monotonic() > deadline:
                 state = "does not list" if listed else "still lists"
-                raise SiteError(f"the router at {self._url} {state} {url} after {ADMIN_S:g} s; look at its log")
+                raise SiteError(f"the router at {self._url} {state} {url} after {_ADMIN_S:g} s; look at its log")
             time.sleep(POLL_S)
 
 
@@ -181,7 +181,7 @@ def _empty(operator: Operator, member: Member, until_s: float) -> bool:
         operator.refresh()
         if operator.folder.started[member.name].generation != generation:
             return True  # `keep` was quicker
-        if not said and time.time() - began_s > SAY_AFTER_S:
+        if not said and time.time() - began_s > _SAY_AFTER_S:
             said = True
             operator.say(f"{member.name}: waits for {left:.0f} requests; `--force` would end them")
         time.sleep(POLL_S)

@@ -34,7 +34,7 @@ class PodSelectors:
 
 
 @dataclass(frozen=True, slots=True)
-class RouterDialect:
+class _RouterDialect:
     """`module` is run with the environment's python.
 
     `engines` are those whose prefill and decode servers it can pair, by the protocol that they speak.
@@ -89,7 +89,7 @@ def _front(service: Service) -> list[str]:
     return argv
 
 
-def _policy(dialect: RouterDialect, policy: str) -> list[str]:
+def _policy(dialect: _RouterDialect, policy: str) -> list[str]:
     if not policy:
         return []
     return ["--prefill-policy" if policy in dialect.prefill_policies else "--policy", policy]
@@ -112,8 +112,8 @@ def metrics_port(choice: RouterChoice) -> int:
 
 
 _SGLANG_PORT = "sglang.ai/bootstrap-port"
-ROUTERS: Mapping[str, RouterDialect] = {
-    "sglang-router": RouterDialect(
+ROUTERS: Mapping[str, _RouterDialect] = {
+    "sglang-router": _RouterDialect(
         "sglang_router.launch_router",
         (),
         (*_COMMON, "manual", "bucket"),
@@ -123,7 +123,7 @@ ROUTERS: Mapping[str, RouterDialect] = {
         _SGLANG_PORT,
         True,
     ),
-    "smg": RouterDialect(
+    "smg": _RouterDialect(
         "smg",
         ("launch",),
         (*_COMMON, "manual", "least_load", "consistent_hashing", "prefix_hash", "passthrough", "bucket"),
@@ -133,7 +133,7 @@ ROUTERS: Mapping[str, RouterDialect] = {
         _SGLANG_PORT,
         True,
     ),
-    "vllm-router": RouterDialect(
+    "vllm-router": _RouterDialect(
         "vllm_router.launch_router",
         (),
         (*_COMMON, "consistent_hash"),

@@ -139,14 +139,14 @@ def _check_release(service: Service) -> list[str]:
         "print(next((have[n] for n in sys.argv[1:] if n in have), ''))"
     )
     meant = in_shell(wanted)
-    told = in_shell(
+    mismatch = in_shell(
         f"is installed, and the deployment file is for {wanted}; name that release there and plan again, or install "
         f"{wanted}"
     )
     return [
         f"release=$({shell_line([service.python, '-c', ask, *packages])}) || exit 78",
         f'case "$release" in "" | {meant} | {meant}.* | {meant}+*) ;; *)',
-        f'  printf "%s %s %s\\n" {service.engine} "$release" {told} >&2; exit 78 ;;',
+        f'  printf "%s %s %s\\n" {service.engine} "$release" {mismatch} >&2; exit 78 ;;',
         "esac",
     ]
 

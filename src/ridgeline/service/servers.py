@@ -43,7 +43,7 @@ class ServerPlace:
     visible_gpus: str = ""  # 2,3: of a machine that it shares; empty where all it sees is its own
 
 
-class TwinEngine(Sglang):
+class _TwinEngine(Sglang):
     """`serve-twin` as an engine of a service: SGLang's API, pages and knobs, and none of its processes."""
 
     packages = ()
@@ -58,7 +58,7 @@ class TwinEngine(Sglang):
     loads_model = False
 
 
-_TWIN = TwinEngine()
+_TWIN = _TwinEngine()
 
 
 def server_of(engine: str) -> ServingEngine:

@@ -28,7 +28,7 @@ Event = dict[str, Any]
 R = TypeVar("R")
 Kinds = frozenset[type]  # what a plain value may be; by type, not isinstance: true is no number here
 Reads = Callable[[Any], Any]
-MOST_ALIKE = 256  # combinations of keys and types that are remembered of one declaration
+_MOST_ALIKE = 256  # combinations of keys and types that are remembered of one declaration
 _NOTHING: Mapping[str, Any] = {}
 _NEEDED: Any = object()
 
@@ -88,7 +88,7 @@ class _Line(Generic[R]):
                 raise ValueError(f"its {key.name!r} is of another type")
             else:
                 plan.append((key.name, key.read, None))
-        if len(self._plans) < MOST_ALIKE:
+        if len(self._plans) < _MOST_ALIKE:
             self._plans[alike] = plan
         return plan
 

@@ -28,7 +28,7 @@ def reference(name: str) -> Schema:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def chosen_by(key: str, own: Schema, offered: Mapping[str, Schema | None], default: str = "") -> Schema:
+def _chosen_by(key: str, own: Schema, offered: Mapping[str, Schema | None], default: str = "") -> Schema:
     """A mapping whose value of `key` decides which further keys it may have, beside those of `own`.
 
     Where a part offers no schema (None), any further keys are allowed. `default` is what counts without the key.
@@ -52,7 +52,7 @@ def _variants(key: str, own: Schema, offered: Mapping[str, Schema | None], defau
         }
 
 
-def decided_by(key: str, own: Schema, inner: str, offered: Mapping[str, Schema], default: str) -> Schema:
+def _decided_by(key: str, own: Schema, inner: str, offered: Mapping[str, Schema], default: str) -> Schema:
     """A mapping whose value of `key` decides what its key `inner` holds; under other values, that is free."""
     rules = []
     for name, schema in offered.items():
@@ -72,10 +72,10 @@ def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
     schemas = {form: defined[form.__name__] for form in offered}
     study = defined.pop(StudyForm.__name__)
     kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
-    defined["WorkloadForm"] = chosen_by("kind", defined["WorkloadForm"], kinds)
+    defined["WorkloadForm"] = _chosen_by("kind", defined["WorkloadForm"], kinds)
     searches = {name: schemas[form] if form else None for name, form in samplers.items()}
     usual = SearchForm.model_fields["sampler"].default
-    defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=usual)
+    defined["SearchForm"] = _chosen_by("sampler", defined["SearchForm"], searches, default=usual)
     defined["SiteForm"] = _site(defined, executors)
     for key, better in (("maximize", "higher"), ("minimize", "lower")):
         # offered while typing, and no more: a study may declare metrics of its own
@@ -114,4 +114,4 @@ def _offered(parts: Forms) -> dict[str, type[Form]]:
 def _site(defined: Mapping[str, Schema], executors: Forms) -> Schema:
     options = {batch: reference(form.__name__) for batch, form in _offered(executors).items()}
     default = SiteForm.model_fields["batch"].default
-    return decided_by("batch", defined[SiteForm.__name__], "options", options, default)
+    return _decided_by("batch", defined[SiteForm.__name__], "options", options, default)

@@ -20,9 +20,9 @@ from ridgeline.files import open_regular, sync_folder
 
 Event = dict[str, Any]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-LONGEST_NUMBER = 300  # digits; a float has at most 309
+_LONGEST_NUMBER = 300  # digits; a float has at most 309
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * LONGEST_NUMBER
+_LONG_NUMBER = b"0" * _LONGEST_NUMBER
 
 
 class Journal:
@@ -106,7 +106,7 @@ class Journal:
         self.close()
 
 
-AT_ONCE = 1000  # lines of a journal that are read as one text
+_AT_ONCE = 1000  # lines of a journal that are read as one text
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -118,8 +118,8 @@ def read_events(path: Path) -> Iterator[Event]:
     with file:
         damaged: str | None = None
         number = 0
-        while lines := list(itertools.islice(file, AT_ONCE)):
-            for event in parse_lines(lines):
+        while lines := list(itertools.islice(file, _AT_ONCE)):
+            for event in _parse_lines(lines):
                 if damaged is not None:
                     raise StoreError(damaged)
                 number += 1
@@ -129,7 +129,7 @@ def read_events(path: Path) -> Iterator[Event]:
                     yield event
 
 
-def parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
+def _parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
     """As `parse_line` of each; read as one text where all are whole, which takes half the time."""
     try:
         events = _parsed(b"[" + b",".join(lines) + b"]")
@@ -158,7 +158,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _sensible(digits: str) -> int:
-    if len(digits) > LONGEST_NUMBER:
+    if len(digits) > _LONGEST_NUMBER:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
 

@@ -14,7 +14,7 @@ from ridgeline.records.space import Continuous, Discrete, Knob
 from ridgeline.study.forms.form import Accepts, DefaultText, ExpressionText, Form, Number, Single
 
 MOST_VALUES = 100_000
-LARGEST_NUMBER = 1e15
+_LARGEST_NUMBER = 1e15
 
 Condition = Annotated[ExpressionText | None, DefaultText("always")]
 
@@ -95,8 +95,8 @@ def _listed(name: str, values: Sequence[Value], when: Expression | None) -> Knob
 
 def _range(name: str, form: RangeForm, when: Expression | None) -> Knob:
     low, high = form.from_, form.to
-    if max(abs(low), abs(high)) > LARGEST_NUMBER:
-        raise ValueError(f"runs from {low} to {high}; numbers beyond {LARGEST_NUMBER:g} are not accepted")
+    if max(abs(low), abs(high)) > _LARGEST_NUMBER:
+        raise ValueError(f"runs from {low} to {high}; numbers beyond {_LARGEST_NUMBER:g} are not accepted")
     if low > high:
         raise ValueError(f"runs from {low} to {high}, which is downwards; swap from and to")
     if form.step is not None and form.times is not None:

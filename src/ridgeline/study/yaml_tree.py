@@ -21,8 +21,8 @@ Step = str | int
 Where = Sequence[Step]  # the path of keys and indices to a value, such as ("space", "tp", "values", 0)
 
 LARGEST_FILE_BYTES = 4 * 2**20
-DEEPEST_NESTING = 50
-LARGEST_TREE = 200_000  # values, with aliases counted as often as they are used
+_DEEPEST_NESTING = 50
+_LARGEST_TREE = 200_000  # values, with aliases counted as often as they are used
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
@@ -189,8 +189,8 @@ class _Builder:
         return self.root
 
     def begin(self, event: yaml.CollectionStartEvent, line: int) -> None:
-        if len(self.open) >= DEEPEST_NESTING:
-            raise StudyError(f"{self.name}:{line}: nested more than {DEEPEST_NESTING} deep; flatten the file")
+        if len(self.open) >= _DEEPEST_NESTING:
+            raise StudyError(f"{self.name}:{line}: nested more than {_DEEPEST_NESTING} deep; flatten the file")
         if self.open and self.open[-1].kind == "mapping" and self.keys[-1] is None:
             raise StudyError(f"{self.name}:{line}: a list or mapping where a key is expected; use text as the key")
         self.check_tag(event.tag, line)
@@ -235,10 +235,10 @@ class _Builder:
             self.keys[-1] = None
         parent.size += node.size
         parent.depth = max(parent.depth, node.depth + 1)
-        if parent.depth > DEEPEST_NESTING:
-            raise StudyError(f"{self.name}:{line}: nested more than {DEEPEST_NESTING} deep; flatten the file")
-        if parent.size > LARGEST_TREE:
-            raise StudyError(f"{self.name}:{line}: aliases unfold to more than {LARGEST_TREE} values; spell it out")
+        if parent.depth > _DEEPEST_NESTING:
+            raise StudyError(f"{self.name}:{line}: nested more than {_DEEPEST_NESTING} deep; flatten the file")
+        if parent.size > _LARGEST_TREE:
+            raise StudyError(f"{self.name}:{line}: aliases unfold to more than {_LARGEST_TREE} values; spell it out")
 
     def set_key(self, parent: YamlNode, written: _Key, node: YamlNode) -> None:
         key, line = written.text, written.line

@@ -14,9 +14,9 @@ from ridgeline.errors import InputError, did_you_mean
 from ridgeline.traffic.traces import TraceRow, read_trace
 
 # The published ShareGPT runs: 2000 prompts, 626,729 input and 388,685 output tokens.
-SHAREGPT_INPUT_MEAN = 626_729 / 2000
-SHAREGPT_OUTPUT_MEAN = 388_685 / 2000
-LONGEST = 1_000_000  # tokens of a prompt or an answer, where nothing else is said
+_SHAREGPT_INPUT_MEAN = 626_729 / 2000
+_SHAREGPT_OUTPUT_MEAN = 388_685 / 2000
+_LONGEST = 1_000_000  # tokens of a prompt or an answer, where nothing else is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Uniform:
 
     def __post_init__(self) -> None:
         for least, most in (self.input_tokens, self.output_tokens):
-            if not 1 <= least <= most <= LONGEST:
+            if not 1 <= least <= most <= _LONGEST:
                 raise InputError(
-                    f"{self}: a range goes from its shortest to its longest length, 1 to {LONGEST:,} tokens, "
+                    f"{self}: a range goes from its shortest to its longest length, 1 to {_LONGEST:,} tokens, "
                     "for example uniform:800-1000:100-200"
                 )
 
@@ -73,8 +73,8 @@ class LogNormal:
     output_mean: float
     input_sigma: float = 1.0
     output_sigma: float = 1.0
-    input_limit: int = LONGEST
-    output_limit: int = LONGEST
+    input_limit: int = _LONGEST
+    output_limit: int = _LONGEST
 
     def __post_init__(self) -> None:
         if not (self.input_mean >= 1 and self.output_mean >= 1):
@@ -88,8 +88,8 @@ class LogNormal:
         # past this mean more than half of all lengths would be the longest one, and nothing of the shape is left
         most = min(_clipped_mean(limit, sigma, limit), limit - 1)
         if mean > most:
-            freer = f"lognormal:{self.input_mean:g}:{self.output_mean:g}:{sigma:g}, which cuts at {LONGEST:,}"
-            remedy = f", or {freer}" if limit < LONGEST and mean < LONGEST / 2 else ""
+            freer = f"lognormal:{self.input_mean:g}:{self.output_mean:g}:{sigma:g}, which cuts at {_LONGEST:,}"
+            remedy = f", or {freer}" if limit < _LONGEST and mean < _LONGEST / 2 else ""
             raise InputError(
                 f"{whose} of {mean:,g} tokens on average cannot come from lengths of at most {limit:,}; "
                 f"use a mean up to {math.floor(most):,}{remedy}"
@@ -101,7 +101,7 @@ class LogNormal:
         return list(zip(inputs, outputs, strict=True))
 
 
-def sharegpt(input_mean: float = SHAREGPT_INPUT_MEAN, output_mean: float = SHAREGPT_OUTPUT_MEAN) -> LogNormal:
+def sharegpt(input_mean: float = _SHAREGPT_INPUT_MEAN, output_mean: float = _SHAREGPT_OUTPUT_MEAN) -> LogNormal:
     """Lengths that resemble ShareGPT's first turns.
 
     Answers follow a log-normal with sigma 0.98 cut at 1024 tokens: the survival curve that a real run's decode log

@@ -13,11 +13,11 @@ from ridgeline.files import read_unzipped
 
 SHAPES = "a trace is JSONL with input_length and output_length in each line, or a ShareGPT JSON list of conversations"
 # Wall-clock times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
-LATEST_S = 1e11
+_LATEST_S = 1e11
 # Mooncake hashes prompts in blocks of this many tokens.
 PREFIX_BLOCK_TOKENS = 512
 # English text in current tokenizers; only used where a trace holds text and no lengths.
-CHARACTERS_PER_TOKEN = 4.0
+_CHARACTERS_PER_TOKEN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _row(where: str, fields: Any) -> TraceRow:
     if at_s is None and fields.get("timestamp") is not None:
         stamp = fields["timestamp"]
         at_s = stamp / 1000.0 if isinstance(stamp, int | float) else stamp
-    if at_s is not None and not (isinstance(at_s, int | float) and 0 <= at_s <= LATEST_S):
+    if at_s is not None and not (isinstance(at_s, int | float) and 0 <= at_s <= _LATEST_S):
         raise InputError(
             f"{where}: {at_s!r} is not a time; give at_s in seconds or timestamp in milliseconds, zero or above"
         )
@@ -107,5 +107,5 @@ def _conversations(path: Path, text: str) -> Iterator[TraceRow]:
         said = [turn.get("value", turn.get("content")) for turn in turns[:2] if isinstance(turn, dict)]
         texts = [text for text in said if isinstance(text, str) and text]
         if len(texts) == 2:
-            prompt, answer = (max(1, round(len(t) / CHARACTERS_PER_TOKEN)) for t in texts)
+            prompt, answer = (max(1, round(len(t) / _CHARACTERS_PER_TOKEN)) for t in texts)
             yield TraceRow(prompt, answer)

@@ -12,7 +12,7 @@ from ridgeline.traffic.traffic import AllAtOnce
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.evidence.reach import at_once
 from ridgeline.twin.evidence.scope import Scene, Scenes
-from ridgeline.twin.evidence.served_runs import ServerTold, load_of, read_served_runs
+from ridgeline.twin.evidence.served_runs import StatedServer, load_of, read_served_runs
 from ridgeline.twin.factors import NAMES, Factors
 from ridgeline.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
 from ridgeline.twin.log_steps import observations, read_run
@@ -22,7 +22,7 @@ from ridgeline.twin.simulate import SimulationResult, simulate
 # How far the first token of the same load differs between two runs on one machine.
 TTFT_NOISE = 0.15
 # Loads that differ by less than this are one load.
-OTHER_LOAD = 1.5
+_OTHER_LOAD = 1.5
 
 READ: dict[str, Callable[[SimulationResult], float | None]] = {
     "total_tok_s": lambda r: r.summary.total_tok_s,
@@ -39,7 +39,7 @@ READ: dict[str, Callable[[SimulationResult], float | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredFile:
+class _MeasuredFile:
     """What one file says: points for the fit, the settings they were measured on, and remarks for the user."""
 
     points: tuple[FitObservation, ...]
@@ -62,8 +62,8 @@ def calibrate(
     """
     if not paths:
         raise InputError("nothing to calibrate from; give --from with one or more logs, CSV files or bench results")
-    told = ServerTold(model, gpu, engine, server_flags)
-    found = [_evidence(path, told) for path in paths]
+    stated = StatedServer(model, gpu, engine, server_flags)
+    found = [_evidence(path, stated) for path in paths]
     points = [point for each in found for point in each.points]
     if not points:
         raise InputError(
@@ -77,21 +77,21 @@ def calibrate(
     return replace(fitted, calibration=calibration, remarks=(*remarks, *_one_load(calibration.scope, found)))
 
 
-def _evidence(path: Path, told: ServerTold) -> MeasuredFile:
+def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
     if path.suffix.lower() == ".csv":
-        rows = [row for row in read_rows(path, model=told.model, gpu=told.gpu) if row.result == "ok"]
+        rows = [row for row in read_rows(path, model=stated.model, gpu=stated.gpu) if row.result == "ok"]
         return _of_rows([row for row in rows if row.values])
     if path.is_dir() or _is_json(path):
-        runs = read_served_runs(path, told)
+        runs = read_served_runs(path, stated)
         return replace(_of_rows(runs), remarks=tuple(f"{run.source}: {run.note}" for run in runs if run.note))
-    run = read_run(path, model=told.model, gpu=told.gpu)
+    run = read_run(path, model=stated.model, gpu=stated.gpu)
     batches = [line.running for line in run.log.decodes]
     scene = Scene.of(run.deployment, min(batches, default=0), max(batches, default=0))
-    return MeasuredFile(tuple(observations(run)), logged=(scene,))
+    return _MeasuredFile(tuple(observations(run)), logged=(scene,))
 
 
-def _of_rows(rows: Sequence[Measured]) -> MeasuredFile:
-    return MeasuredFile(tuple(point for row in rows for point in row_observations(row)), tuple(rows))
+def _of_rows(rows: Sequence[Measured]) -> _MeasuredFile:
+    return _MeasuredFile(tuple(point for row in rows for point in row_observations(row)), tuple(rows))
 
 
 def _scene(row: Measured, calibration: Calibration) -> Scene:
@@ -100,10 +100,10 @@ def _scene(row: Measured, calibration: Calibration) -> Scene:
     return Scene.of(row.deployment, under_way, under_way)
 
 
-def _one_load(scope: Scenes, found: Sequence[MeasuredFile]) -> tuple[str, ...]:
+def _one_load(scope: Scenes, found: Sequence[_MeasuredFile]) -> tuple[str, ...]:
     """What cannot be told apart where a server was seen under one load only."""
     served = [row for each in found for row in each.rows if not isinstance(row.traffic.pace, AllAtOnce)]
-    if not served or any(s.most > OTHER_LOAD * max(s.fewest, 0.1) for s in scope.scenes):
+    if not served or any(s.most > _OTHER_LOAD * max(s.fewest, 0.1) for s in scope.scenes):
         return ()
     return (
         f"one load only ({load_of(served[0])}): how latencies grow with load is the priors' word; add a run at half or "

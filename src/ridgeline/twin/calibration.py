@@ -19,7 +19,7 @@ from ridgeline.twin.factors import PRIORS, Factors
 UNCALIBRATED_SPREAD = 0.15
 _NORMAL_90 = 1.6449
 VERSION = 1
-REMEDY = "make one with `ridgeline calibrate --from LOG --out FILE`"
+_REMEDY = "make one with `ridgeline calibrate --from LOG --out FILE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,21 @@ def read_calibration(path: Path) -> Calibration:
     try:
         tree: Any = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{where}: {error.strerror}; {REMEDY}") from None
+        raise InputError(f"{where}: {error.strerror}; {_REMEDY}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: not YAML or JSON ({str(error).splitlines()[0]}); {REMEDY}") from None
+        raise InputError(f"{where}: not YAML or JSON ({str(error).splitlines()[0]}); {_REMEDY}") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("factors"), dict):
-        raise InputError(f"{where}: holds no factors; {REMEDY}")
+        raise InputError(f"{where}: holds no factors; {_REMEDY}")
     if tree.get("version", VERSION) != VERSION:
-        raise InputError(f"{where}: is version {tree['version']!r}, but this release reads {VERSION}; {REMEDY}")
+        raise InputError(f"{where}: is version {tree['version']!r}, but this release reads {VERSION}; {_REMEDY}")
     spread = _number(tree, "spread", UNCALIBRATED_SPREAD, f"{where}: ")
     if not 0 <= spread < 3:
-        raise InputError(f"{where}: spread {spread:g} is not a number between 0 and 3; {REMEDY}")
+        raise InputError(f"{where}: spread {spread:g} is not a number between 0 and 3; {_REMEDY}")
     points, sources = tree.get("points", 0), tree.get("sources", [])
     if isinstance(points, bool) or not isinstance(points, int) or points < 0:
-        raise InputError(f"{where}: points {points!r} is not a number of points, zero or more; {REMEDY}")
+        raise InputError(f"{where}: points {points!r} is not a number of points, zero or more; {_REMEDY}")
     if not isinstance(sources, list):
-        raise InputError(f"{where}: sources {sources!r} is not a list of file names; {REMEDY}")
+        raise InputError(f"{where}: sources {sources!r} is not a list of file names; {_REMEDY}")
     factors = {name: _number(tree["factors"], name, 1.0, f"{where}: factors.") for name in tree["factors"]}
     error_or_none = tree.get("leave_one_out")
     return Calibration(
@@ -94,5 +94,5 @@ def read_calibration(path: Path) -> Calibration:
 def _number(tree: Mapping[str, Any], name: str, default: float, where: str) -> float:
     value = tree.get(name, default)
     if not is_number(value):
-        raise InputError(f"{where}{name} is {value!r}, not a number; {REMEDY}")
+        raise InputError(f"{where}{name} is {value!r}, not a number; {_REMEDY}")
     return float(value)

@@ -20,12 +20,12 @@ GATHER_DELAYS = 2.0
 # once the message leaves the low-latency protocols.
 DELAY_BETWEEN_S = 55e-6
 PROTOCOL_CHANGE_S = 90e-6
-PROTOCOL_CHANGE_BYTES = 4e6
+_PROTOCOL_CHANGE_BYTES = 4e6
 # SGLang hands a micro-batch over with pickled metadata through a CPU channel before the tensors follow.
 HAND_OVER_INSIDE_S = 0.5e-3
-HAND_OVER_BETWEEN_S = 3.0e-3
+_HAND_OVER_BETWEEN_S = 3.0e-3
 # DeepEP: share of the port's rate, and the fixed part of one low-latency dispatch or combine.
-ALL_TO_ALL_SHARE = 0.9
+_ALL_TO_ALL_SHARE = 0.9
 ALL_TO_ALL_DELAY_S = 60e-6
 # DeepEP's normal mode counts tokens on the host before it sends: a round trip to the CPU in every dispatch.
 ALL_TO_ALL_COUNT_S = 250e-6
@@ -59,7 +59,7 @@ class Network:
             # one switch; beyond what was measured it is as far to the eighth GPU as to the last
             return inside * self._reduction.delay(min(ranks, 8)) / self.factor
         crossing = 2 * self.cluster.fabric.port.latency_s
-        protocol = PROTOCOL_CHANGE_S * min(1.0, nbytes / PROTOCOL_CHANGE_BYTES)
+        protocol = PROTOCOL_CHANGE_S * min(1.0, nbytes / _PROTOCOL_CHANGE_BYTES)
         return (DELAY_BETWEEN_S + crossing + protocol) / self.factor
 
     def all_reduce_s(self, nbytes: float, ranks: int) -> float:
@@ -85,10 +85,10 @@ class Network:
             return 0.0
         nodes = self.nodes_of(ranks)
         delay = (ALL_TO_ALL_DELAY_S + (ALL_TO_ALL_COUNT_S if counted else 0.0)) / self.factor
-        inside_bytes_s = self.cluster.gpu.link.bytes_s * ALL_TO_ALL_SHARE * self.factor
+        inside_bytes_s = self.cluster.gpu.link.bytes_s * _ALL_TO_ALL_SHARE * self.factor
         if nodes == 1:
             return delay + tokens * copies * token_bytes * (ranks - 1) / ranks / inside_bytes_s
-        port_bytes_s = self.cluster.fabric.bytes_s_per_gpu(self.cluster.node.gpus) * ALL_TO_ALL_SHARE * self.factor
+        port_bytes_s = self.cluster.fabric.bytes_s_per_gpu(self.cluster.node.gpus) * _ALL_TO_ALL_SHARE * self.factor
         away = copies * (nodes - 1) / nodes
         if counted:
             # distinct other nodes that the copies fall on
@@ -100,5 +100,5 @@ class Network:
     def send_s(self, nbytes: float, *, between_nodes: bool) -> float:
         """Activations handed to the next pipeline stage."""
         link = self.cluster.fabric.port if between_nodes else self.cluster.gpu.link
-        metadata_s = HAND_OVER_BETWEEN_S if between_nodes else HAND_OVER_INSIDE_S
+        metadata_s = _HAND_OVER_BETWEEN_S if between_nodes else HAND_OVER_INSIDE_S
         return (metadata_s + link.latency_s) / self.factor + nbytes / (link.bytes_s * self.factor)

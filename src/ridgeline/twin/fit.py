@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[float64]
 
-ITERATIONS = 6
+_ITERATIONS = 6
 STEP = 0.02
 # Slopes hold as long as no log-factor has moved by more than this; a search ends when none moves by more than that.
 NEAR, ENOUGH = 0.15, 3e-3
@@ -31,16 +31,16 @@ RUN_NOISE = 0.05
 # freedom takes the place of the normal distribution.
 STRANGE, DEGREES = 4.0, 3.0
 # A point this far, as a logarithm, from what the others predict is named to the user.
-DOUBTED = 0.25
+_DOUBTED = 0.25
 # The way from the priors to the fit is tried in so many equal steps.
 SHARES = 10
 # Points left out say little when they are few: the way ends early only from so many rows on, and only where that brings
 # their misses below this share.
 FEWEST, CLEARLY = 2.5, 0.7
 # How many observations the belief before any measurement is worth when the spread of new predictions is stated.
-PRIOR_POINTS = 2.0
+_PRIOR_POINTS = 2.0
 # First tokens scatter by themselves, which their intervals hold already: so much of their misses counts for others.
-SCATTER_SHARE = 0.5
+_SCATTER_SHARE = 0.5
 # However well the fitted points agree, a setting nobody measured is not predicted better than this.
 LEAST_SPREAD = 0.04
 
@@ -144,7 +144,7 @@ def fit(observations: Sequence[FitObservation], sources: Sequence[str]) -> Facto
 
 
 def _point(of: FitObservation, miss: float, left_out: float) -> FitPoint:
-    doubted = abs(left_out) > max(DOUBTED, STRANGE * of.noise)
+    doubted = abs(left_out) > max(_DOUBTED, STRANGE * of.noise)
     return FitPoint(of.name, of.measured, of.measured / math.exp(miss), left_out, doubted)
 
 
@@ -203,7 +203,7 @@ class _Problem:
             for k, name in enumerate(self.names)
         )
 
-    def search(self, start: Array, *, robust: bool, most: int = ITERATIONS) -> _Found:
+    def search(self, start: Array, *, robust: bool, most: int = _ITERATIONS) -> _Found:
         """Gauss-Newton from `start`. `robust` takes misses to follow Student's t: a strange point pulls little."""
         import numpy as np
 
@@ -249,7 +249,7 @@ def _calibration(
 ) -> Calibration:
     worth = sum(o.weight for o in observations)
     misses = sum(o.weight * _counted(o, p) ** 2 for o, p in zip(observations, points, strict=True))
-    spread = math.sqrt((PRIOR_POINTS * UNCALIBRATED_SPREAD**2 + misses) / (PRIOR_POINTS + worth))
+    spread = math.sqrt((_PRIOR_POINTS * UNCALIBRATED_SPREAD**2 + misses) / (_PRIOR_POINTS + worth))
     errors = sorted(abs(math.expm1(min(p.left_out, 5.0))) for p in points)
     return Calibration(
         factors=factors,
@@ -262,4 +262,4 @@ def _calibration(
 
 def _counted(of: FitObservation, point: FitPoint) -> float:
     scatters = of.phase and of.noise > RUN_NOISE
-    return min(abs(point.left_out), 1.0) * (SCATTER_SHARE if scatters else 1.0)
+    return min(abs(point.left_out), 1.0) * (_SCATTER_SHARE if scatters else 1.0)

@@ -27,7 +27,7 @@ UNMEASURED_SPREAD = 0.11
 APART_SPREAD = 0.28
 APART_TTFT_SPREAD = 0.35
 # Mixtures under vLLM before 0.14 took up to twice as long as their kernels, and nobody here knows why.
-OLD_EXPERTS_SPREAD = 0.30
+_OLD_EXPERTS_SPREAD = 0.30
 # Users who wait for each other: a few percent more or less speed decide between a short queue and a long one. From this
 # share of the mean TTFT on, its spread grows up to the second figure where waiting is all of it.
 QUEUED_FROM, QUEUE_SPREAD = 0.7, 0.85
@@ -35,7 +35,7 @@ QUEUED_FROM, QUEUE_SPREAD = 0.7, 0.85
 COMPILE_WAIT_S = 6.0
 
 
-COMPARED = Validation()
+_COMPARED = Validation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Doubts:
     apart: bool = False  # prefill and decode on GPUs of their own
     old_experts: bool = False  # a mixture under a release of vLLM that was slower than its kernels
     queued_share: float = 0.0  # of the mean TTFT: what the luckiest request did not wait
-    validation: Validation = COMPARED  # how far this is from anything whose prediction was compared
+    validation: Validation = _COMPARED  # how far this is from anything whose prediction was compared
 
 
 def intervals(
@@ -61,7 +61,7 @@ def intervals(
         calibration = replace(
             calibration, spread=math.hypot(UNMEASURED_SPREAD, new.speed), first_token_spread=new.first_token
         )
-        old = OLD_EXPERTS_SPREAD if doubts.old_experts else 0.0
+        old = _OLD_EXPERTS_SPREAD if doubts.old_experts else 0.0
         apart, apart_ttft = (APART_SPREAD, APART_TTFT_SPREAD) if doubts.apart else (old, old)
         queue = QUEUE_SPREAD * max(0.0, doubts.queued_share - QUEUED_FROM) / (1.0 - QUEUED_FROM)
     whole = math.hypot(PREFILL_SPREAD * doubts.prefill_share, HOST_SPREAD * doubts.host_share, apart)

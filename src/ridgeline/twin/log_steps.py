@@ -46,11 +46,11 @@ STEP_NOISE = 0.10
 EAGER_NOISE = 0.20
 # Lines of one log are not independent: all of one kind together count as this many points. Those without a graph share
 # their run's host and are one.
-KIND_WORTH = {"graph": 6.0, "eager": 1.0, "prefill": 6.0}
+_KIND_WORTH = {"graph": 6.0, "eager": 1.0, "prefill": 6.0}
 # A step more than this far from the median of its kind is a first run, a compile or a pause, not the machine's speed.
-FARTHEST_RATIO = 3.0
+_FARTHEST_RATIO = 3.0
 # of the echo; how large graphs and rounds became, the log's other lines say better
-ECHOED = ("attention_backend", "mem_fraction_static", "disable_radix_cache")
+_ECHOED = ("attention_backend", "mem_fraction_static", "disable_radix_cache")
 _DEVICE = re.compile(r"device_name=NVIDIA_([A-Z]+\d+\w*?)[._]")
 
 
@@ -97,7 +97,7 @@ def observations(run: LoggedRun) -> list[FitObservation]:
     if not steps:
         raise InputError(f"{run.source}: batch lines, but none with a rate; raise the log level or run longer")
     kinds = [step.name.partition(" ")[0] for step in steps]
-    worth = {kind: min(1.0, KIND_WORTH[kind] / kinds.count(kind)) for kind in set(kinds)}
+    worth = {kind: min(1.0, _KIND_WORTH[kind] / kinds.count(kind)) for kind in set(kinds)}
     return [replace(step, weight=worth[kind]) for step, kind in zip(steps, kinds, strict=True)]
 
 
@@ -158,7 +158,7 @@ def _prefill_steps(run: LoggedRun) -> Iterator[FitObservation]:
     times = sorted(s for _, s in found)
     middle = times[len(times) // 2] if times else 0.0
     for line, seconds in found:
-        if middle / FARTHEST_RATIO < seconds < middle * FARTHEST_RATIO:
+        if middle / _FARTHEST_RATIO < seconds < middle * _FARTHEST_RATIO:
             yield _prefill_point(run, line, seconds)
 
 
@@ -184,7 +184,7 @@ def _settings(log: SglangLog, values: Mapping[str, Value], layout: Layout) -> En
         "chunked_prefill_size": limits.chunked_prefill_size if limits else None,
     }
     seen = {name: engine_total(share, layout.attn_dp) for name, share in shares.items() if share}
-    asked = {name: value for name, value in values.items() if name in ECHOED}
+    asked = {name: value for name, value in values.items() if name in _ECHOED}
     found = settings_of({**asked, **seen})
     prefill_graph = next((p.cuda_graph for p in log.prefills if p.cuda_graph is not None), None)
     return replace(found, cuda_graph_max_bs=log.largest_decode_graph, prefill_graph=prefill_graph)

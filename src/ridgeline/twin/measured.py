@@ -35,7 +35,7 @@ METRICS = (
 # columns that are settings of the engine
 SETTINGS = {name for knob in modelled() for name in knob.names("sglang")}
 # the first release whose prefill and decode servers divide their request slots among attention-DP ranks
-SLOTS_DIVIDED = (0, 5, 8)
+_SLOTS_DIVIDED = (0, 5, 8)
 # no speed or time that anybody measured is larger
 MOST = 1e12
 LEFT_OUT = ("", "default", "-", "none")
@@ -144,7 +144,7 @@ def _deployment(model: Model, cluster: Cluster, layout: Layout, settings: Engine
     limit = settings.max_running_requests
     if (
         limit is None
-        or release_meant(settings.version) >= SLOTS_DIVIDED
+        or release_meant(settings.version) >= _SLOTS_DIVIDED
         or layout.prefill is None
         or layout.decode is None
     ):

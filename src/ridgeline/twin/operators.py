@@ -183,7 +183,7 @@ def floors_s(model: Model, gpu: Gpu, applied: Applied, *, decode: bool) -> float
     mla = model.attention.mla
     attention = known.decode(applied.backend, mla=mla) if decode else known.prefill(applied.backend, mla=mla)
     states = known.states("decode" if decode else "prefill")
-    seconds = small_kernels(model) * SMALL_OP_S
+    seconds = _small_kernels(model) * SMALL_OP_S
     for mixer in model.all_mixers:
         seconds += len(mixer.layers) * (states if isinstance(mixer.kind, LinearAttention) else attention).floor_s
     if model.experts is not None:
@@ -191,10 +191,10 @@ def floors_s(model: Model, gpu: Gpu, applied: Applied, *, decode: bool) -> float
     return seconds
 
 
-def small_kernels(model: Model) -> int:
+def _small_kernels(model: Model) -> int:
     """Kernels that only move a few rows."""
     count = (model.half_layers - model.mixing_layers) * FFN_SMALL + len(model.moe_layers) * MOE_SMALL
-    if block_scaled(model):
+    if _block_scaled(model):
         count += model.half_layers * QUANTISE_SMALL // 2
     for mixer in model.all_mixers:
         kind, more = mixer.kind, MIXING_SMALL
@@ -209,7 +209,7 @@ def small_kernels(model: Model) -> int:
 
 def kernels(model: Model, layout: Layout, gpu: Gpu) -> int:
     """Kernels that the host launches in a pass without a graph; a collective is one more of them."""
-    per_half = (LAYER_OPS + (2 if layout.tp > 1 else 0) + (QUANTISE_OPS if block_scaled(model) else 0)) / 2
+    per_half = (LAYER_OPS + (2 if layout.tp > 1 else 0) + (QUANTISE_OPS if _block_scaled(model) else 0)) / 2
     mixing = 0
     for mixer in model.all_mixers:
         kind = mixer.kind
@@ -225,7 +225,7 @@ def kernels(model: Model, layout: Layout, gpu: Gpu) -> int:
     )
 
 
-def block_scaled(model: Model) -> bool:
+def _block_scaled(model: Model) -> bool:
     return model.dtype in ("fp8", "fp4") or model.weights_dtype in ("fp8", "fp4")
 
 

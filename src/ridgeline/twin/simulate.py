@@ -33,8 +33,8 @@ from ridgeline.twin.schedulers.polled import PolledEngine
 from ridgeline.twin.steptime import StepTime
 
 # Compiling one kernel shape's variants the first time (DeepGEMM); ten to twenty minutes for a 671B model.
-COMPILE_S_PER_SHAPE = 75.0
-USAGE_POINTS = 200
+_COMPILE_S_PER_SHAPE = 75.0
+_USAGE_POINTS = 200
 
 
 class DoesNotFit(InputError):  # noqa: N818  a verdict, not a malfunction
@@ -73,7 +73,7 @@ class SimulationResult:
     @property
     def last_ttft_s(self) -> float | None:
         """First token of the request that waited longest, which bench_one_batch_server reports as TTFT."""
-        return longest_ttft_s(self.records)
+        return _longest_ttft_s(self.records)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -133,7 +133,7 @@ def _simulate(
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
-    front_end = served_by(deployment, engines, calibration, traffic) if with_front_end else None
+    front_end = _served_by(deployment, engines, calibration, traffic) if with_front_end else None
     requests = serve(front, arrivals, traffic.concurrency, front_end)
     records = tuple(r.record() for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
@@ -149,7 +149,7 @@ def _simulate(
         memory=plans,
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
-        interval=intervals(summary, longest_ttft_s(records), known.calibration, doubts),
+        interval=intervals(summary, _longest_ttft_s(records), known.calibration, doubts),
         doubts=doubts,
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
         cpu_s=time.process_time() - started_s,
@@ -162,7 +162,7 @@ def _simulate(
     )
 
 
-def served_by(
+def _served_by(
     deployment: Deployment, engines: Sequence[Engine], calibration: Calibration, traffic: Traffic
 ) -> FrontEnd | None:
     """The processes in front of the engines; none where everything is handed to an engine at once, as offline."""
@@ -239,14 +239,14 @@ def step_time(
 def first_run_tax_s(model: Model) -> float:
     """Seconds of compiling that only the first run of a setting pays: one kernel family per FP8 matrix shape."""
     shapes = {(m.rows, m.cols) for m in model.matrices if m.dtype == "fp8"}
-    return COMPILE_S_PER_SHAPE * len(shapes)
+    return _COMPILE_S_PER_SHAPE * len(shapes)
 
 
 def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
     """The fullest engine's KV use over time, thinned out, its highest point kept."""
     engine = max(engines, key=lambda e: max(u for _, u in e.usage) / e.pool_tokens)
     points = engine.usage
-    every = max(1, len(points) // USAGE_POINTS)
+    every = max(1, len(points) // _USAGE_POINTS)
     kept = set(range(0, len(points), every)) | {len(points) - 1, max(range(len(points)), key=lambda n: points[n][1])}
     return tuple((points[n][0], points[n][1] / engine.pool_tokens) for n in sorted(kept))
 
@@ -281,7 +281,7 @@ def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, obj
     }
 
 
-def longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:
+def _longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:
     return max((t for r in records if (t := r.ttft_s) is not None), default=None)
 
 

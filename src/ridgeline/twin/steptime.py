@@ -47,20 +47,20 @@ from ridgeline.twin.priors import (
     UNTUNED_SHARE,
 )
 
-UNHIDDEN = "host, which the GPU waits for"
-HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
+_UNHIDDEN = "host, which the GPU waits for"
+_HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
 
 
 # What a step's time depends on of what an engine applies; the rest is for its scheduler.
-KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens", "graph_max_bs", "overlap", "prefill_graph")
-DecodeLines = dict[tuple[int, int], tuple[float, float, float]]
-PrefillTimes = dict[tuple[int, int, int], tuple[float, float]]
+_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens", "graph_max_bs", "overlap", "prefill_graph")
+_DecodeLines = dict[tuple[int, int], tuple[float, float, float]]
+_PrefillTimes = dict[tuple[int, int, int], tuple[float, float]]
 
 
 @lru_cache(maxsize=64)
 def _known_times(
     model: Model, cluster: Cluster, layout: Layout, factors: Factors, kernel_settings: tuple[object, ...]
-) -> tuple[DecodeLines, PrefillTimes]:
+) -> tuple[_DecodeLines, _PrefillTimes]:
     """Times worked out so far: a search asks for the same layout again and again with other limits and chunks."""
     return {}, {}
 
@@ -85,7 +85,7 @@ class StepTime:
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
         self._request_s = engine_named(applied.engine).costs.request_s
-        kernel_settings = tuple(getattr(applied, name) for name in KERNEL_SETTINGS)
+        kernel_settings = tuple(getattr(applied, name) for name in _KERNEL_SETTINGS)
         self._decode_lines, self._prefill_fixed = _known_times(model, cluster, layout, factors, kernel_settings)
         launched = kernels(model, layout, self.gpu)
         # the host's time for a pass without a graph
@@ -139,7 +139,7 @@ class StepTime:
         terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
         terms = [t._replace(seconds=t.seconds * self.factors.decode) for t in terms]
         if not self.applied.overlap:
-            terms.append(Term(UNHIDDEN, host_s, "host"))
+            terms.append(Term(_UNHIDDEN, host_s, "host"))
         return self._agreed(self._with_host(terms, host_s, graph=self._decode_in_graph(batch)))
 
     # -- prefill --------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class StepTime:
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
         terms = [t._replace(seconds=t.seconds * self.factors.prefill) for t in terms]
         if self.counted or not self.applied.overlap:
-            name = "host, which waits for token counts in every layer" if self.counted else UNHIDDEN
+            name = "host, which waits for token counts in every layer" if self.counted else _UNHIDDEN
             terms.append(Term(name, host_s, "host"))
             return self._agreed(terms)
         return self._agreed(self._with_host(terms, host_s, graph=self.applied.prefill_graph))
@@ -212,10 +212,10 @@ class StepTime:
         """Drafting for one verified step: a layer and the LM head for each drafted token, one request a row, then the
         layer once more over what was verified. The host prepares each of these passes, and the GPU waits for it."""
         one = self._pass_terms(math.ceil(micro / self.layout.attn_dp), micro, micro, counted=False)
-        head = sum(t.seconds for t in one if t.name in HEAD_TERMS)
+        head = sum(t.seconds for t in one if t.name in _HEAD_TERMS)
         layers = self.model.layers
         each_s = (sum(t.seconds for t in one) - head) / layers + head
-        again_s = sum(t.seconds for t in verify if t.name not in HEAD_TERMS) / layers
+        again_s = sum(t.seconds for t in verify if t.name not in _HEAD_TERMS) / layers
         wait_s = DRAFT_PASS_S * drafts * self.factors.host
         return [
             Term("draft model", (drafts - 1) * each_s + again_s, "memory"),

@@ -12,7 +12,7 @@ from ridgeline.load.records_file import write_records
 from ridgeline.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of, parse_traffic
 from ridgeline.twin.calibrate import calibrate
 from ridgeline.twin.calibration import Calibration, read_calibration, write_calibration
-from ridgeline.twin.evidence.served_runs import ServerTold, read_served_runs
+from ridgeline.twin.evidence.served_runs import StatedServer, read_served_runs
 from ridgeline.twin.factors import Factors
 from ridgeline.twin.fit import FactorFit
 from ridgeline.twin.simulate import SimulationResult, simulate
@@ -42,7 +42,7 @@ def written(path: Path, sent: Traffic, **more: object) -> Path:
 
 
 LIGHT = parse_traffic("sharegpt", requests=80, rate_s=4)
-BUSY = parse_traffic("sharegpt", requests=150, rate_s=25)
+BUSY = parse_traffic("sharegpt", requests=150, rate_s=12)
 
 
 def missed(site: Calibration | None) -> dict[str, float]:
@@ -86,7 +86,7 @@ def test_the_very_requests_are_replayed_where_they_were_kept(tmp_path: Path):
     write_records(tmp_path / "requests.jsonl", result.records)
     kept = document(LIGHT, result, records_file="elsewhere/requests.jsonl")
     (tmp_path / "requests.summary.json").write_text(json.dumps(kept))
-    (row,) = read_served_runs(tmp_path / "requests.jsonl", ServerTold(gpu="h200"))
+    (row,) = read_served_runs(tmp_path / "requests.jsonl", StatedServer(gpu="h200"))
     again = [(a.input_tokens, a.output_tokens) for a in row.traffic.arrivals()]
     assert again == [(a.input_tokens, a.output_tokens) for a in LIGHT.arrivals()]
     assert isinstance(row.traffic.pace, AsRecorded)
@@ -98,13 +98,13 @@ def test_a_sweep_is_a_row_for_each_of_its_points(tmp_path: Path):
     points = [document(sent, served(sent)) for sent in loads]
     points.append({**points[0], "void": True, "why": "it was late"})
     (tmp_path / "sweep.json").write_text(json.dumps({"url": "http://x", "grid": {}, "points": points}))
-    rows = read_served_runs(tmp_path / "sweep.json", ServerTold(gpu="h200"))
+    rows = read_served_runs(tmp_path / "sweep.json", StatedServer(gpu="h200"))
     assert [row.traffic.concurrency for row in rows] == [1, 4]
 
 
 def test_a_result_without_requests_or_recipe_is_taken_at_its_mean_lengths(tmp_path: Path):
     path = written(tmp_path / "bench.json", LIGHT, traffic={})
-    (row,) = read_served_runs(path, ServerTold(gpu="h200"))
+    (row,) = read_served_runs(path, StatedServer(gpu="h200"))
     assert isinstance(row.traffic.pace, OpenLoop)
     assert "mean lengths" in row.note
 
@@ -112,19 +112,19 @@ def test_a_result_without_requests_or_recipe_is_taken_at_its_mean_lengths(tmp_pa
 @pytest.mark.parametrize(
     ("change", "told", "asked_for"),
     [
-        ({}, ServerTold(), "--gpu"),
-        ({"server": {}}, ServerTold(gpu="h200"), "--server-flags"),
-        ({"server": {"tp": 1}, "model": "gpt-9"}, ServerTold(gpu="h200"), "--model"),
-        ({"void": True, "why": "sent late"}, ServerTold(gpu="h200"), "sent late"),
-        ({"failed_requests": 60}, ServerTold(gpu="h200"), "60 of 80 requests failed"),
-        ({"failed_requests": 80}, ServerTold(gpu="h200"), "no request was answered"),
-        ({"ttft_ms": None, "tpot_ms": None, "itl_ms": None}, ServerTold(gpu="h200"), "streaming"),
-        ({"server": {**SERVER, "disaggregation_mode": "decode"}}, ServerTold(gpu="h200"), "router"),
-        ({}, ServerTold(gpu="h200", flags="--tp-size 0"), "--server-flags"),
-        ({}, ServerTold(gpu="h200", engine="trt:1"), "not simulated"),
+        ({}, StatedServer(), "--gpu"),
+        ({"server": {}}, StatedServer(gpu="h200"), "--server-flags"),
+        ({"server": {"tp": 1}, "model": "gpt-9"}, StatedServer(gpu="h200"), "--model"),
+        ({"void": True, "why": "sent late"}, StatedServer(gpu="h200"), "sent late"),
+        ({"failed_requests": 60}, StatedServer(gpu="h200"), "60 of 80 requests failed"),
+        ({"failed_requests": 80}, StatedServer(gpu="h200"), "no request was answered"),
+        ({"ttft_ms": None, "tpot_ms": None, "itl_ms": None}, StatedServer(gpu="h200"), "streaming"),
+        ({"server": {**SERVER, "disaggregation_mode": "decode"}}, StatedServer(gpu="h200"), "router"),
+        ({}, StatedServer(gpu="h200", flags="--tp-size 0"), "--server-flags"),
+        ({}, StatedServer(gpu="h200", engine="trt:1"), "not simulated"),
     ],
 )
-def test_what_is_missing_or_broken_is_named(tmp_path: Path, change: dict, told: ServerTold, asked_for: str):
+def test_what_is_missing_or_broken_is_named(tmp_path: Path, change: dict, told: StatedServer, asked_for: str):
     path = written(tmp_path / "bench.json", LIGHT, **change)
     with pytest.raises(InputError, match=asked_for):
         read_served_runs(path, told)
@@ -132,7 +132,7 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path, change: dict, told: 
 
 def test_flags_of_a_vllm_server_are_read_as_its_own(tmp_path: Path):
     path = written(tmp_path / "bench.json", LIGHT, server={"engine": "vllm", "version": "0.17.0"})
-    told = ServerTold(gpu="h200", flags="vllm serve x --tensor-parallel-size 2 --max-num-seqs 64")
+    told = StatedServer(gpu="h200", flags="vllm serve x --tensor-parallel-size 2 --max-num-seqs 64")
     (row,) = read_served_runs(path, told)
     assert row.deployment.layout.tp == 2
     assert row.deployment.settings.max_running_requests == 64
@@ -140,7 +140,7 @@ def test_flags_of_a_vllm_server_are_read_as_its_own(tmp_path: Path):
 
 
 def test_results_of_other_load_generators_calibrate_too():
-    told = ServerTold("llama-8b", "h200", "vllm", "--tensor-parallel-size 1")
+    told = StatedServer("llama-8b", "h200", "vllm", "--tensor-parallel-size 1")
     (row,) = read_served_runs(SAMPLES / "vllm-bench-serve-0.32.0.json", told)
     assert row.traffic.concurrency == 2
     assert {"ttft_p50_s", "tpot_mean_s"} <= row.values.keys()

@@ -13,7 +13,7 @@ from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure,
 from ridgeline.records.finding import Finding, Severity
 
 _LONG_S = 60.0  # shorter jobs are start-up and say nothing about their use of cores
-_USED_UP = ("completed", "timeout", "failed")  # of others the processor time is not told, or told too early
+_USED_UP = ("completed", "timeout", "failed")  # of others the processor time is missing, or taken too early
 _IDLE, _NEAR, _WIDE = 0.6, 0.95, 4.0
 
 
@@ -69,8 +69,8 @@ class _Ledger:
         self._use(job, elapsed, core_s)
 
     def _use(self, job: JobRecord, elapsed: float, core_s: float) -> None:
-        told = job.cpu_s and job.cpus and job.state in _USED_UP
-        if told and job.cpu_s is not None and elapsed >= _LONG_S and job.cpu_s < _IDLE * core_s:
+        known = job.cpu_s and job.cpus and job.state in _USED_UP
+        if known and job.cpu_s is not None and elapsed >= _LONG_S and job.cpu_s < _IDLE * core_s:
             self.idle_core_s += core_s - job.cpu_s
             self._into("idle", job, core_s - job.cpu_s)
         used, asked = job.memory_bytes, job.memory_asked_bytes

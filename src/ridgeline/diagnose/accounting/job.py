@@ -1,4 +1,4 @@
-"""One shape for what a batch system keeps about a job, whichever it is. A field is None where it is not told."""
+"""One shape for what a batch system keeps about a job, whichever it is. A field is None where it is unknown."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _TEXT = 220
 Event = dict[str, Any]
 
 
-class TraceReader:
+class _TraceReader:
     """Hands each complete event ("ph" is X) to `take` with the number of the line it begins on."""
 
     def __init__(self, take: Callable[[Event, int, str], None]) -> None:
@@ -121,7 +121,7 @@ def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
         if start is not None:
             tally.between(start / 1e6, start / 1e6 + seconds, _device(event))
 
-    reader = TraceReader(take)
+    reader = _TraceReader(take)
     reader.read(pieces)
     for kernel in tally.kernels.values():
         kernel.line, kernel.text = _named_line(kernel.line, kernel.text)

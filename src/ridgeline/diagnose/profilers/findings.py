@@ -178,7 +178,7 @@ def _quotes(profile: Profile, calls: Iterable[Call]) -> tuple[Quote, ...]:
     return tuple(Quote(line) for line in dict.fromkeys(lines) if line)
 
 
-def portrait_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable[str]], Portrait]:
+def _portrait_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable[str]], Portrait]:
     def portray(lines: Iterable[str]) -> Portrait:
         profile = read(lines)
         figures = [
@@ -206,21 +206,21 @@ def _of(read: Callable[[Iterable[str]], Profile]) -> Callable[[str, Iterable[str
     return analyze
 
 
-MPIP = Analyzer("mpip", "mpiP report", re.compile(r"^@ mpiP\b|^@--- MPI Time"), _of(read_mpip), portrait_of(read_mpip))
+MPIP = Analyzer("mpip", "mpiP report", re.compile(r"^@ mpiP\b|^@--- MPI Time"), _of(read_mpip), _portrait_of(read_mpip))
 IPM = Analyzer(
-    "ipm", "IPM banner or XML", re.compile(r"^##IPMv|<ipm_job_profile>"), _of(read_ipm), portrait_of(read_ipm)
+    "ipm", "IPM banner or XML", re.compile(r"^##IPMv|<ipm_job_profile>"), _of(read_ipm), _portrait_of(read_ipm)
 )
 VTUNE = Analyzer(
     "vtune",
     "VTune hotspots CSV",
     re.compile(r"^\"?(?:Process|Thread|Function)(?: Stack)?\"?[\t,;|].{0,200}CPU Time"),
     _of(read_vtune),
-    portrait_of(read_vtune),
+    _portrait_of(read_vtune),
 )
 PERF = Analyzer(
     "perf",
     "perf report --stdio",
     re.compile(r"^# (?:Overhead|Children\s{1,9}Self)\s.{0,60}(?:Command|Shared Object)"),
     _of(read_perf_report),
-    portrait_of(read_perf_report),
+    _portrait_of(read_perf_report),
 )

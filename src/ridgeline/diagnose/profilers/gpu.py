@@ -19,7 +19,7 @@ _ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)
 _NCCL = re.compile(r"nccl", re.IGNORECASE)
 
 
-def kernel_claims(tally: KernelTally) -> list[Claimed]:
+def _kernel_claims(tally: KernelTally) -> list[Claimed]:
     """Claims from most to least telling."""
     if tally.kernel_s <= 0:
         return _no_kernels(tally)
@@ -178,7 +178,7 @@ def _host_quote(tally: KernelTally, name: str) -> Quote:
     return Quote(line, name[:60], text)
 
 
-def kernel_portrait(tally: KernelTally) -> Portrait:
+def _kernel_portrait(tally: KernelTally) -> Portrait:
     if tally.kernel_s <= 0:
         return Portrait()
     figures = [
@@ -197,21 +197,21 @@ def kernel_portrait(tally: KernelTally) -> Portrait:
     return Portrait(tuple(figures))
 
 
-def analyze_csv(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze_csv(source: str, lines: Iterable[str]) -> list[Finding]:
     text = rereadable(lines)
-    return cited(source, text, [*judged(read_nsys(text)), *kernel_claims(read_nsys_kernels(text))])
+    return cited(source, text, [*judged(read_nsys(text)), *_kernel_claims(read_nsys_kernels(text))])
 
 
-def analyze_sqlite(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze_sqlite(source: str, lines: Iterable[str]) -> list[Finding]:
     """A database is read by its path; lines that came from elsewhere tell nothing."""
     if not isinstance(lines, TextFile):
         return []
-    return cited(source, {}, kernel_claims(read_nsys_sqlite(lines.path)))
+    return cited(source, {}, _kernel_claims(read_nsys_sqlite(lines.path)))
 
 
-def analyze_trace(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze_trace(source: str, lines: Iterable[str]) -> list[Finding]:
     tally, damage = _trace(lines)
-    findings = cited(source, {}, kernel_claims(tally))
+    findings = cited(source, {}, _kernel_claims(tally))
     if damage and isinstance(lines, TextFile):
         lines.stream.damage = lines.stream.damage or damage
     return findings
@@ -224,18 +224,18 @@ def _trace(lines: Iterable[str]) -> tuple[KernelTally, str]:
 def _sqlite_portrait(lines: Iterable[str]) -> Portrait:
     if not isinstance(lines, TextFile):
         raise ReadError("an SQLite file is read by its path")
-    return kernel_portrait(read_nsys_sqlite(lines.path))
+    return _kernel_portrait(read_nsys_sqlite(lines.path))
 
 
 NSYS = Analyzer(
     "nsys",
     "nsys stats CSV",
     re.compile(r"^\"?Time \(%\)\"?,\"?Total Time \(ns\)"),
-    analyze_csv,
-    lambda lines: kernel_portrait(read_nsys_kernels(lines)),
+    _analyze_csv,
+    lambda lines: _kernel_portrait(read_nsys_kernels(lines)),
 )
 SQLITE = Analyzer(
-    "nsys-sqlite", "nsys export --type sqlite", re.compile(r"^SQLite format 3\x00"), analyze_sqlite, _sqlite_portrait
+    "nsys-sqlite", "nsys export --type sqlite", re.compile(r"^SQLite format 3\x00"), _analyze_sqlite, _sqlite_portrait
 )
 TRACE = Analyzer(
     "torch-trace",
@@ -243,6 +243,6 @@ TRACE = Analyzer(
     re.compile(
         r'^\s{0,100}\{?\s{0,100}"(?:schemaVersion|traceEvents|deviceProperties)"\s?:|^\s{0,20}\[?\s{0,20}\{\s?"ph"\s?:'
     ),
-    analyze_trace,
-    lambda lines: kernel_portrait(_trace(lines)[0]),
+    _analyze_trace,
+    lambda lines: _kernel_portrait(_trace(lines)[0]),
 )

@@ -25,7 +25,7 @@ _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
 )
 _MOST_NAMES = 20_000  # beyond which new names are only counted together, so that memory stays bounded
-OTHER_NAMES = "(all further names)"
+_OTHER_NAMES = "(all further names)"
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class KernelTally:
     def kernel(self, name: str) -> KernelTime:
         known = self.kernels.get(name)
         if known is None:
-            name = name if len(self.kernels) < _MOST_NAMES else OTHER_NAMES
+            name = name if len(self.kernels) < _MOST_NAMES else _OTHER_NAMES
             known = self.kernels.setdefault(name, KernelTime(name))
         return known
 

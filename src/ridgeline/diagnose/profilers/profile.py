@@ -111,7 +111,7 @@ class Profile:
 
     @property
     def managers(self) -> tuple[RankTime, ...]:
-        return managers_among(self.rank_times)
+        return _managers_among(self.rank_times)
 
     @property
     def working_share(self) -> float | None:
@@ -136,7 +136,7 @@ def _shares(profile: Profile) -> tuple[float | None, float | None]:
     )
 
 
-def managers_among(times: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
+def _managers_among(times: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
     """Ranks that hand out work or make progress for others: they compute next to nothing while most ranks do."""
     busy = [max(0.0, t.time_s - t.communication_s) for t in times]
     ordered = sorted(busy)
@@ -145,7 +145,7 @@ def managers_among(times: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
     return found if len(times) >= 3 and len(found) <= len(times) // 3 else ()
 
 
-def is_mpi(name: str, module: str) -> bool:
+def _is_mpi(name: str, module: str) -> bool:
     """Whether a sampled function belongs to MPI or the layers below it."""
     return _MPI_NAME.match(name) is not None or _MPI_MODULE.match(module.rpartition("/")[2]) is not None
 
@@ -156,7 +156,7 @@ def is_nccl(kernel: str) -> bool:
 
 def busy_ratio(times: tuple[RankTime, ...]) -> float | None:
     """The busiest rank over the mean of those that compute: a manager is no imbalance."""
-    managing = {t.rank for t in managers_among(times)}
+    managing = {t.rank for t in _managers_among(times)}
     busy = [max(0.0, t.time_s - t.communication_s) for t in times if t.rank not in managing]
     mean = sum(busy) / len(busy) if busy else 0.0
     return max(busy) / mean if mean > 0 else None
@@ -197,7 +197,7 @@ def sampled_profile(
     VTune counts MPI's busy waiting as spin time, also inside functions whose names do not tell.
     """
     ordered = sorted(functions, key=lambda f: -f.share)
-    mpi = [f for f in ordered if is_mpi(f.name, f.module)]
+    mpi = [f for f in ordered if _is_mpi(f.name, f.module)]
     share = sum(f.share for f in mpi)
     total = max(share, spin_share or 0.0)
     calls = tuple(

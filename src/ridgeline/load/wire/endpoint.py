@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import ssl
 
 # interface -> the path it has under a server's base URL
-INTERFACES = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "generate": "/generate"}
+_INTERFACES = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "generate": "/generate"}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -99,8 +99,8 @@ def parse_endpoint(
         raise InputError(f"{_shown(url)} is not an http:// or https:// URL, for example http://127.0.0.1:8000")
     if parts.username or parts.password:
         raise InputError("the URL holds a user name or password; give --key or --header instead, so it is never logged")
-    if interface is not None and interface not in INTERFACES:
-        raise InputError(f"--api {interface!r} is not one of {', '.join(INTERFACES)}")
+    if interface is not None and interface not in _INTERFACES:
+        raise InputError(f"--api {interface!r} is not one of {', '.join(_INTERFACES)}")
     path, kind, base = _path_of(parts.path.rstrip("/"), interface)
     tls = parts.scheme == "https"
     return Endpoint(
@@ -118,14 +118,14 @@ def parse_endpoint(
 
 def _path_of(path: str, interface: str | None) -> tuple[str, str, str]:
     """(path to post to, interface, base path of the server)"""
-    for kind, ending in INTERFACES.items():
+    for kind, ending in _INTERFACES.items():
         if path.endswith(ending.removeprefix("/v1")):
             base = path.removesuffix(ending.removeprefix("/v1")).removesuffix("/v1")
             # a gateway may serve the same interface under a name of its own, so a full path wins as it stands
             return path, interface or kind, base
     base = path.removesuffix("/v1")
     kind = interface or "chat"
-    return base + INTERFACES[kind], kind, base
+    return base + _INTERFACES[kind], kind, base
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from ridgeline.load.wire.loop import Loop
 
 _SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None
 _STAMP = struct.Struct("@qq").unpack
-READ_BYTES = 8192
+_READ_BYTES = 8192
 _NOTE_BYTES = 32
 # No segment of a stream is expected to be shorter; and how many short reads in a row are worth their cost.
 _SEGMENT_BYTES = 64
@@ -54,7 +54,7 @@ class StampedSocket:
         self._sock: socket.socket | None = None
         self._connecting = False
         self._unsent = b""
-        self._shortest = READ_BYTES
+        self._shortest = _READ_BYTES
         self.at_s = 0.0  # when something last happened here
 
     @property
@@ -119,12 +119,12 @@ class StampedSocket:
     def _readable(self) -> None:
         if self._loop.careful:
             self._read_by_segment()
-        elif self._read(READ_BYTES) == READ_BYTES:
+        elif self._read(_READ_BYTES) == _READ_BYTES:
             self._read_all()
 
     def _read_by_segment(self) -> None:
         """Reads no more than one segment at a time, where segments that came apart may be waiting."""
-        limit = max(_SEGMENT_BYTES, self._shortest) if self._shortest < READ_BYTES else _SEGMENT_BYTES
+        limit = max(_SEGMENT_BYTES, self._shortest) if self._shortest < _READ_BYTES else _SEGMENT_BYTES
         for _ in range(_SEGMENT_READS):
             if self._read(limit) < limit:
                 return
@@ -133,7 +133,7 @@ class StampedSocket:
         self._read_all()
 
     def _read_all(self) -> None:
-        while self._read(READ_BYTES) == READ_BYTES:
+        while self._read(_READ_BYTES) == _READ_BYTES:
             pass
 
     def _read(self, limit: int) -> int:

@@ -13,8 +13,8 @@ from ridgeline.node.nvidia_smi import mebibytes, query
 from ridgeline.node.preflight.check import Check
 
 PROBE = Path(__file__).with_name("probe.py")
-PROBE_LIMIT_S = 300.0
-IN_USE_SHARE = 0.02  # of a GPU's memory; the driver itself holds a little
+_PROBE_LIMIT_S = 300.0
+_IN_USE_SHARE = 0.02  # of a GPU's memory; the driver itself holds a little
 SPREAD = 0.05  # GPUs of one node that differ by more are named
 _RATES = (
     ("matmul_flops", "gpu matmul", 1e12, "TFLOP/s bf16"),
@@ -64,7 +64,7 @@ def memory_check(gpus: Sequence[GpuState]) -> Check:
     busy = [
         f"gpu{number} {gpu.used_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.0f} GiB"
         for number, gpu in enumerate(gpus)
-        if gpu.used_bytes > IN_USE_SHARE * gpu.total_bytes
+        if gpu.used_bytes > _IN_USE_SHARE * gpu.total_bytes
     ]
     if busy:
         return Check("gpu memory", "warn", f"in use: {', '.join(busy)}; `nvidia-smi` shows by whom; stop that first")
@@ -76,13 +76,13 @@ def probe(python: str, *arguments: str) -> GpuProbe:
     """Run the probe under `python`. Never raises for what that Python lacks: it says so in `skipped`."""
     command = [python, str(PROBE), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
     except FileNotFoundError:
         return GpuProbe(skipped=f"{python}: no such program; name the engine's Python with --python")
     except PermissionError:
         return GpuProbe(skipped=f"{python} is not executable; name the engine's Python with --python")
     except subprocess.TimeoutExpired:
-        return GpuProbe(skipped=f"the GPU probe did not finish within {PROBE_LIMIT_S:g} s: a GPU or its links hang")
+        return GpuProbe(skipped=f"the GPU probe did not finish within {_PROBE_LIMIT_S:g} s: a GPU or its links hang")
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return GpuProbe(

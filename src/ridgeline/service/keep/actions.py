@@ -23,7 +23,7 @@ LEAVE_S = 60.0  # a slow server may take so long over what it has
 MOST_MENDS = 3  # of one member, lately; what breaks again and again is not cured by another start
 # One prompt may look like a hang on every server that the router tries it on: between two of a role there is a wait.
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
-LOWER_TO = 0.85  # of the requests that are under way
+_LOWER_TO = 0.85  # of the requests that are under way
 LIMIT_STAYS_S = 120.0  # before it is lowered again
 TOKEN_S = 30.0  # for a replacement's first token
 
@@ -72,9 +72,9 @@ class Actions:
             now = folder.started.get(member.name)
             if folder.is_down or member.name in folder.leaving or (now is not None and now.generation != generation):
                 return False  # somebody else was quicker
-            told: dict[str, Any] = {"event": "mend", "member": member.name, "why": concern.kind}
+            event: dict[str, Any] = {"event": "mend", "member": member.name, "why": concern.kind}
             until_s = round(time.time() + (LEAVE_S if concern.kind == "slow" else 0.0), 3)
-            folder.record({**told, "evidence": concern.evidence, "until": until_s})
+            folder.record({**event, "evidence": concern.evidence, "until": until_s})
             out = "" if member.is_router else "taken out and "
             operator.say(f"{member.name}: {concern.kind} ({concern.evidence}); {out}started again")
         self._alert(concern.kind, member.name, f"{concern.evidence}; it is started again")
@@ -94,8 +94,8 @@ class Actions:
         if operator.folder.url(member) not in (self.listed() or {}):
             return False
         with operator.action():
-            told = {"event": "drained", "member": member.name, "why": concern.kind, "evidence": concern.evidence}
-            operator.folder.record(told)
+            event = {"event": "drained", "member": member.name, "why": concern.kind, "evidence": concern.evidence}
+            operator.folder.record(event)
             self._take_out(member)
         text = (
             f"{concern.kind} ({concern.evidence}) after {MOST_MENDS} restarts; left out of the router. "
@@ -126,7 +126,7 @@ class Actions:
         if router is None or choice is None or time.monotonic() - self._limit_at_s < LIMIT_STAYS_S:
             return
         self._limit_at_s = time.monotonic()
-        limit = max(1, int(LOWER_TO * self._under_way()))
+        limit = max(1, int(_LOWER_TO * self._under_way()))
         why = f"{concern.member}: {concern.kind} ({concern.evidence})"
         if not self._lower:
             say = f"write `most_running: {limit}` into {self._file} and `ridgeline deploy restart {self._file} router`"
@@ -171,9 +171,9 @@ class Actions:
         free = [member for member in operator.growth(decision.role) if member.name not in folder.retiring]
         back = [m for m in operator.present if m.name in folder.retiring and m.role == decision.role]
         chosen = [*(m for m in back if not operator.is_ending(m)), *free][: decision.change]
-        told = {"event": "growing", "role": decision.role, "to": decision.wanted, "why": decision.why}
+        event = {"event": "growing", "role": decision.role, "to": decision.wanted, "why": decision.why}
         for member in chosen:
-            folder.record({**told, "member": member.name})
+            folder.record({**event, "member": member.name})
         for member in chosen:
             operator.ensure(member)
         return [member.name for member in chosen]
@@ -184,11 +184,11 @@ class Actions:
         busy = {*folder.leaving, *folder.replacing, *folder.drained}
         mine = [m for m in operator.servers if m.role == decision.role and m.name not in busy]
         until_s = round(time.time() + DRAIN_S, 3)
-        told = {"event": "shrinking", "role": decision.role, "to": decision.wanted, "why": decision.why}
+        event = {"event": "shrinking", "role": decision.role, "to": decision.wanted, "why": decision.why}
         names = []
         for member in reversed(mine[decision.change :]):
             if self._spared(member):
-                folder.record({**told, "member": member.name, "until": until_s})
+                folder.record({**event, "member": member.name, "until": until_s})
                 operator.apply_journal()
                 names.append(member.name)
         return names

@@ -18,11 +18,11 @@ from ridgeline.service.servers import server_of
 LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 8.0  # while nothing else shows that the engine works
 CONFIRM_S = 4.0  # before a verdict a second one is sent, on a connection of its own
-AGAIN_S = 1.0
+_AGAIN_S = 1.0
 # Prompts that show how long prompts take: a longer one where the last took less than QUICK_S, as each further token of
 # a prompt takes longer. Measured again after AGAIN_PACE_S where a server seems slow: others may have had its cores.
 PACE_TOKENS, QUICK_S, AGAIN_PACE_S = (512, 2048, 8192), 0.5, 60.0
-LEAST_PACE_TOKENS = 16
+_LEAST_PACE_TOKENS = 16
 FRONT_EVERY_S, FRONT_LIMIT_S = 10.0, 20.0  # requests through the router, while nobody else sends any
 REFUSALS = 2  # in a row, before a router is said to refuse
 
@@ -92,7 +92,7 @@ class Canaries:
             first = not self.waiting and quiet and not self._under_way and (busy or since_s >= IDLE_EVERY_S)
             second = self.waiting and self._second_s is None and verdict_in_s <= CONFIRM_S
             lost = self.waiting and not self._under_way
-            if self.refused or not (first or second or lost) or since_s < AGAIN_S:
+            if self.refused or not (first or second or lost) or since_s < _AGAIN_S:
                 return
             if first:
                 self._since_s = now_s
@@ -162,7 +162,7 @@ class Canaries:
         most = self._context // 4
         first = min(PACE_TOKENS[0], most)
         lengths = [first, *(tokens for tokens in PACE_TOKENS[1:] if tokens <= most)]
-        return next((n for n in lengths if n not in self._idle_took and n >= LEAST_PACE_TOKENS), 0)
+        return next((n for n in lengths if n not in self._idle_took and n >= _LEAST_PACE_TOKENS), 0)
 
 
 @dataclass

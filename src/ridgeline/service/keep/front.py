@@ -30,7 +30,7 @@ class FrontWatch:
     ask: Callable[[str, str, str, float], str] = probe.why_refused
     counts: Counter[str] = field(default_factory=Counter)
     refusals: int = 0  # in a row
-    told: bool = False
+    alerted: bool = False
 
     def step(self) -> None:
         """One request, and what follows from it."""
@@ -38,12 +38,12 @@ class FrontWatch:
         why = self.ask(self.url, model, self.key, FRONT_LIMIT_S)
         self.counts["refused" if why else "served"] += 1
         self.refusals = self.refusals + 1 if why else 0
-        if why and self.refusals >= REFUSALS and not self.told:
-            self.told = True
+        if why and self.refusals >= REFUSALS and not self.alerted:
+            self.alerted = True
             self.say(f"front: refuses ({why})")
             self.alert("refuses", "front", f"{why}, at {self.url}")
-        elif not why and self.told:
-            self.told = False
+        elif not why and self.alerted:
+            self.alerted = False
             self.say("front: serves again")
             self.alert("serves-again", "front", f"at {self.url}")
 

@@ -72,17 +72,17 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 POLL_EVERY_S = 2.0
-AGAIN_AFTER_S = 60.0  # the same message about the same member is printed once in so long
+_AGAIN_AFTER_S = 60.0  # the same message about the same member is printed once in so long
 RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an action that failed is tried again; twice as long each time
-RENEW_SHARE = 0.1  # of a batch system's limit
-REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
-ROTATE_EVERY = 30  # polls
-STARTS = 3.0  # times the longest start that was seen, for each member
+_RENEW_SHARE = 0.1  # of a batch system's limit
+_REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
+_ROTATE_EVERY = 30  # polls
+_STARTS = 3.0  # times the longest start that was seen, for each member
 
 
 def renewal_lead_s(limit_s: float, starting_s: float) -> float:
     """How long before a batch system's limit members begin to be replaced; starting all of them takes `starting_s`."""
-    return min(limit_s / 2, max(RENEW_SHARE * limit_s, STARTS * starting_s))
+    return min(limit_s / 2, max(_RENEW_SHARE * limit_s, _STARTS * starting_s))
 
 
 MEMBER_STATES = ("ready", "drained", "leaving", "starting", "back-off", "ended")
@@ -371,7 +371,7 @@ class Keeper:
         serving = [m for m in operator.members if m.name in folder.started and self._serves(m) and folder.began_s(m)]
         left = {m.name: folder.began_s(m) + limit_s - time.time() for m in serving}
         for member in sorted(serving, key=lambda m: (m.is_router, left[m.name])):
-            if left[member.name] > lead_s or time.time() - folder.not_replaced.get(member.name, 0.0) < REPLACE_AGAIN_S:
+            if left[member.name] > lead_s or time.time() - folder.not_replaced.get(member.name, 0.0) < _REPLACE_AGAIN_S:
                 continue
             why = f"its job ends in {left[member.name] / 60:.0f} min"
             if not member.is_router:
@@ -403,7 +403,7 @@ class Keeper:
 
     def _rotate_logs(self, members: list[Member]) -> None:
         """Jobs on this machine append to their logs, so that these can be emptied under them."""
-        if self.dry_run or not self.operator.service.on_this_machine or self.counts["polls"] % ROTATE_EVERY:
+        if self.dry_run or not self.operator.service.on_this_machine or self.counts["polls"] % _ROTATE_EVERY:
             return
         for member in members:
             log = self.operator.folder.log(member)
@@ -435,7 +435,7 @@ class Keeper:
     def _say(self, member: str, kind: str, what: str) -> bool:
         """Whether it was time to say it again."""
         now_s, key = self.clock(), (member, kind)
-        if now_s - self._said.get(key, -AGAIN_AFTER_S) < AGAIN_AFTER_S:
+        if now_s - self._said.get(key, -_AGAIN_AFTER_S) < _AGAIN_AFTER_S:
             return False
         self._said[key] = now_s
         self.operator.say(f"{member}: {kind} ({what})")

@@ -19,10 +19,10 @@ from typing import Any
 
 from ridgeline.service.service import NotifyChoice
 
-HOOK_S = 30.0  # for each way of telling
+_HOOK_S = 30.0  # for each way of telling
 SAME_AFTER_S = 3600.0  # the same words about the same member are sent once in so long
 HOUR_S = 3600.0
-MOST_WAITING = 1000
+_MOST_WAITING = 1000
 
 
 @dataclass
@@ -40,14 +40,14 @@ class Notifier:
     _lately: deque[float] = field(default_factory=deque)  # when the alerts of the last hour were sent
     _held_back: int = 0
     _broken: set[str] = field(default_factory=set)
-    _waiting: queue.Queue[dict[str, Any] | None] = field(default_factory=lambda: queue.Queue(MOST_WAITING))
+    _waiting: queue.Queue[dict[str, Any] | None] = field(default_factory=lambda: queue.Queue(_MOST_WAITING))
     _thread: threading.Thread | None = None
 
     def __call__(self, kind: str, member: str, text: str) -> None:
         if not self.choice.ways:
             return
         now_s, key = self.clock(), (kind, member, text)
-        self._sent = {told: at_s for told, at_s in self._sent.items() if now_s - at_s < SAME_AFTER_S}
+        self._sent = {what: at_s for what, at_s in self._sent.items() if now_s - at_s < SAME_AFTER_S}
         while self._lately and now_s - self._lately[0] >= HOUR_S:
             self._lately.popleft()
         if key in self._sent:
@@ -69,7 +69,7 @@ class Notifier:
         except queue.Full:
             self._held_back += 1
 
-    def close(self, limit_s: float = HOOK_S) -> None:
+    def close(self, limit_s: float = _HOOK_S) -> None:
         """What waits is sent first, within the limit."""
         if self._thread is not None:
             self._waiting.put(None)
@@ -103,7 +103,7 @@ def _webhook(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
     # `text` is what chat services show; the rest is for programs
     body = json.dumps({**alert, "text": _line(alert), "what": alert["text"]}).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310  a person wrote it
-    with urllib.request.urlopen(request, timeout=HOOK_S):  # noqa: S310
+    with urllib.request.urlopen(request, timeout=_HOOK_S):  # noqa: S310
         pass
 
 
@@ -111,7 +111,7 @@ def _command(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
     """A shell line: the alert as text in $RIDGELINE_ALERT, and as JSON on its input."""
     env = {**os.environ, "RIDGELINE_ALERT": _line(alert), "RIDGELINE_ALERT_KIND": str(alert["kind"])}
     done = subprocess.run(  # noqa: S602  a person wrote it
-        choice.command, shell=True, input=json.dumps(alert), env=env, timeout=HOOK_S, check=False,
+        choice.command, shell=True, input=json.dumps(alert), env=env, timeout=_HOOK_S, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
@@ -124,5 +124,5 @@ def _mail(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
     message["From"], message["To"] = choice.mail_from or f"ridgeline@{socket.getfqdn()}", choice.mail
     message.set_content(f"{_line(alert)}\n\n{json.dumps(dict(alert), indent=2)}\n")
     host, _, port = choice.smtp.partition(":")
-    with smtplib.SMTP(host, int(port or 25), timeout=HOOK_S) as server:
+    with smtplib.SMTP(host, int(port or 25), timeout=_HOOK_S) as server:
         server.send_message(message)

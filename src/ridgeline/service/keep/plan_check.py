@@ -17,7 +17,7 @@ LEAST_REQUESTS = 100  # in a window: a percentile of fewer says little
 WINDOWS = 3  # in a row, before the plan is doubted
 QUANTILES = {"p50": 0.5, "p95": 0.95}
 LATENCIES = ("ttft", "e2e")  # of which engines keep histograms
-RATE_ROOM = 1.1  # times what the plan was asked for; beyond it the load has changed, not the engine
+_RATE_ROOM = 1.1  # times what the plan was asked for; beyond it the load has changed, not the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PlanCheck:
             self._outside.clear()
             return []
         rate_s, planned_s = requests / seconds, float(self.expected.get("requests_s", 0.0))
-        overloaded = 0 < RATE_ROOM * planned_s < rate_s
+        overloaded = 0 < _RATE_ROOM * planned_s < rate_s
         found = []
         for figure, (low, high) in self._intervals().items():
             latency, quantile, _ = figure.split("_")

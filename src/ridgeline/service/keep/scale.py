@@ -28,7 +28,7 @@ RISE_NOISE, RISE_FROM = 4.0, 0.5
 LEAST_POLLS = 3
 TAKEN_BACK_S, LONGEST_WAIT = 3600.0, 8.0  # an addition so soon after a removal doubles the wait, up to so many times
 DOWN_SHARE = 0.75  # of a target, below which one fewer would have to stay
-BLOCK_S = 30.0  # the load of a long time is the largest mean of its blocks
+_BLOCK_S = 30.0  # the load of a long time is the largest mean of its blocks
 SETTLE_S = 30.0  # after a change, before the load says anything about the new number
 STEP = 0.25  # of the servers, where a signal says too few and not how many
 MOST_AT_ONCE = 2.0  # times as many as there are, in one decision
@@ -281,7 +281,7 @@ def _fewer(
 
 def _fits(rule: RoleScale, row: Sequence[RoleLoad], servers: int) -> bool:
     """Whether so few would have stayed well below every target, in every block of this time."""
-    for _, loads in itertools.groupby(reversed(row), lambda load: load.at_s // BLOCK_S):
+    for _, loads in itertools.groupby(reversed(row), lambda load: load.at_s // _BLOCK_S):
         block = list(loads)
         if any(total > DOWN_SHARE * target * servers for total, target, _ in _totals(rule, block)):
             return False

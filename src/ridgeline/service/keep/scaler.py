@@ -46,7 +46,7 @@ def scale_states(operator: Operator, wall_s: float) -> list[RoleScaleState]:
         return []
     found = []
     for role, rule in scale.roles.items():
-        count, limits = count_of(operator, role), limits_at(rule, local_time(scale, wall_s))
+        count, limits = _count_of(operator, role), limits_at(rule, _local_time(scale, wall_s))
         latest = folder.scale_changes.get(role, ScaleChange(0.0, 0, "", up=False))
         change = f"{'up' if latest.up else 'down'} to {latest.wanted}: {latest.why}" if latest.at_s else ""
         why = f"{limits.least_why}, {limits.most_why}"
@@ -55,14 +55,14 @@ def scale_states(operator: Operator, wall_s: float) -> list[RoleScaleState]:
     return found
 
 
-def local_time(scale: ScaleRules, wall_s: float) -> datetime:
+def _local_time(scale: ScaleRules, wall_s: float) -> datetime:
     """The time that the schedule speaks of."""
     return (
         datetime.fromtimestamp(wall_s, ZoneInfo(scale.timezone)) if scale.timezone else datetime.fromtimestamp(wall_s)
     )
 
 
-def count_of(operator: Operator, role: str) -> RoleCount:
+def _count_of(operator: Operator, role: str) -> RoleCount:
     """Servers that were drained by hand, or given up, don't count; one that is started again does."""
     folder = operator.folder
     members = [m for m in operator.servers if m.role == role and m.name not in folder.drained]
@@ -103,7 +103,7 @@ class Scaler:
         answering = [pages[name] for name, poll in polls.items() if poll.role != "prefill" and name in pages]
         wants_ttft = any(rule.ttft_p95_ms is not None for rule in self._scale.roles.values())
         ttft_ms = self._ttft.take(now_s, answering) if wants_ttft else None
-        counts = {role: count_of(self._operator, role) for role in self._scale.roles}
+        counts = {role: _count_of(self._operator, role) for role in self._scale.roles}
         for role, count in counts.items():
             before = self._counts.get(role, count)
             if before != count:
@@ -111,7 +111,7 @@ class Scaler:
             if (load := _load(role, polls, count.serving, now_s, ttft_ms)) is not None:
                 self._history.take(role, load)
         self._counts = counts
-        wall = local_time(self._scale, self._wall())
+        wall = _local_time(self._scale, self._wall())
         found = decide(self._scale, wall, now_s, counts, self._history, self._ratios)
         return [decision for decision in found if decision.change <= 0 or not self._failed_lately(decision.role, now_s)]
 

@@ -28,13 +28,13 @@ HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
 AT_WORK_S = 120.0
 SILENT_S = 30.0
 PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
-CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
-STEP_TOKENS = 16384  # of prompts in one step of an engine, where it was not told a number
-WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and then
+_CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
+_STEP_TOKENS = 16384  # of prompts in one step of an engine, where it was not told a number
+_WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and then
 LEAST_POLLS = 3
 SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
-SLOW_AFTER_S = 15.0
-KV_NEAR = 0.9  # of the pool: beyond it requests are soon thrown out and computed again
+_SLOW_AFTER_S = 15.0
+_KV_NEAR = 0.9  # of the pool: beyond it requests are soon thrown out and computed again
 WINDOW_S = 60.0
 
 
@@ -62,7 +62,7 @@ class ServerPoll:
     runnable: bool = False  # one of them works, or would if others left it a core
     on_gpus: bool = False  # it may work while its processes wait
     pace_s: float | None = None  # for each token at the end of the longest prompt
-    step_tokens: int = STEP_TOKENS
+    step_tokens: int = _STEP_TOKENS
 
     @property
     def made(self) -> float | None:
@@ -151,7 +151,7 @@ class _Quiet:
         quiet_s = poll.at_s - self.since_s
         if poll.on_gpus or poll.cpu_s is None or self.cpu_s is None or 2 * self.runnable > self.polls:
             return False
-        return poll.cpu_s - self.cpu_s < WORK_SHARE * quiet_s
+        return poll.cpu_s - self.cpu_s < _WORK_SHARE * quiet_s
 
     def left_s(self, poll: ServerPoll) -> float:
         """Until it is hung, if nothing moves."""
@@ -243,7 +243,7 @@ class Watch:
             why = "its processes stand still"
         else:
             why = f"the longest step of this server is taken for {allowed_s / PATIENCE:.0f} s"
-        certain = still or quiet.worked_s >= CERTAIN * allowed_s
+        certain = still or quiet.worked_s >= _CERTAIN * allowed_s
         evidence = f"{poll.on_it:.0f} requests on it and no token for {quiet_s:.0f} s, not even for a canary; {why}"
         return Concern(name, "hung", evidence, certain)
 
@@ -259,7 +259,7 @@ class Watch:
     def _pace(self, name: str) -> float | None:
         """Tokens a second for each request that ran, over the last polls; None where that is not known yet."""
         row = [poll for poll in self._polls.get(name, ()) if poll.tokens is not None]
-        if len(row) < LEAST_POLLS or row[-1].at_s - row[0].at_s < SLOW_AFTER_S:
+        if len(row) < LEAST_POLLS or row[-1].at_s - row[0].at_s < _SLOW_AFTER_S:
             return None
         running = sum(poll.running or 0.0 for poll in row) / len(row)
         made = (row[-1].tokens or 0.0) - (row[0].tokens or 0.0)
@@ -267,6 +267,6 @@ class Watch:
 
     def _kv(self, name: str) -> Concern | None:
         row = list(self._polls[name])[-LEAST_POLLS:]
-        if len(row) < LEAST_POLLS or any((poll.kv_share or 0.0) < KV_NEAR for poll in row):
+        if len(row) < LEAST_POLLS or any((poll.kv_share or 0.0) < _KV_NEAR for poll in row):
             return None
         return Concern(name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {LEAST_POLLS} polls in a row")

@@ -33,7 +33,7 @@ from ridgeline.service.quoting import in_comment, shell_line
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service, ServiceUnit
 
-LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revision and a role
+_LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revision and a role
 SERVERS_FILE, ROUTER_FILE, KEEP_MANIFEST = "servers.yaml", "router.yaml", "keep.yaml"
 _KEEP_HEADING = (
     "ridgeline keep, watching: a token through the front door every ten seconds, alerts as `notify` says, metrics at",
@@ -44,7 +44,7 @@ _KEEP_HEADING = (
 
 def manifests(service: Service) -> Iterator[tuple[str, str]]:
     """File names and their text."""
-    name = object_name(service)
+    name = _object_name(service)
     yield SERVERS_FILE, _text(_heading(service, name), _servers(service, name))
     if service.router is not None:
         yield ROUTER_FILE, _text("", _router(service, name))
@@ -52,12 +52,12 @@ def manifests(service: Service) -> Iterator[tuple[str, str]]:
         yield KEEP_MANIFEST, _text("".join(f"# {line}\n" for line in _KEEP_HEADING), _keep(service, name))
 
 
-def object_name(service: Service) -> str:
+def _object_name(service: Service) -> str:
     """What Kubernetes takes as a name: small letters, digits and dashes."""
     name = re.sub(r"[^a-z0-9]+", "-", service.name.lower()).strip("-")
-    if not re.match(r"[a-z]", name) or len(name) > LONGEST_NAME:
+    if not re.match(r"[a-z]", name) or len(name) > _LONGEST_NAME:
         raise InputError(
-            f"Kubernetes takes no object named {name!r}; set `name:` in the deployment file to at most {LONGEST_NAME} "
+            f"Kubernetes takes no object named {name!r}; set `name:` in the deployment file to at most {_LONGEST_NAME} "
             "small letters, digits and dashes that begin with a letter"
         )
     return name

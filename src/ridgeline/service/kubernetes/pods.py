@@ -15,10 +15,10 @@ from ridgeline.service.routers import ROUTERS, PodSelectors, discovery_argv
 from ridgeline.service.servers import ServerPlace, server_argv, server_of
 from ridgeline.service.service import RouterChoice, Service, ServiceUnit
 
-START_LIMIT_S = 3600  # weights are read and kernels compiled in that time
+_START_LIMIT_S = 3600  # weights are read and kernels compiled in that time
 POLL_S = 10
 # a server that works answers /health_generate in far less, also when its queue is long: any new token counts
-PROGRESS_LIMIT_S = 30
+_PROGRESS_LIMIT_S = 30
 DRAIN_S = 300  # what is under way may finish when a pod is asked to end
 PYTHON = "python3"  # of the images
 HOME = "/home/server"
@@ -269,14 +269,14 @@ def _mount_model(service: Service, container: Spec, volumes: list[Spec]) -> None
 def _server_probes(service: Service) -> Spec:
     """Ready and alive by a token that it makes on request; /health says 200 for hours on a server that hangs."""
     health = _asked("/health", POLL_S)
-    paced = {"periodSeconds": PROGRESS_LIMIT_S, "timeoutSeconds": PROGRESS_LIMIT_S}
+    paced = {"periodSeconds": _PROGRESS_LIMIT_S, "timeoutSeconds": _PROGRESS_LIMIT_S}
     if not (path := server_of(service.engine).generate_path):
         ready: Spec = {"exec": {"command": progress_command(pod_port(service), "ready")}, **paced}
         alive: Spec = {"exec": {"command": progress_command(pod_port(service), "alive")}, **paced}
     else:
-        ready = alive = {**_asked(path, PROGRESS_LIMIT_S), **paced}
+        ready = alive = {**_asked(path, _PROGRESS_LIMIT_S), **paced}
     return {
-        "startupProbe": {**health, "failureThreshold": START_LIMIT_S // POLL_S},
+        "startupProbe": {**health, "failureThreshold": _START_LIMIT_S // POLL_S},
         # one poll without a token takes it from the router, three restart it
         "readinessProbe": {**ready, "failureThreshold": 1},
         "livenessProbe": {**alive, "failureThreshold": 3},

@@ -155,7 +155,7 @@ def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
     runs = threading.Thread(target=keeper.run, args=(over.is_set,))
     runs.start()
     try:
-        deadline = time.monotonic() + KEEPER_S
+        deadline = time.monotonic() + _KEEPER_S
         while not keeper.knows_paces and time.monotonic() < deadline:
             time.sleep(0.1)  # as one that has watched the service for a while
         yield
@@ -164,7 +164,7 @@ def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
         runs.join()
 
 
-KEEPER_S = 15.0  # for a keeper to measure the servers
+_KEEPER_S = 15.0  # for a keeper to measure the servers
 STRIKE_AT, STRIKE_S = 1 / 3, 2.0  # of the time of a run, and at the latest
 # What a lost server had is given to others by then, or to nobody; split roles wait for each other first.
 LOSS_DRAIN_S, SPLIT_LOSS_DRAIN_S = 5.0, 12.0
@@ -358,8 +358,8 @@ def _shown(comparison: Comparison, worth: float) -> bool:
 
 
 def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
-    told = limits.for_router(router.kind)
-    wait = limits.longest_wait_s if told["longest_wait"] else None
+    keys = limits.for_router(router.kind)
+    wait = limits.longest_wait_s if keys["longest_wait"] else None
     waiting = limits.most_waiting if wait else 0
     return replace(router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
 

@@ -31,7 +31,7 @@ from ridgeline.twin.scheduler import Engine
 from ridgeline.twin.simulate import build, within_context
 
 RECENT_S, LEAST_RECENT = 60.0, 20
-QUIET_S = 30.0  # of a prefill server that is removed: prompts may still be on their way to it
+_QUIET_S = 30.0  # of a prefill server that is removed: prompts may still be on their way to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class _Servers:
 
     def empty(self, at_s: float) -> list[str]:
         """Roles of those that have finished what they had, which are gone now."""
-        done = [row for row in self.leaving if row[1].load == 0 and at_s - row[2] >= QUIET_S * (row[0] == "prefill")]
+        done = [row for row in self.leaving if row[1].load == 0 and at_s - row[2] >= _QUIET_S * (row[0] == "prefill")]
         self.leaving = [row for row in self.leaving if row not in done]
         return [role for role, _, _ in done]
 

@@ -22,7 +22,7 @@ SEED = 7
 PREFIXES, PREFIX_BLOCKS, ZIPF = 16, 2, 1.2
 LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
 # What a laptop's core carries of token events beside router and load generator, with room to spare.
-MACHINE_TOKENS_S = 8000.0
+_MACHINE_TOKENS_S = 8000.0
 PATIENCE_S = 20.0  # of a client that gets nothing; a hung server is found and ended within it
 DRAIN_S = 1.5
 UNFINISHED = "unfinished"
@@ -52,7 +52,7 @@ def bearable(load: RehearsedLoad) -> RehearsedLoad:
     """The load, or as much of it as this machine can pretend to serve in time."""
     some = replace(load, rate_s=min(load.rate_s, SAMPLE / load.seconds), speed=1.0)
     tokens = fmean(arrival.output_tokens for arrival in _arrivals(some))
-    most_s = MACHINE_TOKENS_S / tokens / load.speed
+    most_s = _MACHINE_TOKENS_S / tokens / load.speed
     return load if load.rate_s <= most_s else replace(load, rate_s=most_s)
 
 

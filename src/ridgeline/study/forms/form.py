@@ -153,12 +153,12 @@ def accepted_by(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(accept)
 
 
-def text_or_mapping(value: object) -> str:
+def _text_or_mapping(value: object) -> str:
     """The tag of a union of text and a form."""
     return "<mapping>" if isinstance(value, dict) else "<text>"
 
 
-TEXT_OR_MAPPING = Discriminator(text_or_mapping)
+TEXT_OR_MAPPING = Discriminator(_text_or_mapping)
 
 _ANY_SCALAR = {"type": ["string", "number", "boolean"]}
 

@@ -30,7 +30,7 @@ class Shape:
         return next((form for form in found if form is not None), None)
 
     def choices(self) -> list[Shape]:
-        return [shape_of(choice) for choice in get_args(self.bare)] if _is_union(self.bare) else []
+        return [_shape_of(choice) for choice in get_args(self.bare)] if _is_union(self.bare) else []
 
     def inside(self, step: str | int) -> Shape | None:
         """The shape one step further: a key of a form or mapping, an item of a list, a tag of a union."""
@@ -41,11 +41,11 @@ class Shape:
             field = fields(self.form).get(str(step))
             return None if field is None else field_shape(field)
         if get_origin(self.bare) is dict:
-            return shape_of(get_args(self.bare)[1])
-        return shape_of(get_args(self.bare)[0]) if get_origin(self.bare) is list else None
+            return _shape_of(get_args(self.bare)[1])
+        return _shape_of(get_args(self.bare)[0]) if get_origin(self.bare) is list else None
 
 
-def shape_of(annotation: Any, notes: tuple[object, ...] = ()) -> Shape:
+def _shape_of(annotation: Any, notes: tuple[object, ...] = ()) -> Shape:
     while True:
         if get_origin(annotation) is Annotated:
             annotation, *more = get_args(annotation)
@@ -57,7 +57,7 @@ def shape_of(annotation: Any, notes: tuple[object, ...] = ()) -> Shape:
 
 
 def field_shape(field: FieldInfo) -> Shape:
-    return shape_of(field.annotation, tuple(field.metadata))
+    return _shape_of(field.annotation, tuple(field.metadata))
 
 
 def fields(form: type[Form]) -> dict[str, FieldInfo]:

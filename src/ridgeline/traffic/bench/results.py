@@ -28,10 +28,12 @@ TOOLS = (
     "bench_one_batch_server"
 )
 
-Document = Mapping[str, Any]
+_Document = Mapping[str, Any]
 # (whether it is this tool's, how to read it, what to add from the second file in which some tools keep half of a run)
 _READERS: tuple[
-    tuple[Callable[[Document], bool], Callable[[Document, str], BenchRun], Callable[[BenchRun, Path], BenchRun] | None],
+    tuple[
+        Callable[[_Document], bool], Callable[[_Document, str], BenchRun], Callable[[BenchRun, Path], BenchRun] | None
+    ],
     ...,
 ] = (
     (is_ridgeline, ridgeline_run, None),

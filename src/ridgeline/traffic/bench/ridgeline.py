@@ -11,7 +11,7 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.records.metrics import LATENCIES, QUANTILES
 from ridgeline.traffic.bench.run import BenchRequest, BenchRun, count, number, spread, without_empty
 
-SUMMARY = ".summary.json"
+_SUMMARY = ".summary.json"
 
 
 def is_ridgeline(document: Mapping[str, Any]) -> bool:
@@ -59,7 +59,7 @@ def ridgeline_run(document: Mapping[str, Any], source: str) -> BenchRun:
 
 def summary_beside(path: Path) -> Path | None:
     """The document that was kept beside a file of requests; None where the file is none or stands alone."""
-    beside = path.with_suffix(SUMMARY)
+    beside = path.with_suffix(_SUMMARY)
     return beside if path.suffix == ".jsonl" and beside.is_file() else None
 
 

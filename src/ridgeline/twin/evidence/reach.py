@@ -29,14 +29,14 @@ from ridgeline.twin.kernels.rates import has_tables
 LAYOUT = (0.08, 0.20)
 LOAD = (0.06, 0.30)
 RELEASE = (0.10, 0.20)
-PRECISION = (0.09, 0.10)
+_PRECISION = (0.09, 0.10)
 # Never measured: what a network factor nobody saw, and a router and a transfer, may do. As wide as without calibration.
 NODES = (0.15, 0.20)
 APART = (0.30, 0.45)
 # A load this many times beyond those that were measured is another regime.
-BEYOND = 2.0
+_BEYOND = 2.0
 # Of the corrections of a phase, what carries over to other weights of the same model.
-OTHER_WEIGHTS_SHARE = 0.5
+_OTHER_WEIGHTS_SHARE = 0.5
 
 
 # Where nothing of the site was measured: what a setting that no public or own row covers adds. A new model, and a new
@@ -44,8 +44,8 @@ OTHER_WEIGHTS_SHARE = 0.5
 # for seen ones, 50 and 40%). A GPU with operator tables of its own is nearer, as is a model of a known family.
 NEW_FAMILY, NEW_MODEL = (0.11, 0.49), (0.06, 0.25)
 NEW_GPU, TABLED_GPU = (0.26, 0.68), (0.18, 0.50)
-NEW_ENGINE = (0.20, 0.50)
-DRAFTED = (0.12, 0.12)
+_NEW_ENGINE = (0.20, 0.50)
+_DRAFTED = (0.12, 0.12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ def validation(deployment: Deployment, under_way: float, scenes: Scenes | None =
     drafted = deployment.role_settings("decode" if asked.apart else "both").draft_tokens > 1
     chosen = validated().scenes if scenes is None else scenes.scenes
     if not chosen:
-        speed, first = (math.hypot(*widths) for widths in zip(NEW_ENGINE, NEW_FAMILY, NEW_GPU, strict=True))
+        speed, first = (math.hypot(*widths) for widths in zip(_NEW_ENGINE, NEW_FAMILY, NEW_GPU, strict=True))
         return Validation(speed, first)
     tabled = has_tables(deployment.cluster.gpu)
     found = min((_unlike(scene, asked, tabled=tabled) for scene in chosen), key=_width)
     if drafted:
-        found = [*found, ("drafting, seen on a dozen rows of DeepSeek-R1 alone", DRAFTED)]
+        found = [*found, ("drafting, seen on a dozen rows of DeepSeek-R1 alone", _DRAFTED)]
     if not found:
         return Validation()
     speed, first = (math.hypot(*(widths[n] for _, widths in found)) for n in (0, 1))
@@ -108,7 +108,7 @@ def _unlike(scene: Scene, asked: Scene, *, tabled: bool) -> list[tuple[str, tupl
     """In what a setting differs from one that was validated: in words, with what it adds to the widths."""
     found: list[tuple[str, tuple[float, float]]] = []
     if scene.engine != asked.engine:
-        found.append((f"{title_of(asked.engine)} (nearest: {title_of(scene.engine)})", NEW_ENGINE))
+        found.append((f"{title_of(asked.engine)} (nearest: {title_of(scene.engine)})", _NEW_ENGINE))
     elif _line(scene) != _line(asked):
         found.append((f"release {asked.release} (nearest: {scene.release})", RELEASE))
     if scene.model != asked.model:
@@ -117,10 +117,10 @@ def _unlike(scene: Scene, asked: Scene, *, tabled: bool) -> list[tuple[str, tupl
     if scene.gpu != asked.gpu:
         found.append((f"{asked.gpu.upper()} (nearest: {scene.gpu.upper()})", TABLED_GPU if tabled else NEW_GPU))
     if scene.weights != asked.weights:
-        found.append((f"weights in {asked.weights} (nearest: {scene.weights})", PRECISION))
+        found.append((f"weights in {asked.weights} (nearest: {scene.weights})", _PRECISION))
     if scene.apart != asked.apart:
         found.append(("prefill and decode apart" if asked.apart else "prefill and decode together", RELEASE))
-    if asked.most and not scene.fewest / BEYOND <= asked.most <= scene.most * BEYOND:
+    if asked.most and not scene.fewest / _BEYOND <= asked.most <= scene.most * _BEYOND:
         found.append((f"{asked.most:.0f} requests at once in an engine (nearest: {scene.loads})", LOAD))
     return found
 
@@ -208,7 +208,7 @@ def _nearest(calibration: Calibration, deployment: Deployment) -> Scene | None:
 def _phase_share(near: Scene, asked: Scene) -> float:
     if near.model != asked.model:
         return 0.0
-    return 1.0 if near.weights == asked.weights else OTHER_WEIGHTS_SHARE
+    return 1.0 if near.weights == asked.weights else _OTHER_WEIGHTS_SHARE
 
 
 def _new(near: Scene, asked: Scene) -> list[tuple[str, tuple[float, float]]]:
@@ -217,7 +217,7 @@ def _new(near: Scene, asked: Scene) -> list[tuple[str, tuple[float, float]]]:
     if near.model != asked.model:
         found.append((f"another model than {near.model}, corrections of whole phases not used", (0.0, 0.20)))
     elif near.weights != asked.weights:
-        found.append((f"weights in {asked.weights}, not {near.weights}", PRECISION))
+        found.append((f"weights in {asked.weights}, not {near.weights}", _PRECISION))
     if near.release and near.release != asked.release:
         found.append((f"release {asked.release}, not {near.release}", RELEASE))
     if near.apart != asked.apart:
@@ -226,7 +226,7 @@ def _new(near: Scene, asked: Scene) -> list[tuple[str, tuple[float, float]]]:
         found.append((f"{asked.shape}, not {near.shape}", LAYOUT))
     if asked.between_nodes and not near.between_nodes:
         found.append(("between nodes", NODES))
-    if asked.most and near.most and not near.fewest / BEYOND <= asked.most <= near.most * BEYOND:
+    if asked.most and near.most and not near.fewest / _BEYOND <= asked.most <= near.most * _BEYOND:
         found.append((f"{asked.most:.0f} requests at once in an engine, not {near.loads}", LOAD))
     return found
 

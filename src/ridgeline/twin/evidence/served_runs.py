@@ -33,7 +33,7 @@ from ridgeline.twin.measured import Measured
 # a 95th percentile of fewer requests than this is the word of three of them
 ENOUGH = 60
 # more failed requests than this and the others were not served under the load that was asked for
-MOST_FAILED = 0.05
+_MOST_FAILED = 0.05
 # figure of a row -> latency and percentile of a result
 FIGURES = {
     "ttft_p50_s": ("ttft", "p50"),
@@ -42,11 +42,11 @@ FIGURES = {
     "itl_p50_s": ("itl", "p50"),
 }
 # Half of the gaps below this share of the mean: tokens came in lumps, and a gap says nothing of a step.
-LUMPS = 0.3
+_LUMPS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class ServerTold:
+class StatedServer:
     """What the user says of a server, where a result does not. `flags` is its command line, or a part of it."""
 
     model: str | None = None
@@ -55,14 +55,14 @@ class ServerTold:
     flags: str = ""
 
 
-def read_served_runs(path: Path, told: ServerTold) -> list[Measured]:
+def read_served_runs(path: Path, stated: StatedServer) -> list[Measured]:
     """A row for each run of the file that may be trusted; raises InputError where none may."""
     found, refused = [], []
     for run in read_bench_results(path):
         if why := _unfit(run):
             refused.append(f"{run.source}: {why}")
         else:
-            found.append(_row(run, told))
+            found.append(_row(run, stated))
     if not found:
         raise InputError("\n".join(refused))
     return found
@@ -73,27 +73,27 @@ def _unfit(run: BenchRun) -> str:
         return f"void, its own load generator was at fault ({run.flaw}); measure again, for example with --workers 2"
     if run.requests - run.failed < 1:
         return "no request was answered; nothing to fit"
-    if run.failed > MOST_FAILED * run.requests:
+    if run.failed > _MOST_FAILED * run.requests:
         return f"{run.failed} of {run.requests} requests failed; measure again with a load that the server answers"
     if not _values(run):
         return "no time of a first token or between tokens; measure again with streaming"
     return ""
 
 
-def _row(run: BenchRun, told: ServerTold) -> Measured:
-    values = dict(_settings(run, told))
+def _row(run: BenchRun, stated: StatedServer) -> Measured:
+    values = dict(_settings(run, stated))
     if role_of(values) != "both":
         raise InputError(
             f"{run.source}: a server of the role {role_of(values)} alone; calibrate from a run against the router, "
             "or from a server that does both"
         )
-    if told.gpu is None:
+    if stated.gpu is None:
         raise InputError(f"{run.source}: a result does not name the GPU; give --gpu, one of {', '.join(gpu_names())}")
-    engine = _engine(run, told)
+    engine = _engine(run, stated)
     nodes = values.get("nnodes")
     layout = layout_of(values, nodes if isinstance(nodes, int) else 1, None)
-    cluster = make_cluster(told.gpu, layout.nodes, layout.gpus_per_node)
-    deployment = Deployment(model_of(_model(run, told), values), cluster, layout, settings_of(values, engine))
+    cluster = make_cluster(stated.gpu, layout.nodes, layout.gpus_per_node)
+    deployment = Deployment(model_of(_model(run, stated), values), cluster, layout, settings_of(values, engine))
     return Measured(run.source, deployment, _traffic(run), _values(run), note=_note(run))
 
 
@@ -106,16 +106,16 @@ def _values(run: BenchRun) -> dict[str, float]:
         made_up = f"{latency}_ms" in run.derived and latency != "tpot"
         if ms is not None and ms > 0 and not few and not made_up:
             found[name] = ms / 1000
-    if found.get("itl_p50_s", math.inf) < LUMPS * found.get("tpot_mean_s", 0.0):
+    if found.get("itl_p50_s", math.inf) < _LUMPS * found.get("tpot_mean_s", 0.0):
         del found["itl_p50_s"]
     return found
 
 
-def _settings(run: BenchRun, told: ServerTold) -> Iterator[tuple[str, Value]]:
+def _settings(run: BenchRun, stated: StatedServer) -> Iterator[tuple[str, Value]]:
     """What the server said, overruled by its command line where that is given."""
-    flags = engine_flags(_engine(run, told).engine)
+    flags = engine_flags(_engine(run, stated).engine)
     said = flags.from_echo(run.server)
-    given = flags.from_arguments(_split(told.flags))
+    given = flags.from_arguments(_split(stated.flags))
     if not any(name in ROWS for name in (*said, *given)):
         raise InputError(
             f"{run.source}: does not say how the server was started; give its command line, such as "
@@ -140,17 +140,17 @@ def _split(flags: str) -> list[str]:
         ) from None
 
 
-def _engine(run: BenchRun, told: ServerTold) -> EngineSettings:
-    text = told.engine
+def _engine(run: BenchRun, stated: StatedServer) -> EngineSettings:
+    text = stated.engine
     if text is None:
         named, version = str(run.server.get("engine") or "sglang"), str(run.server.get("version") or "")
         text = f"{named}:{version}" if version[:1].isdigit() else named
     return parse_engine(text.partition("+")[0], EngineSettings())
 
 
-def _model(run: BenchRun, told: ServerTold) -> Model:
-    if told.model:
-        return load_model(told.model)
+def _model(run: BenchRun, stated: StatedServer) -> Model:
+    if stated.model:
+        return load_model(stated.model)
     for name in (str(run.server.get("model_path") or ""), run.model):
         try:
             return load_model(name)

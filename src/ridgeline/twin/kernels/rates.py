@@ -18,10 +18,10 @@ from typing import Any
 from ridgeline.hardware.cluster import Gpu
 
 # GPUs without tables of their own, and whose kernels theirs resemble most.
-LIKE = {"h800": "h100", "h20": "h200", "a100-40gb": "a100"}
+_LIKE = {"h800": "h100", "h20": "h200", "a100-40gb": "a100"}
 # Everybody else: of a kind with those that were measured.
-BY_GENERATION = {"ampere": "a100", "ada": "l40s", "hopper": "h100", "blackwell": "b200"}
-ANYBODY = "h100"
+_BY_GENERATION = {"ampere": "a100", "ada": "l40s", "hopper": "h100", "blackwell": "b200"}
+_ANYBODY = "h100"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ def kernels_of(gpu: Gpu, kernel_set: str = "") -> Kernels:
     newest SGLang's.
     """
     tables = _tables()
-    name = LIKE.get(gpu.name, gpu.name)
+    name = _LIKE.get(gpu.name, gpu.name)
     if name not in tables:
-        name = BY_GENERATION.get(gpu.generation, ANYBODY)
+        name = _BY_GENERATION.get(gpu.generation, _ANYBODY)
     return _kernels(name, kernel_set)
 
 

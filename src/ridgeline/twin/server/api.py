@@ -22,9 +22,9 @@ from ridgeline.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.twin.server.prompt import Asked, read_body
 from ridgeline.twin.server.roles import PrefillRole, Role, Together
 
-OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
-RATE_WINDOW_S = 5.0
-HEALTH_LIMIT_S = 20.0  # SGLang's SGLANG_HEALTH_CHECK_TIMEOUT: how long /health_generate waits for a token
+_OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
+_RATE_WINDOW_S = 5.0
+_HEALTH_LIMIT_S = 20.0  # SGLang's SGLANG_HEALTH_CHECK_TIMEOUT: how long /health_generate waits for a token
 _ERRORS = {400: "BadRequestError", 401: "AuthenticationError", 503: "ServiceUnavailableError"}
 
 
@@ -123,11 +123,11 @@ class Api:
         """Once a second: what the rates are made of."""
         now_s = self.clock.now_s()
         self._made.append((now_s, self.counters.output_tokens))
-        while len(self._made) > 2 and self._made[1][0] < now_s - RATE_WINDOW_S:
+        while len(self._made) > 2 and self._made[1][0] < now_s - _RATE_WINDOW_S:
             self._made.popleft()
 
     def _may(self, exchange: HttpExchange) -> bool:
-        if not self.facts.api_key or exchange.path in OPEN_PATHS:
+        if not self.facts.api_key or exchange.path in _OPEN_PATHS:
             return True
         given = exchange.headers.get(b"authorization", b"")
         return hmac.compare_digest(given, f"Bearer {self.facts.api_key}".encode())
@@ -215,11 +215,11 @@ class Api:
         exchange.on_gone = gone
 
     async def _when_it_makes_tokens(self, exchange: HttpExchange) -> None:
-        until_s = self.clock.now_s() + HEALTH_LIMIT_S
+        until_s = self.clock.now_s() + _HEALTH_LIMIT_S
         while hung := any(live.hung for live in self.role.engines):
             if self.clock.now_s() >= until_s:
                 break
-            await asyncio.sleep(min(1.0, HEALTH_LIMIT_S / self.clock.speed / 20))
+            await asyncio.sleep(min(1.0, _HEALTH_LIMIT_S / self.clock.speed / 20))
         exchange.answer(503 if hung else 200, b"", "text/plain")
 
     def _flush(self, exchange: HttpExchange) -> None:

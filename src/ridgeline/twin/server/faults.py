@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 
 KINDS = ("hang", "spin", "slow", "oom", "kv-timeout", "crash")
-SLOW_FACTOR = 3.0
+_SLOW_FACTOR = 3.0
 OOM_SHARE = 0.8
 
 
@@ -24,7 +24,7 @@ OOM_SHARE = 0.8
 class Fault:
     kind: str
     at_s: float = 0.0
-    factor: float = SLOW_FACTOR
+    factor: float = _SLOW_FACTOR
 
 
 def parse_fault(text: str) -> Fault:
@@ -34,7 +34,7 @@ def parse_fault(text: str) -> Fault:
     if kind not in KINDS or (colon and kind != "slow"):
         raise InputError(f"fault {text!r} is not known; use one of {', '.join(KINDS)}, such as hang@30 or slow:3")
     try:
-        fault = Fault(kind, float(at or 0), float(factor or SLOW_FACTOR))
+        fault = Fault(kind, float(at or 0), float(factor or _SLOW_FACTOR))
     except ValueError:
         raise InputError(f"fault {text!r}: write a number of seconds after @, and a factor after slow:") from None
     if not (0 <= fault.at_s < 1e9 and 0 < fault.factor < 1e6):

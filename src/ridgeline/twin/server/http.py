@@ -14,7 +14,7 @@ from typing import cast
 
 import httptools
 
-MOST_BODY_BYTES = 64 * 2**20
+_MOST_BODY_BYTES = 64 * 2**20
 
 
 class HttpExchange:
@@ -120,7 +120,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
-        if self._size <= MOST_BODY_BYTES:
+        if self._size <= _MOST_BODY_BYTES:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -128,11 +128,11 @@ class HttpConnection(asyncio.Protocol):
         method, keep = self._parser.get_method().decode(), self._parser.should_keep_alive()
         path = self._path.partition(b"?")[0].decode(errors="replace")
         exchange = HttpExchange(self._transport, method, path, self._headers, b"".join(self._body), keep)
-        too_long = self._size > MOST_BODY_BYTES
+        too_long = self._size > _MOST_BODY_BYTES
         self._exchange = exchange
         self._begin_message()
         if too_long:
-            self._refuse(413, f"a body of more than {MOST_BODY_BYTES} bytes")
+            self._refuse(413, f"a body of more than {_MOST_BODY_BYTES} bytes")
             return
         self._handle(exchange)
 

@@ -15,13 +15,13 @@ from ridgeline.twin.request import Request
 from ridgeline.twin.scheduler import Engine
 
 # The event loop rounds its waits up to whole milliseconds; asked for this much earlier it is on time on average.
-EARLY_S = 0.0005
+_EARLY_S = 0.0005
 # After this many events without a pause the network is looked at, also when the engine is behind.
-EVENTS_IN_A_ROW = 16
+_EVENTS_IN_A_ROW = 16
 
 
 # A step's tokens that are due within so much of each other are sent together: a wake of the event loop has its price.
-TOGETHER_S = 0.002
+_TOGETHER_S = 0.002
 END = 0  # instead of a number of tokens
 
 
@@ -49,7 +49,7 @@ class Clock:
     """Seconds since the server began, as its engines count them: `speed` of them in a second of the wall clock."""
 
     def __init__(
-        self, speed: float = 1.0, wall: Callable[[], float] = time.monotonic, early_s: float = EARLY_S
+        self, speed: float = 1.0, wall: Callable[[], float] = time.monotonic, early_s: float = _EARLY_S
     ) -> None:
         self.speed, self._wall, self._start, self._early_s = speed, wall, wall(), early_s
 
@@ -126,7 +126,7 @@ class LiveEngine:
             ended, tokens = self._event()
             events += 1
             late_s = self.clock.now_s() - self.engine.clock
-            if late_s < 0 or events % EVENTS_IN_A_ROW == 0:
+            if late_s < 0 or events % _EVENTS_IN_A_ROW == 0:
                 await self.clock.until(self.engine.clock)
             self.behind_s = max(0.0, self.clock.now_s() - self.engine.clock)
             if self.hung:  # began while the step was under way: its tokens never come
@@ -139,7 +139,7 @@ class LiveEngine:
         """So many tokens of each request, or its `END`, when the server's front end would have sent them; in order."""
         together: dict[float, list[tuple[LiveRequest, int]]] = {}
         for part in parts:
-            together.setdefault(round(part[0].late_s / TOGETHER_S) * TOGETHER_S, []).append(part)
+            together.setdefault(round(part[0].late_s / _TOGETHER_S) * _TOGETHER_S, []).append(part)
         behind_s = self.engine.backlog_s
         for rounded_s, same in together.items():
             late_s, queue = rounded_s + behind_s, self._sending[rounded_s]

@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from ridgeline.engines.base import engine_named
 
 # upper edges of both engines' histograms of times, thinned out
-EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
 @dataclass
 class Histogram:
     """Times by upper edge, as Prometheus counts them."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(EDGES_S) + 1))
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES_S) + 1))
     total_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(EDGES_S, seconds)] += 1
+        self.counts[bisect_left(_EDGES_S, seconds)] += 1
         self.total_s += seconds
 
     def lines(self, name: str, labels: str) -> list[str]:
         lines, so_far = [f"# TYPE {name} histogram"], 0
-        for edge, count in zip((*map(str, EDGES_S), "+Inf"), self.counts, strict=True):
+        for edge, count in zip((*map(str, _EDGES_S), "+Inf"), self.counts, strict=True):
             so_far += count
             lines.append(f'{name}_bucket{{{labels},le="{edge}"}} {so_far}')
         return [*lines, f"{name}_sum{{{labels}}} {self.total_s:.6f}", f"{name}_count{{{labels}}} {so_far}"]

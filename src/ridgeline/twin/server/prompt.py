@@ -16,9 +16,9 @@ from ridgeline.errors import InputError
 from ridgeline.traffic.traces import PREFIX_BLOCK_TOKENS
 
 _PIECE = re.compile(r"\w{1,7}|[^\w\s]")
-DEFAULT_OUTPUT_TOKENS = 128  # what SGLang's own interface makes where nobody says
+_DEFAULT_OUTPUT_TOKENS = 128  # what SGLang's own interface makes where nobody says
 MADE_TEXT = " tide"  # one token in current vocabularies, so that whoever counts text counts tokens
-MOST_CHOICES = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
+_MOST_CHOICES = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _output_tokens(fields: Mapping[str, Any]) -> int:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{key} is {value!r}; at least one token must be asked for")
             return value
-    return DEFAULT_OUTPUT_TOKENS
+    return _DEFAULT_OUTPUT_TOKENS
 
 
 def _choices(fields: Mapping[str, Any]) -> int:
@@ -119,8 +119,8 @@ def _choices(fields: Mapping[str, Any]) -> int:
         raise InputError(f"n is {asked!r}; it must be a whole number")
     if count < 1:
         raise InputError(f"n must be at least 1, got {count}.")
-    if count > MOST_CHOICES:
-        raise InputError(f"n must be at most {MOST_CHOICES}, got {count}.")
+    if count > _MOST_CHOICES:
+        raise InputError(f"n must be at most {_MOST_CHOICES}, got {count}.")
     return count
 
 

@@ -19,7 +19,7 @@ from ridgeline.twin.server.live import END, LiveEngine, LiveRequest
 from ridgeline.twin.server.prompt import Asked
 
 
-class RoomServer:
+class _RoomServer:
     """The prefill side. `wanted(room)` is called when a decode server is ready; `sent(room)` answers it."""
 
     def __init__(self, wanted: Callable[[int], None]) -> None:
@@ -43,7 +43,7 @@ class RoomServer:
             writer.write(b"%d %b\n" % (room, b"ok" if ok else b"failed"))
 
 
-class RoomClient:
+class _RoomClient:
     """The decode side: `fetch` returns when the KV of a room has arrived; ConnectionError if it never will."""
 
     def __init__(self) -> None:
@@ -132,8 +132,8 @@ def _abort_running(engine: Engine, request: Request) -> None:
             return
 
 
-KV_FAILED = "KVTransferError: the KV of this request did not arrive within its time limit"
-FAKE_HOST = "2.2.2.2"  # SGLang's `fake` transfer back end: decode alone, as if every prompt's KV were there
+_KV_FAILED = "KVTransferError: the KV of this request did not arrive within its time limit"
+_FAKE_HOST = "2.2.2.2"  # SGLang's `fake` transfer back end: decode alone, as if every prompt's KV were there
 
 
 class Role(Protocol):
@@ -170,7 +170,7 @@ class PrefillRole:
     ) -> None:
         self.engines: Sequence[LiveEngine] = (engine,)
         self._limit_s = limit_s  # for the decode server of a room to say that it is ready
-        self.rooms = RoomServer(self._wanted)
+        self.rooms = _RoomServer(self._wanted)
         self.kv_lost = False
         self._live, self._transfer, self._address = engine, transfer, address
         self._held: dict[int, LiveRequest] = {}  # came, and no decode server is ready yet
@@ -205,7 +205,7 @@ class PrefillRole:
     def _expire(self, request: LiveRequest, room: int) -> None:
         if self._held.get(room) is request:
             self.abort(request)
-            request.sink.end(KV_FAILED)
+            request.sink.end(_KV_FAILED)
 
     def kv_parameters(self, request: LiveRequest) -> dict[str, object]:
         """What a vLLM prefill server returns for the decode server."""
@@ -246,7 +246,7 @@ class DecodeRole:
         self.engines: Sequence[LiveEngine] = (engine,)
         self.kv_lost = False
         self._live, self._transfer = engine, transfer
-        self._rooms = RoomClient()
+        self._rooms = _RoomClient()
         self._asked: dict[int, Asked] = {}  # by number, from arrival until the KV is there
         self._tasks: dict[int, asyncio.Task[None]] = {}
         engine.after_event = lambda ended: self._reserve()
@@ -286,7 +286,7 @@ class DecodeRole:
 
     def _expire(self, request: LiveRequest) -> None:
         if self._leave_queue(request):
-            request.sink.end(KV_FAILED)
+            request.sink.end(_KV_FAILED)
 
     def _reserve(self) -> None:
         while not self._live.hung and (found := self._engine.reserve()) is not None:
@@ -301,7 +301,7 @@ class DecodeRole:
         except (ConnectionError, TimeoutError) as error:
             self._tasks.pop(request.arrival.number, None)
             self._give_back(request)
-            request.sink.end(f"KVTransferError: {error}" if str(error) else KV_FAILED)
+            request.sink.end(f"KVTransferError: {error}" if str(error) else _KV_FAILED)
             self._reserve()
             return
         ended = self._engine.receive(request, clock.now_s())
@@ -317,7 +317,7 @@ class DecodeRole:
         clock, tokens = self._live.clock, request.arrival.input_tokens
         if self.kv_lost:
             await asyncio.Event().wait()
-        if asked.room is not None and asked.bootstrap is not None and asked.bootstrap[0] != FAKE_HOST:
+        if asked.room is not None and asked.bootstrap is not None and asked.bootstrap[0] != _FAKE_HOST:
             await asyncio.sleep(HANDSHAKE_S / clock.speed)
             await self._rooms.fetch(asked.bootstrap, asked.room)
         elif asked.kv_transfer is not None:

@@ -33,9 +33,9 @@ from ridgeline.twin.simulate import step_time
 
 ROLES = ("both", "prefill", "decode")
 BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"  # heeded by SGLang's prefill servers, and by ours
-DIED = 1
-SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # it ends with its server
-OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory (pretended by the twin's fault `oom`)"
+_DIED = 1
+_SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # it ends with its server
+_OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory (pretended by the twin's fault `oom`)"
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class TwinServer:
             await asyncio.sleep(0.25)
             self.api.tick()
             if self._oom_armed and self.api.gauges().kv_share >= OOM_SHARE:
-                self._die(OOM_LINE)
+                self._die(_OOM_LINE)
 
     def inject(self, text: str) -> None:
         """A fault now, as `parse_fault` reads it; `none` ends hanging, slowness, lost KV and a waiting OOM."""
@@ -187,7 +187,7 @@ class TwinServer:
         elif fault.kind in ("hang", "spin"):
             self._set(hung=True)
             if fault.kind == "spin" and self._spinner is None:
-                self._spinner = subprocess.Popen([sys.executable, "-c", SPIN])
+                self._spinner = subprocess.Popen([sys.executable, "-c", _SPIN])
         elif fault.kind == "slow":
             self._set(slowness=fault.factor)
         elif isinstance(self.role, Together):
@@ -208,7 +208,7 @@ class TwinServer:
 
     def _die(self, last_words: str) -> None:
         _say(last_words)
-        os._exit(DIED)
+        os._exit(_DIED)
 
 
 def _say(line: str) -> None:

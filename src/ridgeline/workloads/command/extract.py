@@ -17,7 +17,7 @@ from ridgeline.files import NotRegularError, read_unzipped
 from ridgeline.matching import TooSlow
 
 Pick = Literal["last", "first", "max", "min", "sum", "mean"]
-PICKS: dict[str, Callable[[Sequence[float]], float]] = {
+_PICKS: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
     "first": lambda values: values[0],
     "max": max,
@@ -121,7 +121,7 @@ class Metric:
         if self.is_text:
             return str(found[0 if self.pick == "first" else -1])
         try:
-            value = PICKS[self.pick]([self._number(item) for item in found])
+            value = _PICKS[self.pick]([self._number(item) for item in found])
         except (OverflowError, ValueError) as error:  # a sum beyond all numbers, or of inf and -inf
             raise MetricMissing(f"{self.name}: no {self.pick} of what {self.file} says ({error})") from None
         if not math.isfinite(value):

@@ -29,7 +29,7 @@ from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file,
 from ridgeline.workloads.study_names import field_problems, metric_problems
 
 
-def needs_own_folder(options: CommandOptions, study_folder: Path) -> bool:
+def _needs_own_folder(options: CommandOptions, study_folder: Path) -> bool:
     """Whether the study's own folder does not hold all that the command reads.
 
     Inputs never go into the study's folder: one may have the name of the file that it is made from.
@@ -38,7 +38,7 @@ def needs_own_folder(options: CommandOptions, study_folder: Path) -> bool:
     return bool(options.inputs or elsewhere)
 
 
-def folder_lines(options: CommandOptions, study: Study, fields: Mapping[str, object]) -> list[str]:
+def _folder_lines(options: CommandOptions, study: Study, fields: Mapping[str, object]) -> list[str]:
     """A folder of its own, entered and filled as a run folder is."""
     lines = [*OWN_FOLDER]
     # a run folder links what lies at the top of the kept files
@@ -77,8 +77,8 @@ def _copied(source: str, target: str, *, is_folder: bool) -> Iterator[str]:
 
 
 BUILT_IN = frozenset(metrics_of("command"))  # of every run, without a line in the study
-LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds while a run lasts
-JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
+_LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds while a run lasts
+_JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
 
 class CommandWorkload(Workload):
@@ -104,7 +104,7 @@ class CommandWorkload(Workload):
 
     def problems(self) -> list[Problem]:
         found = list(self._options.problems)
-        found += field_problems(self._study, self.templates(), JOB_FIELDS)
+        found += field_problems(self._study, self.templates(), _JOB_FIELDS)
         return [*found, *self._metric_problems()]
 
     def refusal(self, settings: Settings) -> str | None:
@@ -178,16 +178,16 @@ class CommandWorkload(Workload):
     def streamed(self, folder: Path) -> list[float]:
         metric = self._options.metrics[self._study.goal.metric]
         try:
-            return metric.stream(file_text(folder, metric.file, LARGEST_STREAM_BYTES))
+            return metric.stream(file_text(folder, metric.file, _LARGEST_STREAM_BYTES))
         except MetricMissing:
             return []  # nothing yet, or more than can be looked through again and again
 
     def paste(self, settings: Settings) -> str:
         """For a shell in the study's folder."""
-        study, apart = self._study, needs_own_folder(self._options, self._study.folder)
+        study, apart = self._study, _needs_own_folder(self._options, self._study.folder)
         fields = self._fields(settings, ".." if apart else ".")
         before = build_lines(study.builds, settings) if study.builds else []
-        before += folder_lines(self._options, study, fields) if apart else []
+        before += _folder_lines(self._options, study, fields) if apart else []
         command = self._command(fields, study.job.resources(settings))
         return pasted_run(study.site, self._env(fields), command, before)
 

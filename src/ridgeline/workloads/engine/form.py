@@ -12,8 +12,10 @@ from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 from ridgeline.engines.install import Install
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import load_gpu
+from ridgeline.load.questions import read_questions
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
+from ridgeline.stats.accuracy import accuracy_change, questions_needed
 from ridgeline.study.forms.form import (
     TEXT_OR_MAPPING,
     Accepts,
@@ -21,6 +23,7 @@ from ridgeline.study.forms.form import (
     Duration,
     Entry,
     Environment,
+    FileBeside,
     Form,
     Lines,
     Single,
@@ -33,6 +36,7 @@ from ridgeline.traffic.requests import Slo
 from ridgeline.workloads.engine.options import (
     EngineOptions,
     Load,
+    Questions,
     absolute,
     engine_model,
     install_from_text,
@@ -177,6 +181,33 @@ class ServeForm(EngineForm):
     )
 
 
+class QuestionsForm(Form):
+    """Questions with known answers; what a setting may lose against the baseline."""
+
+    makes = Questions
+    whose = "questions"
+    file: FileBeside = Field(
+        description="One JSON object a line: `prompt` or `messages`, and `answer`, `choices` and `answer`, or `match`."
+    )
+    allowed_loss: Annotated[float, ValueUnit("share of the questions")] = Field(
+        gt=0, lt=1, description="A setting that is not shown to lose less than this against the baseline is refused."
+    )
+    max_tokens: Annotated[int, ValueUnit("tokens")] = Field(ge=1, description="Length limit of each answer.")
+    most: Annotated[int | None, ValueUnit("questions"), DefaultText("all of the file")] = Field(
+        ge=1, description="Ask at most so many."
+    )
+    scorer: Annotated[FileBeside | Literal[""], DefaultText("by the keys of each question")] = Field(
+        description="A program beside the study that reads {question, answer} lines and prints 1 or 0 for each."
+    )
+
+
+_QuestionsChoice = Annotated[
+    Annotated[FileBeside, Tag("<text>")] | Annotated[QuestionsForm, Tag("<mapping>")],
+    TEXT_OR_MAPPING,
+    Accepts("the name of a file beside the study, or a mapping with file, allowed_loss, max_tokens, most and scorer"),
+]
+
+
 class RealServeForm(ServeForm):
     """A serving engine under load, with the keys of the offline kind and these."""
 
@@ -185,13 +216,21 @@ class RealServeForm(ServeForm):
         description="Measure one half of serving on its own, as a server of a split role does it: prefill asks for one "
         "token of each answer, decode (SGLang) starts as if every prompt's KV had come.",
     )
+    questions: Annotated[_QuestionsChoice | None, DefaultText("none")] = Field(
+        default=None,
+        description="Questions with known answers, asked after the measured load: no setting wins by being wrong.",
+    )
+    perplexity: Annotated[FileBeside | Literal[""], DefaultText("none")] = Field(
+        default="",
+        description="A text beside the study whose perplexity under the server's log probabilities is measured.",
+    )
 
 
 class OfflineForm(EngineForm):
     """A serving engine's own offline benchmark: everything is sent at once."""
 
     elsewhere = dict.fromkeys(
-        ("concurrency", "rate", "burstiness", "slo", "workers", "alone"),
+        ("concurrency", "rate", "burstiness", "slo", "workers", "alone", "questions", "perplexity"),
         "an offline run sends everything at once; use the serve kind",
     )
 
@@ -224,6 +263,10 @@ def read_options(
                 "or add `load_format: dummy` to serve this shape",
             )
         )
+    questions, text = None, ""
+    if isinstance(form, RealServeForm):
+        questions, text = _questions(form, folder), str(folder / form.perplexity) if form.perplexity else ""
+        problems += _question_problems(questions)
     engines = {name: _install(entry, form.version, home) for name, entry in form.engines.items()}
     return EngineOptions(
         model=model,
@@ -233,6 +276,8 @@ def read_options(
         flags=flags,
         env=form.env,
         load=load,
+        questions=questions,
+        perplexity=text,
         engine=engines.get(form.engine) or _install(form.engine, form.version, home),
         engines=engines,
         ready_limit_s=form.ready_limit,
@@ -283,6 +328,33 @@ def _load_problems(load: Load, *, serves: bool) -> Iterator[Problem]:
         load.recipe(paced=serves)
     except InputError as error:
         yield Problem(("workload", "traffic"), str(error))
+
+
+def _questions(form: RealServeForm, folder: Path) -> Questions | None:
+    if form.questions is None:
+        return None
+    if isinstance(form.questions, str):
+        return Questions(str(folder / form.questions))
+    made: Questions = form.questions.record()
+    return replace(made, file=str(folder / made.file), scorer=str(folder / made.scorer) if made.scorer else "")
+
+
+def _question_problems(questions: Questions | None) -> Iterator[Problem]:
+    if questions is None or not Path(questions.file).is_file():
+        return
+    where = ("workload", "questions")
+    try:
+        count = len(read_questions(Path(questions.file), scored=bool(questions.scorer))[: questions.most])
+    except InputError as error:
+        yield Problem(where, str(error))
+        return
+    if accuracy_change(count, 0, 0, count, questions.allowed_loss).decision != "kept":
+        needed = questions_needed(questions.allowed_loss)
+        yield Problem(
+            where,
+            f"{count} questions cannot rule out a loss of {questions.allowed_loss:.2g}, even where no answer changes; "
+            f"about {needed} can, or allow more with `allowed_loss`",
+        )
 
 
 def _install(entry: str | InstallForm, version: str, home: Path) -> Install:

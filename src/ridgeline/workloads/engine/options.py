@@ -48,6 +48,17 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Questions:
+    """Questions with known answers, asked of the server after the measured load; `file` and `scorer` by full path."""
+
+    file: str
+    allowed_loss: float = 0.02
+    max_tokens: int = 64
+    most: int | None = None
+    scorer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """The options as far as they could be read."""
 
@@ -58,6 +69,8 @@ class EngineOptions:
     flags: Mapping[str, Value] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     load: Load = field(default_factory=Load)
+    questions: Questions | None = None
+    perplexity: str = ""  # the file whose text it is of, by full path
     engine: Install = field(default_factory=Install)
     engines: Mapping[str, Install] = field(default_factory=dict)
     ready_limit_s: float = 1800.0

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from ridgeline.records.run import Run
 
 MEASURED = "measured.json"
 REQUESTS = "requests.jsonl"
+ANSWERS = "answers.jsonl"
+QUESTION_METRICS = frozenset({"accuracy", "accuracy_change", "answer_agreement", "questions_asked"})
 # Prompts of a run are made for it; a share above this came from a run or a warm-up that sent the same ones.
 LARGEST_CACHED_SHARE = 0.05
 # A client whose places stand empty for longer than this share of an answer, or whose core is full, limits throughput.
@@ -43,7 +46,9 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
     """Everything the run's files say. Nothing here raises for what an engine wrote."""
     session, measured = _json(run.folder / "session.json"), _json(run.folder / MEASURED)
     try:
-        log = dialect.read(TextFile(run.folder / ENGINE_LOG), int(measured.get("measured_from_line") or 0))
+        start, end = measured.get("measured_from_line"), measured.get("measured_to_line")
+        lines = islice(TextFile(run.folder / ENGINE_LOG), int(end) if end else None)
+        log = dialect.read(lines, int(start or 0))
     except ReadError:
         log = EngineLog()
     found = {m.metric: m for m in log.figures}
@@ -64,6 +69,7 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
         texts={"engine_version": version} if version else {},
         unverified="; ".join(_unapplied(asked, log, version, run.folder)),
         contaminated="; ".join(_contaminations(session, measured, log, needed)),
+        wrong=_inaccurate(measured),
         problem="; ".join(_problems(session, found, needed)),
     )
 
@@ -106,9 +112,29 @@ def _served(summary: Mapping[str, Any]) -> Iterator[Measurement]:
 
 def _session_figures(measured: Mapping[str, Any]) -> Iterator[Measurement]:
     yield from _figure("ready_s", measured.get("ready_s"))
+    yield from _figure("perplexity", measured.get("perplexity"))
+    answered = measured.get("questions")
+    if isinstance(answered, dict):
+        for name in sorted(QUESTION_METRICS):
+            yield from _figure(name, answered.get(name))
     monitored = measured.get("monitor")
     for name, value in monitored.items() if isinstance(monitored, dict) else ():
         yield from _figure(str(name), value)
+
+
+def _inaccurate(measured: Mapping[str, Any]) -> str:
+    """What is wrong with the answers to the questions of known answer, held against those of the study's first run."""
+    found = measured.get("questions")
+    if not isinstance(found, dict) or found.get("decision", "kept") == "kept":
+        return ""
+    lost, allowed = -100 * float(found["accuracy_change"]), 100 * float(found["allowed_loss"])
+    text = (
+        f"{found['accuracy']:.1%} of {found['questions_asked']} questions right, {lost:.1f} points lost against the "
+        f"baseline's answers (at most {-100 * found['low']:.1f}); {allowed:g} are allowed"
+    )
+    if found["decision"] == "lost":
+        return f"less accurate: {text}"
+    return f"not shown to be as accurate: {text}; {found['needed']} questions would tell"
 
 
 def _figure(name: str, value: object) -> Iterator[Measurement]:

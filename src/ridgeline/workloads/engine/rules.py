@@ -38,7 +38,7 @@ def refusal(
         return reason
     try:
         layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
-        settings = settings_of(values, settings_base(version)) if dialect.simulated else EngineSettings()
+        settings = settings_of(values, _settings_base(version)) if dialect.simulated else EngineSettings()
     except InputError as error:
         return str(error)
     gpu = _gpu(options.gpu)
@@ -64,7 +64,7 @@ def expected_deployment(
         return None
     layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
     cluster = make_cluster(gpu, layout.nodes, layout.gpus_per_node)
-    return Deployment(model_of(model, values), cluster, layout, settings_of(values, settings_base(version)))
+    return Deployment(model_of(model, values), cluster, layout, settings_of(values, _settings_base(version)))
 
 
 def predicted_tok_s(
@@ -82,7 +82,7 @@ def predicted_tok_s(
         return None
 
 
-def settings_base(version: Version) -> EngineSettings:
+def _settings_base(version: Version) -> EngineSettings:
     """The defaults of a release."""
     return DEFAULTS if version == NEWEST else EngineSettings(version=version)
 

@@ -70,7 +70,7 @@ class PastedServer:
 
 
 SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
-RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
+_RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
 
 
 class Scripts:
@@ -82,10 +82,12 @@ class Scripts:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
         self._serves = serves
 
-    def files(self, settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+    def files(
+        self, settings: Settings, env: Mapping[str, str], questions: Mapping[str, object] | None = None
+    ) -> dict[str, str]:
         """Name to text: session.json, engine.sh, and a script for each one-time step."""
         resources = self._study.job.resources(settings)
-        session = self._session(settings, resources, env)
+        session = self._session(settings, resources, env) | ({"questions": questions} if questions else {})
         return {
             SESSION: json.dumps(session, indent=1) + "\n",
             ENGINE_SCRIPT: self._script("The engine", self.engine(settings), settings, resources),
@@ -202,6 +204,7 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
+            **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
 
     def _start(self, script: str, resources: Resources) -> str:
@@ -212,7 +215,7 @@ class Scripts:
         plain = replace(self._study.site, container="")
         # an engine pins its own processes; a launcher would tie all of them to one core
         free = Binding(bind_to="none")
-        program = f'{shlex.quote(sys.executable)} -m {RANK_PROGRAM} "$PWD/{script}"'
+        program = f'{shlex.quote(sys.executable)} -m {_RANK_PROGRAM} "$PWD/{script}"'
         return launch(plain, one_each, program, free, launcher=self.launcher)
 
     def _script(self, what: str, command: str, settings: Settings, resources: Resources, keeps: bool = False) -> str:

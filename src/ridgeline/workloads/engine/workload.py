@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ridgeline.engines.base import ENGINE_LOG, ServingEngine
@@ -21,15 +21,15 @@ from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Run
-from ridgeline.records.space import Continuous, Settings
+from ridgeline.records.space import Continuous, Settings, point_key
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.workloads.engine.names import ENGINE_KNOB, KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
-from ridgeline.workloads.engine.reading import read_run
+from ridgeline.workloads.engine.reading import ANSWERS, QUESTION_METRICS, read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
 from ridgeline.workloads.engine.session.process import STOPPING_S
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
@@ -146,11 +146,26 @@ class EngineWorkload(Workload):
     def prepare(self, trial: Trial, folder: Path) -> Job:
         env = self._scripts.env(trial.settings, build_seen_from(folder, trial))
         with filling(folder):
-            for name, text in self._scripts.files(trial.settings, env).items():
+            for name, text in self._scripts.files(trial.settings, env, self._questions(trial, folder)).items():
                 (folder / name).write_text(text)
         session = f"exec {shlex.quote(sys.executable)} -m ridgeline.workloads.engine.session {SESSION}"
         command = f"{self._scripts.comments(trial.settings)}{session}"
         return job_in(folder, self._study, self._study.job.resources(trial.settings), command, env, grace_s=STOPPING_S)
+
+    def _questions(self, trial: Trial, folder: Path) -> dict[str, object] | None:
+        """What is asked after this run, if anything: the first run of a study answers all, others are held against it.
+
+        A setting that passed in the search need not show it again when it is confirmed.
+        """
+        asked = self._options.questions
+        guarded = bool(self._study.needed_metrics & QUESTION_METRICS)
+        if asked is None or not (guarded or trial.stage in (Stage.BASELINE, Stage.SEARCH)):
+            return None
+        found = sorted(path for path in folder.parent.glob(f"*/{ANSWERS}") if path.parent != folder)
+        if found and trial.key == point_key(self._study.baseline) and not guarded:
+            return None
+        reference = f"../{found[0].parent.name}/{ANSWERS}" if found else ""
+        return {**asdict(asked), "reference": reference, "all": guarded}
 
     def read(self, run: Run) -> Reading:
         return read_run(self._dialect, run, self._study.needed_metrics)

@@ -16,7 +16,7 @@ def _signature(pattern: str, kind: Kind, reason: str) -> Signature:
     return Signature(re.compile(pattern), kind, reason, even_if_exit_0=True)
 
 
-NWCHEM_FAILURES: tuple[Signature, ...] = (
+_NWCHEM_FAILURES: tuple[Signature, ...] = (
     _signature(
         NO_PROGRAM,
         Kind.SITE_FAULT,
@@ -73,4 +73,4 @@ NWCHEM_FAILURES: tuple[Signature, ...] = (
     ),
 )
 
-SIGNATURES: tuple[Signature, ...] = (*NWCHEM_FAILURES, *PROGRAM_FAILURES)
+SIGNATURES: tuple[Signature, ...] = (*_NWCHEM_FAILURES, *PROGRAM_FAILURES)

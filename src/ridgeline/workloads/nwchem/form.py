@@ -16,15 +16,15 @@ from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.nwchem.knobs import MPI_BUILDS
 
 # Debian keeps every BLAS in a folder of its own and lets update-alternatives choose a default; a run names its folder
-DEBIAN_BLAS = {
+_DEBIAN_BLAS = {
     "reference": "/usr/lib/*/blas:/usr/lib/*/lapack",
     "openblas-serial": "/usr/lib/*/openblas-serial",
     "openblas-pthread": "/usr/lib/*/openblas-pthread",
 }
 
 
-THEORIES = ("dft", "scf", "mp2", "ccsd", "ccsd(t)")
-TASKS = ("energy", "optimize")
+_THEORIES = ("dft", "scf", "mp2", "ccsd", "ccsd(t)")
+_TASKS = ("energy", "optimize")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class NwchemOptions:
     mpi: str = "openmpi"
     armci_network: str = ""
     overcommit_memory: bool = False
-    blas_paths: Mapping[str, str] = field(default_factory=lambda: dict(DEBIAN_BLAS))
+    blas_paths: Mapping[str, str] = field(default_factory=lambda: dict(_DEBIAN_BLAS))
     env: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
 
-UNLESS_INPUT = "required, unless `input` is given"
+_UNLESS_INPUT = "required, unless `input` is given"
 _TASK = re.compile(r"^[ \t]*task[ \t]+(\S+)(?:[ \t]+(\w+))?", re.MULTILINE | re.IGNORECASE)
 _ATOM = re.compile(r"^\s*([A-Za-z]{1,3})\d*((?:\s+[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?){3})\s*$")
 
@@ -93,17 +93,17 @@ class NwchemForm(Form):
         default="",
         description="An input of your own, in place of `molecule` and `basis`; {knob} fields allowed.",
     )
-    molecule: Annotated[str, Accepts("the name of an xyz file beside the study file"), DefaultText(UNLESS_INPUT)] = (
+    molecule: Annotated[str, Accepts("the name of an xyz file beside the study file"), DefaultText(_UNLESS_INPUT)] = (
         Field(default="", description="The atoms, in Angstrom.", examples=["water3.xyz"])
     )
-    basis: Annotated[Basis, DefaultText(UNLESS_INPUT)] = Field(
+    basis: Annotated[Basis, DefaultText(_UNLESS_INPUT)] = Field(
         default="", description="The basis set.", examples=["cc-pvdz"]
     )
     spherical: bool = Field(description="Spherical functions in place of Cartesian ones.")
-    theory: Literal[THEORIES] = Field(  # type: ignore[valid-type]
+    theory: Literal[_THEORIES] = Field(  # type: ignore[valid-type]
         description="What is computed, and whose energy is read: `scf` is Hartree-Fock."
     )
-    task: Literal[TASKS] = Field(  # type: ignore[valid-type]
+    task: Literal[_TASKS] = Field(  # type: ignore[valid-type]
         description="One energy, or the geometry of lowest energy; of `input`, its last task."
     )
     freeze_core: bool = Field(description="Of mp2 and ccsd: core electrons are not correlated.")
@@ -155,7 +155,7 @@ def read_options(given: Mapping[str, object], folder: Path) -> NwchemOptions:
         basis_text="".join(from_file),
         template="".join(template),
         task=task,
-        blas_paths=DEBIAN_BLAS | form.blas_paths,
+        blas_paths=_DEBIAN_BLAS | form.blas_paths,
         problems=tuple(problems),
     )
     return options
@@ -174,7 +174,7 @@ def _of_the_input(form: NwchemForm, template: str) -> list[Problem]:
         found.append(Problem(("workload", "input"), f"{form.input} has no `task` line; NWChem would do nothing"))
     elif last is not None and last[0] != form.theory:
         text = f"{form.input} ends with `task {last[0]}`, but `theory` is {form.theory}, whose energy would be read"
-        found.append(Problem(("workload", "theory"), f"{text}; known: {', '.join(THEORIES)}"))
+        found.append(Problem(("workload", "theory"), f"{text}; known: {', '.join(_THEORIES)}"))
     return found
 
 

@@ -9,8 +9,8 @@ from ridgeline.records.template import render
 from ridgeline.workloads.nwchem.form import NwchemOptions
 
 SCRATCH = "scratch"  # in the run folder: a folder, or a link to the node's own disk
-GUESS_FILE = "guess.movecs"
-WORDS_PER_MB = 2**20 // 8
+_GUESS_FILE = "guess.movecs"
+_WORDS_PER_MB = 2**20 // 8
 
 
 def render_input(options: NwchemOptions, settings: Settings, optional: Collection[str] = ()) -> str:
@@ -56,8 +56,8 @@ def _tasks(options: NwchemOptions, settings: Settings) -> list[str]:
         return [_scf(options, guess, integrals, ""), *_correlated(options), f"task {options.theory} {options.task}"]
     before = []
     if settings.get("scf_guess"):
-        before = [_scf(options, guess, integrals, f" output {GUESS_FILE}"), "task scf energy"]
-        guess = GUESS_FILE
+        before = [_scf(options, guess, integrals, f" output {_GUESS_FILE}"), "task scf energy"]
+        guess = _GUESS_FILE
     dft = _block(
         "dft",
         f"xc {options.xc}",
@@ -86,7 +86,7 @@ def _integrals(settings: Settings) -> str:
     if kind != "semidirect":
         return str(kind or "")
     sizes = [
-        f"{name} {int(size) * WORDS_PER_MB}"  # NWChem counts 64-bit words
+        f"{name} {int(size) * _WORDS_PER_MB}"  # NWChem counts 64-bit words
         for name in ("memsize", "filesize")
         if (size := settings.get(f"{name}_mb")) is not None
     ]

@@ -16,8 +16,8 @@ from ridgeline.records.space import Continuous, Knob, Settings
 MPI_BUILDS = ("openmpi", "mpich")
 GRIDS = ("xcoarse", "coarse", "medium", "fine", "xfine", "huge")
 # `none` hides the energy that every run is judged by; `low` hides only the iterations
-PRINT_LEVELS = ("low", "medium", "high", "debug")
-PLACES = ("core", "hwthread", "l3cache", "numa", "socket", "node")
+_PRINT_LEVELS = ("low", "medium", "high", "debug")
+_PLACES = ("core", "hwthread", "l3cache", "numa", "socket", "node")
 PROGRESS_RANK = "MPI-PR"  # this ARMCI network takes one rank of every node for itself
 
 # the names of MCA parameters are lower case
@@ -65,15 +65,15 @@ KNOBS: dict[str, Accepts] = {
     "convergence_density": _positive,  # change of the density at which it has converged
     "guess": _one_of("atomic", "hcore"),  # where the orbitals start
     "scf_guess": _flag,  # a Hartree-Fock step before, as a guess for DFT
-    "print_level": _one_of(*PRINT_LEVELS),  # how much NWChem prints
+    "print_level": _one_of(*_PRINT_LEVELS),  # how much NWChem prints
     "memory_stack_mb": _whole(1),  # stack, per rank
     "memory_heap_mb": _whole(1),  # heap, per rank
     "memory_global_mb": _whole(1),  # global arrays, per rank
     "nodes": _whole(1),  # nodes of a run; also write `job: {nodes: nodes}`
     "ranks_per_node": _whole(1),  # MPI ranks on each node
     "threads": _whole(1),  # OpenMP and BLAS threads of a rank
-    "map_by": _one_of(*PLACES),  # how ranks are dealt out
-    "bind_to": _one_of(*PLACES, "none"),  # what a rank is bound to
+    "map_by": _one_of(*_PLACES),  # how ranks are dealt out
+    "bind_to": _one_of(*_PLACES, "none"),  # what a rank is bound to
     "mpi": _one_of(*MPI_BUILDS),  # which MPI build of NWChem, and its launcher
     "blas": _word,  # which BLAS library is loaded
     "armci_network": _word,  # the ARMCI network the program was built with

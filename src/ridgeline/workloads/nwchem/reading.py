@@ -17,7 +17,7 @@ from ridgeline.workloads.nwchem.facts import NwchemOut
 from ridgeline.workloads.nwchem.output import read_nwchem_out
 from ridgeline.workloads.nwchem.start import ARRIVED, LIBRARIES, Start
 
-TOLERANCE_HARTREE = 1e-6
+_TOLERANCE_HARTREE = 1e-6
 _MPI_LIBRARY = {"openmpi": "libmpi.so", "mpich": "libmpich.so"}
 _MB = 2**20
 
@@ -86,10 +86,10 @@ def problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task
         return "the calculation did not converge"
     if task == "optimize" and not facts.optimized_line:
         return "stdout has no `Optimization converged` line: the geometry was not found"
-    if reference_hartree is not None and not abs(energy - reference_hartree) <= TOLERANCE_HARTREE:
+    if reference_hartree is not None and not abs(energy - reference_hartree) <= _TOLERANCE_HARTREE:
         gap = abs(energy - reference_hartree)
         return (
-            f"{ENERGY} = {energy!r} is {gap:.3g} from the reference {reference_hartree!r}; limit {TOLERANCE_HARTREE:g}"
+            f"{ENERGY} = {energy!r} is {gap:.3g} from the reference {reference_hartree!r}; limit {_TOLERANCE_HARTREE:g}"
         )
     return ""
 

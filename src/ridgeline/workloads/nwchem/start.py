@@ -52,7 +52,7 @@ def _preloaded(library: str, **env: str) -> str:
     return f'{exports}export LD_PRELOAD={shlex.quote(library)}"${{LD_PRELOAD:+:$LD_PRELOAD}}"\n'
 
 
-NO_PROFILER = Profiler()
+_NO_PROFILER = Profiler()
 
 
 INPUT = "nwchem.nw"
@@ -71,7 +71,7 @@ class Start:
     binding: Binding
     env: Mapping[str, str]
     blas: str = ""
-    profiler: Profiler = NO_PROFILER
+    profiler: Profiler = _NO_PROFILER
 
 
 def rank_script(start: Start) -> str:
@@ -95,7 +95,7 @@ if [ "$rank" = 0 ]; then
 
 def command(site: Site, start: Start) -> str:
     """Scratch, the ranks, and no scratch left behind; the exit code is NWChem's."""
-    return _with_scratch(site, rank_line(site, start, f"sh {RANK_SCRIPT}"), start.profiler.afterwards)
+    return _with_scratch(site, _rank_line(site, start, f"sh {RANK_SCRIPT}"), start.profiler.afterwards)
 
 
 def needs_rank_script(site: Site, start: Start) -> bool:
@@ -109,15 +109,15 @@ def command_by_hand(site: Site, start: Start) -> str:
     # a batch system's folder on the node's disk is there only in its own jobs
     here = replace(site, batch="local")
     if needs_rank_script(site, start):
-        return _with_scratch(here, rank_line(site, start, f"sh {RANK_SCRIPT}"))
-    return _with_scratch(here, rank_line(site, start, f"{_quoted(start.program)} {INPUT}"))
+        return _with_scratch(here, _rank_line(site, start, f"sh {RANK_SCRIPT}"))
+    return _with_scratch(here, _rank_line(site, start, f"{_quoted(start.program)} {INPUT}"))
 
 
 def _with_scratch(site: Site, line: str, afterwards: str = "") -> str:
     return f"{_scratch_lines(site)}{line}\ncode=$?\n{afterwards}{_clean_lines(site)}exit $code"
 
 
-def rank_line(site: Site, start: Start, program: str) -> str:
+def _rank_line(site: Site, start: Start, program: str) -> str:
     """The command that starts `program` on every rank."""
     ranks = start.resources.nodes * start.resources.ranks_per_node
     if start.launcher == "openmpi" and site.batch == "local" and ranks > len(os.sched_getaffinity(0)):

@@ -39,7 +39,7 @@ from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file, pasted_run
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
-ASKED = "asked.json"  # the setting of a run, in its folder: what is read back is held against it
+_ASKED = "asked.json"  # the setting of a run, in its folder: what is read back is held against it
 _MB = 2**20
 
 
@@ -126,7 +126,9 @@ class NwchemWorkload(Workload):
         with filling(folder):
             (folder / INPUT).write_text(self._input(trial.settings))
             (folder / RANK_SCRIPT).write_text(rank_script(start))
-            (folder / ASKED).write_text(json.dumps({"settings": dict(trial.settings), "build": build}, indent=1) + "\n")
+            (folder / _ASKED).write_text(
+                json.dumps({"settings": dict(trial.settings), "build": build}, indent=1) + "\n"
+            )
         return job_in(folder, self._study, start.resources, command(self._study.site, start), start.env)
 
     def read(self, run: Run) -> Reading:
@@ -137,7 +139,7 @@ class NwchemWorkload(Workload):
         trouble = problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)
         if trouble or asked is None:
-            return Reading(tuple(found), problem=trouble or f"{ASKED} is gone, so what was asked is not known")
+            return Reading(tuple(found), problem=trouble or f"{_ASKED} is gone, so what was asked is not known")
         settings, start = asked[0], self._start(*asked)
         mpi = str(settings.get("mpi") or options.mpi) if not options.program else None
         doubt = differences(output, start, settings, self._compute_ranks(settings, run.resources), mpi)
@@ -201,7 +203,7 @@ def _count(settings: Settings, name: str) -> int:
 def _asked(folder: Path) -> tuple[Settings, str] | None:
     """The settings of a run and where its build lies, as `prepare` wrote them."""
     try:
-        asked = json.loads(read_text(folder / ASKED))
+        asked = json.loads(read_text(folder / _ASKED))
         return dict(asked["settings"]), str(asked["build"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -37,7 +37,7 @@ class TwinOptions:
     problems: tuple[Problem, ...] = ()
 
 
-GPUS_PER_NODE = 8  # where the site does not say
+_GPUS_PER_NODE = 8  # where the site does not say
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ def _cluster(gpu: str, site: Site) -> Cluster:
     chosen, fabric = gpu or site.options.get("gpu"), site.options.get("fabric")
     if not isinstance(chosen, str):
         raise InputError("which GPU is simulated is not said; write gpu: h100 here or in the options of the site")
-    return make_cluster(chosen, site.nodes, site.gpus_per_node or GPUS_PER_NODE, str(fabric) if fabric else None)
+    return make_cluster(chosen, site.nodes, site.gpus_per_node or _GPUS_PER_NODE, str(fabric) if fabric else None)
 
 
 def _traffic(form: TwinForm, folder: Path) -> Traffic:

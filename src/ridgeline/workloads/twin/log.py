@@ -20,11 +20,11 @@ from ridgeline.hardware.cluster import GIB
 from ridgeline.records.metrics import LATENCIES, TWIN_QUANTILES
 from ridgeline.twin.simulate import SimulationResult, first_run_tax_s
 
-INIT_S = 25.0  # imports, processes, communicators
+_INIT_S = 25.0  # imports, processes, communicators
 LOAD_S, LOAD_S_PER_GIB = 10.0, 1.0
-CAPTURE_S_PER_SIZE = 0.5
-WARMUP_S = 10.0
-OOM_AT = 0.3  # share of the benchmark after which the batch is so full that an allocation fails
+_CAPTURE_S_PER_SIZE = 0.5
+_WARMUP_S = 10.0
+_OOM_AT = 0.3  # share of the benchmark after which the batch is so full that an allocation fails
 DECODE_LINES, PREFILL_LINES = 40, 40
 # needs that are there before the first request comes; the rest of the reserve is asked for while running
 AT_START = ("request table", "cuda graphs", "attention workspace", "communication", "libraries and fragments")
@@ -71,7 +71,7 @@ def compose(
 def _start(play: Play, deployment: Deployment, plan: MemoryPlan) -> bool:
     """Whether the engine comes up."""
     weights, free = plan.weight_bytes / GIB, plan.free_bytes / GIB
-    play.say(f"Load weight begin. avail mem={free:.2f} GB", INIT_S)
+    play.say(f"Load weight begin. avail mem={free:.2f} GB", _INIT_S)
     load_s = LOAD_S + LOAD_S_PER_GIB * weights
     done = f"Load weight end. elapsed={load_s:.2f} s, type={deployment.model.name}"
     play.say(f"{done}, avail mem={max(0.0, free - weights):.2f} GB, mem usage={weights:.2f} GB.", load_s)
@@ -93,14 +93,14 @@ def _start(play: Play, deployment: Deployment, plan: MemoryPlan) -> bool:
         play.startup_s += 5.0
         _die(play, [*words, "1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)"])
         return False
-    took_s, used = CAPTURE_S_PER_SIZE * sizes, plan.needs.get("cuda graphs", 0.0) / GIB
+    took_s, used = _CAPTURE_S_PER_SIZE * sizes, plan.needs.get("cuda graphs", 0.0) / GIB
     left = max(0.0, left - early / GIB)
     captured = f"Capture target decode CUDA graph end. elapsed={took_s:.2f} s, mem usage={used:.2f} GB"
     play.say(f"{captured}, avail mem={left:.2f} GB.", took_s)
     # a scheduler prints the limit of its own attention-DP rank
     limits = f"max_total_num_tokens={plan.kv_tokens_per_rank}, max_running_requests={plan.running_limit}"
     play.say(f"{limits}, context_len={deployment.model.context_tokens}, available_gpu_mem={left:.2f} GB")
-    play.startup_s += WARMUP_S
+    play.startup_s += _WARMUP_S
     return True
 
 
@@ -133,7 +133,7 @@ def _serve(play: Play, deployment: Deployment, plan: MemoryPlan, result: Simulat
         *sorted([*_prefills(result, layout), *_decodes(result, layout, plan, graph_max_bs)]),
     ]
     if not plan.fits:
-        play.benchmark_s *= OOM_AT
+        play.benchmark_s *= _OOM_AT
         play.benchmark = [line for line in play.benchmark if line[0] <= play.benchmark_s]
         late = {name: size for name, size in plan.needs.items() if name not in AT_START}
         asked = max(late.values()) / GIB

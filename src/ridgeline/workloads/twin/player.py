@@ -18,23 +18,23 @@ from typing import Any
 Line = tuple[float, bool, str]
 Part = dict[str, Any]
 
-COMPILED = Path("../.compiled")  # the kernels that runs of this study have compiled so far
-SHUTDOWN_S = 8.0
+_COMPILED = Path("../.compiled")  # the kernels that runs of this study have compiled so far
+_SHUTDOWN_S = 8.0
 
 
 def perform(play: Part, speed: float, stops_at: float, took_file: str, now_s: float) -> int:
     """The exit code. `stops_at` below 1: nothing more is written after that share of the run."""
     tax_s = _tax_s(play["compile"])
     lines = [*_compiling(play["compile"], tax_s), *_starting(play, tax_s), *_serving(play, speed, tax_s)]
-    took_s = play["startup_s"] + tax_s + play["benchmark_s"] / speed + SHUTDOWN_S
+    took_s = play["startup_s"] + tax_s + play["benchmark_s"] / speed + _SHUTDOWN_S
     said = [line for line in sorted(lines, key=lambda line: line[0]) if line[0] <= stops_at * took_s]
     Path("sglang.log").write_text("".join(_written(play["ranks"], now_s, *line) for line in said))
     Path(took_file).write_text(f"{took_s:.3f}\n")
     if stops_at < 1.0:
         return 1
     if tax_s:
-        COMPILED.mkdir(exist_ok=True)
-        (COMPILED / play["compile"]["key"]).touch()
+        _COMPILED.mkdir(exist_ok=True)
+        (_COMPILED / play["compile"]["key"]).touch()
     if play["exit_code"] == 0:
         Path("bench.json").write_text(_scaled(json.dumps(play["bench"], indent=1), speed) + "\n")
     return int(play["exit_code"])
@@ -42,7 +42,7 @@ def perform(play: Part, speed: float, stops_at: float, took_file: str, now_s: fl
 
 def _tax_s(compiling: Part | None) -> float:
     """Only the first run of a layout compiles its kernels; one that fails before does not come so far."""
-    return 0.0 if not compiling or (COMPILED / compiling["key"]).exists() else float(compiling["seconds"])
+    return 0.0 if not compiling or (_COMPILED / compiling["key"]).exists() else float(compiling["seconds"])
 
 
 def _compiling(compiling: Part | None, tax_s: float) -> list[Line]:

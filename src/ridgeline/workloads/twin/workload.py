@@ -56,10 +56,10 @@ from ridgeline.workloads.twin.log import compose
 
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
-DOUBT_BYTES = 1.0 * GIB
-ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
-SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
-MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
+_DOUBT_BYTES = 1.0 * GIB
+_ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
+_SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
+_MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class TwinWorkload(Workload):
         case = self._case(settings)
         if isinstance(case, str):
             return None
-        chance = min(max(NormalDist().cdf(case.plan.margin_bytes / MEMORY_SPREAD_BYTES), 0.01), 0.99)
+        chance = min(max(NormalDist().cdf(case.plan.margin_bytes / _MEMORY_SPREAD_BYTES), 0.01), 0.99)
         result = self._with_room(settings, case)
         mean = None if result is None else self._predicted(result)
         if mean is None or result is None:
@@ -143,7 +143,7 @@ class TwinWorkload(Workload):
     def _moves(self, case: _Case) -> tuple[float, ...]:
         traffic, calibration = self._options.traffic, self._options.calibration
         assert traffic is not None
-        short = replace(traffic, requests=min(traffic.requests, SENSITIVITY_REQUESTS))
+        short = replace(traffic, requests=min(traffic.requests, _SENSITIVITY_REQUESTS))
         try:
             values = [
                 self._predicted(simulate(case.deployment, short, replace(calibration, factors=factors)))
@@ -244,7 +244,7 @@ class TwinWorkload(Workload):
             return str(illegal[0])
         model = model_of(model, values)
         plan = plan_memory(model, cluster.gpu, layout, engine, role_of(values))
-        if plan.verdict == STARTUP_OOM and plan.margin_bytes < -DOUBT_BYTES:
+        if plan.verdict == STARTUP_OOM and plan.margin_bytes < -_DOUBT_BYTES:
             return f"does not fit: {plan.reason}"
         if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens():
             return f"does not fit: a KV pool of {plan.kv_tokens_per_rank:,} tokens cannot hold the longest request"
@@ -273,12 +273,12 @@ class TwinWorkload(Workload):
             return self._result(settings, case)
         alike = (*self._key(settings)[:2], case.deployment.layout, replace(case.deployment.settings, mem_fraction=None))
         peak, held = self._roomy.get(alike, (math.inf, None))
-        if peak <= ROOMY * case.plan.kv_tokens:
+        if peak <= _ROOMY * case.plan.kv_tokens:
             return held
         result = self._result(settings, case)
         if result is not None:
             peak = case.plan.kv_tokens * max((share for _, share in result.kv_usage), default=1.0)
-            if peak <= ROOMY * case.plan.kv_tokens:
+            if peak <= _ROOMY * case.plan.kv_tokens:
                 self._roomy[alike] = peak, result
         return result
 

@@ -19,8 +19,8 @@ from ridgeline.workloads.engine.session.rank import RANKS
 ENVIRONMENT, MADE_MODEL = "session.env", "model"
 # launchers other than srun start processes on other nodes with next to no environment. Nothing that a batch system sets
 # node by node: CUDA_VISIBLE_DEVICES may hold the identities of the first node's GPUs, which the second does not have
-FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
-MOST_DECOYS = 6000
+_FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+_MOST_DECOYS = 6000
 
 
 def make_files(
@@ -34,10 +34,10 @@ def make_files(
         write_model_folder(model, folder / MADE_MODEL)
         model = str(folder / MADE_MODEL)
     if decoys is not None:
-        write_dataset(load, folder / DATASET, min(decoys * load.requests, MOST_DECOYS))
+        write_dataset(load, folder / DATASET, min(decoys * load.requests, _MOST_DECOYS))
         (folder / OFFLINE_RESULT).unlink(missing_ok=True)
     values = {PORT: str(ports[0]), MODEL: model, HEAD: head, RENDEZVOUS: str(ports[1])}
-    values |= {name: os.environ[name] for name in FORWARDED if name in os.environ}
+    values |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}
     (folder / ENVIRONMENT).write_text(_exports(values))
 
 

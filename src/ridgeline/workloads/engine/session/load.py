@@ -20,7 +20,7 @@ from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 
 POLL_S = 0.5
-DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
+_DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
 STOPPED = 128 + signal.SIGTERM
 OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
@@ -80,7 +80,7 @@ def send_other(plan: Any, count: int, at_once: int) -> None:
 
     seed = plan.traffic.seed + OTHER
     traffic = replace(plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=seed)
-    require_valid(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, records_path=None, workers=1, slos=())))
+    _require_valid(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, records_path=None, workers=1, slos=())))
 
 
 def measure(
@@ -93,9 +93,9 @@ def measure(
     result = bench(plan)
     if watcher is not None:
         measured["monitor"] = dict(watcher.stop())
-    require_valid(result)
+    _require_valid(result)
     if result.summary.ok < result.summary.requests and not node.healthy(port):
-        engine.wait(DYING_S)
+        engine.wait(_DYING_S)
     if engine.exit_code is not None:
         raise exit_diagnosis.failed(engine.exit_code)
     if not result.summary.ok:
@@ -121,7 +121,7 @@ def measure_offline(
         raise exit_diagnosis.failed(code)
 
 
-def require_valid(result: Any) -> None:
+def _require_valid(result: Any) -> None:
     """The load generator takes a signal as the end of its run; for us it is the end of everything."""
     if result.interrupted:
         sys.exit(STOPPED)

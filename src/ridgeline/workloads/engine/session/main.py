@@ -21,7 +21,7 @@ from ridgeline import catalog, ports
 from ridgeline.engines.base import ENGINE_LOG, ServingEngine
 from ridgeline.engines.failures import FailureCause
 from ridgeline.engines.install import installed_version
-from ridgeline.errors import ReadError, RidgelineError
+from ridgeline.errors import ReadError, RidgelineError, SiteError
 from ridgeline.files import write_whole
 from ridgeline.readers.lines import TextFile
 from ridgeline.workloads.engine.options import Load
@@ -40,6 +40,7 @@ from ridgeline.workloads.engine.session.load import (
 )
 from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
 from ridgeline.workloads.engine.session.prepare import Preparation
+from ridgeline.workloads.engine.session.questions import ask_questions
 from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
 
 # for rank 0 to end after another rank did: its schedulers may be going down together, in order
@@ -47,7 +48,7 @@ FOLLOWS_S = 30.0
 ENDS_S = 30.0  # for all ranks and the launcher, once they are asked to end
 
 
-class SpanningEngine(node.EngineProcess):
+class _SpanningEngine(node.EngineProcess):
     """`command` is the launcher's. What it leaves with says nothing: other ranks end with errors when all went well."""
 
     starts = 0
@@ -55,8 +56,8 @@ class SpanningEngine(node.EngineProcess):
     def __init__(
         self, command: str, folder: Path, log: Path, env: Mapping[str, str], network: Mapping[str, str]
     ) -> None:
-        SpanningEngine.starts += 1
-        start = f"{os.getpid()}-{SpanningEngine.starts}"
+        _SpanningEngine.starts += 1
+        start = f"{os.getpid()}-{_SpanningEngine.starts}"
         self._marks = RankMarks(folder, start)
         self._failed_s: float | None = None
         (folder / RANKS).write_text(json.dumps({**network, "start": start}) + "\n")
@@ -94,7 +95,7 @@ class SpanningEngine(node.EngineProcess):
 
 WARMUP, WARMUP_AT_ONCE = 64, 16
 # a log that comes in blocks would show a mark long after the fact
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
 BUSY_SHARE, FREE_S = 0.1, 30.0
 STOPPED_BACK_S = 5.0
@@ -167,13 +168,13 @@ class Session:
 
     def started(self, command: str, log: Path, nodes: int) -> node.EngineProcess:
         if nodes == 1:
-            return node.EngineProcess(command, self.folder, log, UNBUFFERED)
+            return node.EngineProcess(command, self.folder, log, _UNBUFFERED)
         network = {
             "head": self.head,
             "interface": str(self.spec.get("interface", "")),
             "host_variable": self.dialect.host_variable,
         }
-        return SpanningEngine(command, self.folder, log, UNBUFFERED, network)
+        return _SpanningEngine(command, self.folder, log, _UNBUFFERED, network)
 
     def _serve(self, engine: node.EngineProcess) -> None:
         limit_s = float(self.spec["ready_limit_s"])
@@ -184,6 +185,15 @@ class Session:
             send_other(plan, warmup, self.load.concurrency or WARMUP_AT_ONCE)
         self.measured["measured_from_line"] = sum(1 for _ in TextFile(self.log))
         measure(engine, self.port, plan, self.exit_diagnosis, self.measured)
+        if not self.spec.get("questions") and not self.spec.get("perplexity"):
+            return
+        self.measured["measured_to_line"] = sum(1 for _ in TextFile(self.log))
+        try:
+            ask_questions(f"http://127.0.0.1:{self.port}", self.folder, self.spec, self.measured)
+        except SiteError:
+            if engine.wait(POLL_S) is not None:
+                raise self.exit_diagnosis.failed(engine.exit_code or 1) from None
+            raise
 
     def _require_free_gpus(self) -> list[tuple[int, int]] | None:
         """Memory in use before we start; a run that has just ended may still be giving back its own."""

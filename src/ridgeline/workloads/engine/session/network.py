@@ -20,7 +20,7 @@ _ELSEWHERE = "192.0.2.1"  # an address that nobody has: the way there is the def
 def head_address(interface: str, hosts: Iterable[str]) -> str:
     """The address by which other nodes reach this one: of the interface the site names, else on the way to them."""
     if interface:
-        return address_of(interface)
+        return _address_of(interface)
     own = socket.gethostname().partition(".")[0]
     ways = [way for host in hosts if host.partition(".")[0] != own and (way := address_towards(host))]
     found = next((way for way in (*ways, address_towards(own), address_towards(_ELSEWHERE)) if not _loops(way)), "")
@@ -33,7 +33,7 @@ def node_variables(head: str, interface: str, host_variable: str) -> dict[str, s
     Gloo takes the interface of the host's own name, which may lead nowhere. NCCL looks for the fastest by itself, so it
     gets only what the site names.
     """
-    address = address_of(interface) if interface else address_towards(head)
+    address = _address_of(interface) if interface else address_towards(head)
     if not address or (_loops(address) and not interface):
         return {}
     name = interface or interface_of(address)
@@ -51,7 +51,7 @@ def address_towards(host: str) -> str:
         return ""
 
 
-def address_of(interface: str) -> str:
+def _address_of(interface: str) -> str:
     """Its IPv4 address. OSError says that there is no such interface, or that it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", interface.encode()[:15])
@@ -68,7 +68,7 @@ def address_of(interface: str) -> str:
 def interface_of(address: str) -> str:
     for _, name in socket.if_nameindex():
         try:
-            if address_of(name) == address:
+            if _address_of(name) == address:
                 return name
         except OSError:
             continue

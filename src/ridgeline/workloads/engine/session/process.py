@@ -18,7 +18,7 @@ ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
 # What a session may need from the request to end to its end: the engine's grace here and on other nodes, and the books.
 # Whoever ends it by force before that leaves an engine behind, with its memory.
 STOPPING_S = 75.0
-SLACK_BYTES = 2**30
+_SLACK_BYTES = 2**30
 
 
 class EngineProcess:
@@ -143,7 +143,7 @@ def _missing(port: int | None, before: list[tuple[int, int]] | None) -> str:
     now = gpu_memory_bytes() if before else None
     if before and now:
         for number, ((used, _), (was, _)) in enumerate(zip(now, before, strict=False)):
-            if used > was + SLACK_BYTES:
+            if used > was + _SLACK_BYTES:
                 return f"GPU {number} still holds {(used - was) / 2**30:.1f} GiB"
     return ""
 

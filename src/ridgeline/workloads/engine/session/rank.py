@@ -19,8 +19,8 @@ from ridgeline.workloads.engine.session.network import node_variables
 
 RANKS = "ranks.json"  # what the session tells all ranks of one start
 POLL_S = 0.5
-LINGER_S = 10.0  # for the other ranks to end by themselves, once rank 0 has
-OTHERS_GRACE_S = 5.0
+_LINGER_S = 10.0  # for the other ranks to end by themselves, once rank 0 has
+_OTHERS_GRACE_S = 5.0
 
 
 def main(arguments: list[str]) -> int:
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     try:
         return _first(engine, marks) if rank == 0 else _other(engine, marks, rank)
     finally:
-        engine.stop(node.GRACE_S if rank == 0 else OTHERS_GRACE_S)
+        engine.stop(node.GRACE_S if rank == 0 else _OTHERS_GRACE_S)
 
 
 def _first(engine: node.EngineProcess, marks: RankMarks) -> int:
@@ -52,7 +52,7 @@ def _other(engine: node.EngineProcess, marks: RankMarks, rank: int) -> int:
         if marks.stopping:
             return 0
         if marks.ended is not None:
-            engine.wait(LINGER_S)
+            engine.wait(_LINGER_S)
             return 0
     if marks.ended is None and not marks.stopping:
         marks.write(f"failed-{rank}", code)

@@ -1,0 +1,77 @@
+"""Questions with known answers: a wrong line is named; scored by their keys or by a program of the user's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ridgeline.errors import InputError, SiteError
+from ridgeline.load.questions import ask, read_questions, score
+
+
+def questions(folder: Path, *lines: str):
+    (folder / "questions.jsonl").write_text("\n".join(lines) + "\n")
+    return read_questions(folder / "questions.jsonl")
+
+
+def test_answers_are_scored_by_the_keys_of_each_question(tmp_path: Path) -> None:
+    found = questions(
+        tmp_path,
+        '{"prompt": "2+2=", "answer": "4"}',
+        '{"prompt": "Paris is in", "answer": "FRANCE, I think"}',
+        '{"prompt": "A, B or C?", "choices": ["A", "B", "C"], "answer": "B"}',
+        '{"prompt": "A, B or C?", "choices": ["A", "B", "C"], "answer": "B"}',
+        '{"messages": [{"role": "user", "content": "6 x 7?"}], "match": "####\\\\s*42\\\\b"}',
+    )
+    said = [" 4\n", "France,  i think", "The answer is (B), not A.", "A. Bananas", "so #### 42."]
+    assert score(found, said) == [True, True, True, False, True]
+    assert score(found, ["5", "Spain", "none of them", "CAB", "#### 420"]) == [False] * 5
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 2: "),
+        ("[]", "line 2: a question is a JSON object"),
+        ('{"answer": "4"}', "line 2: give either `prompt` (text to complete) or `messages`"),
+        ('{"prompt": "", "answer": "4"}', "line 2: `prompt` must be text, and not empty"),
+        ('{"prompt": "x"}', "line 2: it has no answer: add `answer`"),
+        ('{"prompt": "x", "choices": ["A"], "answer": "B"}', "line 2: the answer 'B' is not among the choices A"),
+        ('{"prompt": "x", "match": "("}', "line 2: `match` is no regular expression"),
+    ],
+)
+def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: str, complaint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        questions(tmp_path, '{"prompt": "x", "answer": "y"}', line)
+    assert str(caught.value).startswith("questions.jsonl, ") and complaint in str(caught.value)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no question; write one a line"):
+        questions(tmp_path, "", "  ")
+
+
+SCORER = """
+import json, sys
+for line in sys.stdin:
+    row = json.loads(line)
+    print(int(abs(float(row["answer"]) - row["question"]["near"]) < 0.1))
+"""
+
+
+def test_a_scorer_of_the_users_own_decides(tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").write_text('{"prompt": "pi?", "near": 3.14}\n{"prompt": "e?", "near": 2.72}\n')
+    found = read_questions(tmp_path / "questions.jsonl", scored=True)
+    (tmp_path / "score.py").write_text(SCORER)
+    scorer = [sys.executable, str(tmp_path / "score.py")]
+    assert score(found, ["3.1415", "3"], scorer) == [True, False]
+    with pytest.raises(SiteError, match=r"must print 1 or 0 for each line.* could not convert string to float"):
+        score(found, ["none", "3"], scorer)
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    found = questions(tmp_path, '{"prompt": "x", "answer": "y"}')
+    with pytest.raises(SiteError, match="does not answer a question"):
+        ask("http://127.0.0.1:9", "m", found, 8, 1)
