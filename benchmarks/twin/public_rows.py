@@ -106,6 +106,11 @@ def _row(row: dict[str, str], label: dict[str, str]) -> PublicRow:
     if row["engine"] == "sglang" and shortest == SHORTEST and cluster.gpu.generation == "blackwell":
         # InferenceX's recipes for SGLang on Blackwell look for new requests every 10 steps, every 30 from 16 users on
         settings = replace(settings, recv_interval=30 if concurrency >= 16 else 10)
+    if row["engine"] == "sglang" and (
+        row["mode"] == "disagg" or (shortest == SHORTEST and cluster.gpu.generation == "blackwell")
+    ):
+        # the same recipes, and those of split roles, send 50 tokens at a time and start six tokenizers
+        settings = replace(settings, stream_interval=50, tokenizer_workers=6)
     if layout.prefill is not None and gpu in NODE and layout.prefill.attn_dp > 1:
         # recipes for NVL72 give each rank of a prefill engine this much at a time
         settings = replace(settings, chunked_prefill_size=RANK_CHUNK * layout.prefill.attn_dp)

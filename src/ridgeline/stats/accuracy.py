@@ -15,7 +15,6 @@ from typing import Literal
 ERROR = 0.05  # the chance that a setting which loses more than is allowed passes
 _FEWEST = 50  # questions before the first look
 _SPENT_AS = 2.0  # of the chance of error, the share (n / all) ** 2 is spent by question n
-_UNSEEN = 2.0  # questions counted as different beyond those seen: none seen does not mean that none differ
 
 Decision = Literal["kept", "lost", "open"]
 
@@ -57,7 +56,7 @@ def accuracy_change(asked: int, broken: int, fixed: int, total: int, allowed: fl
     at = looks(total)
     before = max((n for n in at if n < asked), default=0)
     share = ERROR * ((asked / total) ** _SPENT_AS - (before / total) ** _SPENT_AS)
-    half = NormalDist().inv_cdf(1 - share) * _error(asked, broken + fixed)
+    half = NormalDist().inv_cdf(1 - share) * _error(asked, (broken + fixed) / asked, allowed)
     change = (fixed - broken) / asked
     low, high = change - half, change + half
     decision: Decision = "kept" if low > -allowed else "lost" if high < -allowed else "open"
@@ -68,11 +67,11 @@ def questions_needed(allowed: float, differing: float = 0.02) -> int:
     """So many that a setting as good as the baseline passes in 95 of 100 cases, where `differing` of them change."""
     last = NormalDist().inv_cdf(1 - ERROR * (1 - 0.5**_SPENT_AS)) + NormalDist().inv_cdf(1 - ERROR)
     total = _FEWEST
-    while last * _error(total, differing * total) > allowed:
+    while last * _error(total, differing, allowed) > allowed:
         total += 10
     return total
 
 
-def _error(asked: int, differing: float) -> float:
-    """The standard error of the change."""
-    return math.sqrt((differing + _UNSEEN) / (asked + _UNSEEN) / asked)
+def _error(asked: int, differing: float, allowed: float) -> float:
+    """The standard error of the change; not below that of a setting which loses what is allowed and changes no more."""
+    return math.sqrt(max(differing, allowed) / asked)

@@ -29,7 +29,7 @@ from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.workloads.engine.names import ENGINE_KNOB, KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
-from ridgeline.workloads.engine.reading import ANSWERS, QUESTION_METRICS, read_run
+from ridgeline.workloads.engine.reading import QUESTION_METRICS, read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
 from ridgeline.workloads.engine.session.process import STOPPING_S
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
@@ -146,26 +146,19 @@ class EngineWorkload(Workload):
     def prepare(self, trial: Trial, folder: Path) -> Job:
         env = self._scripts.env(trial.settings, build_seen_from(folder, trial))
         with filling(folder):
-            for name, text in self._scripts.files(trial.settings, env, self._questions(trial, folder)).items():
+            for name, text in self._scripts.files(trial.settings, env, self._questions(trial)).items():
                 (folder / name).write_text(text)
         session = f"exec {shlex.quote(sys.executable)} -m ridgeline.workloads.engine.session {SESSION}"
         command = f"{self._scripts.comments(trial.settings)}{session}"
         return job_in(folder, self._study, self._study.job.resources(trial.settings), command, env, grace_s=STOPPING_S)
 
-    def _questions(self, trial: Trial, folder: Path) -> dict[str, object] | None:
-        """What is asked after this run, if anything: the first run of a study answers all, others are held against it.
-
-        A setting that passed in the search need not show it again when it is confirmed.
-        """
+    def _questions(self, trial: Trial) -> dict[str, object] | None:
+        """What is asked after this run, if anything: what passed in the search is not asked again to be confirmed."""
         asked = self._options.questions
         guarded = bool(self._study.needed_metrics & QUESTION_METRICS)
         if asked is None or not (guarded or trial.stage in (Stage.BASELINE, Stage.SEARCH)):
             return None
-        found = sorted(path for path in folder.parent.glob(f"*/{ANSWERS}") if path.parent != folder)
-        if found and trial.key == point_key(self._study.baseline) and not guarded:
-            return None
-        reference = f"../{found[0].parent.name}/{ANSWERS}" if found else ""
-        return {**asdict(asked), "reference": reference, "all": guarded}
+        return {**asdict(asked), "baseline": trial.key == point_key(self._study.baseline), "all": guarded}
 
     def read(self, run: Run) -> Reading:
         return read_run(self._dialect, run, self._study.needed_metrics)

@@ -30,19 +30,24 @@ def ask_questions(url: str, folder: Path, spec: Mapping[str, Any], measured: dic
     if text:
         measured["perplexity"] = perplexity(url, model, read_text(Path(str(text))), _AT_ONCE)
     if asked:
-        measured["questions"] = _Examination(url, model, folder, asked).run()
+        first = next((path for path in sorted(folder.parent.glob(f"*/{ANSWERS}")) if path.parent != folder), None)
+        if first is None or asked["all"] or not asked["baseline"]:
+            measured["questions"] = _Examination(url, model, folder, asked, first).run()
 
 
 class _Examination:
-    """The questions in a fixed order, as many as it takes."""
+    """The questions in a fixed order: all where nobody answered them before, else as many as it takes.
 
-    def __init__(self, url: str, model: str, folder: Path, asked: Mapping[str, Any]) -> None:
+    `first` are the answers of the study's first run, with which those of every other are compared.
+    """
+
+    def __init__(self, url: str, model: str, folder: Path, asked: Mapping[str, Any], first: Path | None) -> None:
         self._url, self._model, self._folder, self._asked = url, model, folder, asked
         scorer = str(asked["scorer"])
         self._scorer = [sys.executable, scorer] if scorer.endswith(".py") else [scorer] if scorer else []
         self._questions = read_questions(Path(asked["file"]), scored=bool(scorer))
         self._order = random.Random(_ORDER).sample(range(len(self._questions)), len(self._questions))[: asked["most"]]
-        self._reference = _read_answers(folder / str(asked["reference"])) if asked["reference"] else {}
+        self._reference = _read_answers(first) if first is not None else {}
 
     def run(self) -> dict[str, Any]:
         answers: _Answers = {}
