@@ -16,7 +16,7 @@ def compare(
 ) -> None:
     """Compare two settings of a study in fresh, interleaved runs and give a verdict with an interval.
 
-    Exit code 0: B is better. 1: no detectable difference, or no verdict yet. 6: B is worse.
+    Exit code 0: B is better. 1: no detectable difference. 6: B is worse. 7: too few runs to judge.
 
     Example: ridgeline compare study.yaml threads=4
     """
