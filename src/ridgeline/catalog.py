@@ -42,6 +42,7 @@ TABLE: dict[str, dict[str, str]] = {
         "edge": "ridgeline.campaign.kinds.edge:EdgeQuestion",
         "scale": "ridgeline.campaign.kinds.scale:ScalingQuestion",
         "steps": "ridgeline.campaign.kinds.steps:StepsQuestion",
+        "gate": "ridgeline.campaign.kinds.gate:GateQuestion",
     },
     "analyzers": {
         "sglang-log": "ridgeline.diagnose.sglang_log:ANALYZER",
