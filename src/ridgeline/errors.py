@@ -36,7 +36,7 @@ class ExitCode(IntEnum):
     NOTHING_BETTER = (
         1,
         "no better setting (keep the baseline), no detectable difference, nothing passed the guards, no answer yet, "
-        "or `verify` found a mismatch",
+        "`bisect` could not reproduce the slowdown, or `verify` found a mismatch",
     )
     WRONG_INPUT = 2, "the study or command line is wrong"
     SITE = (
@@ -49,8 +49,8 @@ class ExitCode(IntEnum):
     WORSE = 6, "what `compare`, `steps` or `gate` was asked about is shown to be worse"
     CANNOT_JUDGE = (
         7,
-        "cannot judge: too few runs for a verdict of `compare` or `steps`, or the reference of `gate` is of another "
-        "machine",
+        "cannot judge: too few runs for a verdict of `compare`, `steps`, `gate` or `bisect`, or the reference of "
+        "`gate` is of another machine",
     )
     INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 
