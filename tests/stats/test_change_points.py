@@ -89,3 +89,11 @@ def test_the_ends_come_first_and_then_the_pair_that_tells_most() -> None:
 def test_two_versions_are_a_history_too() -> None:
     step, runs = bisected(stepped(2, (0, 0.05)), 0.005, 1)
     assert step == FOUND and change_posterior(runs, 2).found == (0,)
+
+
+def test_a_large_jump_over_untested_versions_is_one_change() -> None:
+    """Of a program without noise: two halves of a jump must not look better than the whole of it."""
+    runs = [Observed(place, math.log(1.5) if place > 4 else 0.0, block) for block in range(3) for place in (0, 1, 6, 7)]
+    posterior = change_posterior(runs, 8)
+    assert posterior.two < 0.2 and not posterior.found
+    assert sum(posterior.at[1:6]) == pytest.approx(1.0, abs=0.25)

@@ -20,7 +20,7 @@ from ridgeline.stats.arrays import numpy as np
 from ridgeline.stats.student import interval
 
 PRIOR = (0.5, 0.4, 0.1)  # of none, one and two changes
-JUMPS = (0.3, 2.0, 12.0, 200.0)  # variance of a jump over that of the noise
+JUMPS = (0.3, 3.0, 40.0, 2000.0, 1e6)  # variance of a jump over that of the noise; the last for programs without any
 BLOCKS = (0.0, 0.5)  # variance between blocks over that of the noise
 LEAST_NOISE = 0.002  # what runs of any program scatter by, in logs, before they say so themselves; counts as two runs
 SURE = 0.96  # of a change at one place: a little more than the 95% that is asked of all that is said

@@ -1,6 +1,6 @@
 """Which version became slower? Planted changes in noisy histories: ours beside bisecting with medians.
 
-    python benchmarks/over_time/bisect.py [--histories 40] [--noise normal|CSV] [--slower 3] [--versions 64]
+    python benchmarks/over_time/which_change.py [--histories 40] [--noise normal|CSV] [--slower 3] [--versions 64]
 
 `normal` is 5% log-normal noise; a CSV with a column `value` is drawn from, around its mean log. Bisecting with medians
 measures both ends k times, takes the middle of their medians as the limit, and then k runs of the middle version at
@@ -72,7 +72,7 @@ def main() -> None:
     rng = random.Random(1)
     spread = statistics.pstdev(noise(rng) for _ in range(2000))
     print(
-        f"{asked.histories} histories of {versions} versions, {asked.slower:g}% slower from one on, noise {spread:.1%}"
+        f"{asked.histories} histories of {versions} versions, {asked.slower:g}% slower at one, noise {spread:.1%}"
     )
     print(f"{'':22} right pair   runs   named one where nothing changed   runs")
     ways: dict[str, Callable[[list[float], random.Random], tuple[int | None, int]]] = {
