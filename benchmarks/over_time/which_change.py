@@ -71,9 +71,7 @@ def main() -> None:
     noise, slower, versions = noise_of(asked.noise), asked.slower / 100, asked.versions
     rng = random.Random(1)
     spread = statistics.pstdev(noise(rng) for _ in range(2000))
-    print(
-        f"{asked.histories} histories of {versions} versions, {asked.slower:g}% slower at one, noise {spread:.1%}"
-    )
+    print(f"{asked.histories} histories of {versions} versions, {asked.slower:g}% slower at one, noise {spread:.1%}")
     print(f"{'':22} right pair   runs   named one where nothing changed   runs")
     ways: dict[str, Callable[[list[float], random.Random], tuple[int | None, int]]] = {
         "ridgeline bisect": lambda levels, rng: ours(levels, noise, slower, rng)

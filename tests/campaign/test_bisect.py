@@ -148,6 +148,18 @@ def test_versions_that_do_not_run_are_skipped_and_named_beside_the_change(tmp_pa
     assert "or one of those between them that do not run: 3, 4" in found.headline
 
 
+def test_every_block_is_run_with_the_pair_that_it_was_begun_with(tmp_path: Path) -> None:
+    """Whatever the runs in it took: what they cost must not change the choice half-way."""
+    numbers(tmp_path, *[100] * 9, *[104] * 7)
+    now = finished(tmp_path)
+    blocks: dict[int, list[object]] = {}
+    for trial in now.history.trials.values():
+        if trial.block:
+            blocks.setdefault(trial.block, []).append(trial.point["v"])
+    for order in blocks.values():
+        assert order == order[::-1] and len(set(order)) == 2, "A B B A"
+
+
 def test_a_slow_stretch_that_was_mended_is_two_changes(tmp_path: Path) -> None:
     numbers(tmp_path, 100, 100, 120, 120, 120, 108, 108, 108)
     found = verdict_of(finished(tmp_path))

@@ -171,10 +171,10 @@ def test_a_command_needs_no_study_file(tmp_path: Path) -> None:
     (tmp_path / "prog.sh").write_text("sleep $(cat pause)\n")
     done = ridgeline(tmp_path, "--update", "--runs", "12", "--", "sh", "prog.sh")
     assert done.returncode == 0, done.stderr
-    stored = json.loads((tmp_path / "sh.gate.json").read_text())
+    stored = json.loads((tmp_path / "prog.gate.json").read_text())
     assert stored["setting"] == {"command": "sh prog.sh"} and stored["metric"] == "wall_s"
     assert len(stored["values"]) == 12
-    other = ridgeline(tmp_path, "--", "sh", "other.sh")
+    other = ridgeline(tmp_path, "--against", "prog.gate.json", "--", "sh", "other.sh")
     assert other.returncode == ExitCode.WRONG_INPUT and "name the reference of this setting" in other.stderr
 
 

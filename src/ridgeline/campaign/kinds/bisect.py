@@ -223,7 +223,9 @@ class BisectQuestion:
                 trials[trial.point[self.over]] = trial
         first, second = trials[change.before], trials[change.after]
         labels = (str(change.before), str(change.after))
-        table = side_by_side("What differs", labels, first.settings, second.settings)
+        differ = [name for name in first.settings if first.settings[name] != second.settings.get(name)]
+        sides = ({name: trial.settings.get(name) for name in differ} for trial in (first, second))
+        table = side_by_side("What differs", labels, *sides)
         logs = [history.final_run(trial) for trial in (first, second)]
         folders = " ".join(str(run.folder / "stdout") for run in logs if run is not None)
         notes = [f"compare what they wrote: ridgeline diagnose --compare {folders}"]
@@ -285,17 +287,27 @@ class BisectAgenda(Agenda):
         runs = self.question.runs(self.study, self.history, block)
         if len(runs) + RUNS_OF_A_BLOCK > self.question.most_runs:
             return None
-        _, pair = next_step(runs, len(alive), self.question.slower, [self._cost_s(point) for point in alive])
+        _, pair = next_step(runs, len(alive), self.question.slower, self._costs_s(alive, block))
         if pair is None:
             return None
         return alive[pair[0]], alive[pair[1]]
 
-    def _cost_s(self, point: Point) -> float:
-        """Node time of two runs of it, and of building it where that is still to be done."""
-        run_s = (self.ledger.expected_s(point) or 1.0) * self._width(point)
-        built = [build.duration_s for build in self.history.builds.values()]
-        ran = any(trial.key == point_key(point) for trial in self.history.trials.values())
-        return 2 * run_s + (0.0 if ran or not built else math.fsum(built) / len(built))
+    def _costs_s(self, points: Sequence[Point], block: int) -> list[float]:
+        """Node time of two runs of each, and of building it where that is still to be done.
+
+        As known before this block: whatever ran in it must not change the pair that it was begun with.
+        """
+        runs = [(t, r) for t, r in self.history.ok_runs(Stage.BASELINE, Stage.CONFIRM) if (t.block or 0) < block]
+        took = {trial.key: run.ending.duration_s for trial, run in runs}
+        typical = math.fsum(took.values()) / len(took) if took else 1.0
+        ran = {trial.point[self.question.over] for trial, _ in runs}
+        builds = [b.duration_s for b in self.history.builds.values() if b.settings.get(self.question.over) in ran]
+        build = math.fsum(builds) / len(builds) if builds else 0.0
+        return [
+            2 * took.get(point_key(point), typical) * self._width(point)
+            + (0.0 if point[self.question.over] in ran else build)
+            for point in points
+        ]
 
     def conclude(self) -> BisectVerdict:
         question, study, history = self.question, self.study, self.history
@@ -313,8 +325,7 @@ class BisectAgenda(Agenda):
         if any(run.metrics[study.goal.metric] <= 0 for _, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)):
             text = f"{study.goal.metric} is not above 0 in every run, and ratios need that; choose another goal"
             return BisectVerdict(UNRESOLVED, text, **known)
-        costs = [self._cost_s(point) for point in alive]
-        step = next_step(runs, len(alive), question.slower, costs)[0]
+        step = next_step(runs, len(alive), question.slower, [1.0] * len(alive))[0]
         measured = between_ends(runs, len(alive) - 1)
         posterior = question.posterior(study, history)
         if posterior is None or measured is None:

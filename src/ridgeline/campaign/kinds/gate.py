@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.drift import Repeat, drift, outliers
+from ridgeline.stats.drift import Repeat, outliers
 from ridgeline.stats.gate import (
     FEWEST_REFERENCE,
     GatePlan,
@@ -384,9 +383,3 @@ def measured_reference(
         goal_text(study, history).unit,
         before,
     )
-
-
-def drift_of(study: Study, history: History) -> str:
-    """What says that the machine changed while the reference was measured; empty where nothing does."""
-    found = drift(gate_values(study, history), study.goal.direction, random.Random(0))
-    return f"the machine changed meanwhile: {found}; measure it again" if found.kind in ("trend", "step") else ""

@@ -120,15 +120,14 @@ def _store(
 ) -> None:
     from datetime import UTC, datetime
 
-    from ridgeline.campaign.kinds.gate import drift_of, measured_reference
+    from ridgeline.campaign.kinds.gate import measured_reference
     from ridgeline.campaign.status import read_status
 
     now = read_status(folder)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     measured_reference(question, now.study, now.history, machine, old, at).write(path)
     if not quiet:
-        changed = drift_of(now.study, now.history)
-        print(f"  wrote {path}: commit it", *([f"  {changed}"] if changed else []), sep="\n")
+        print(f"  wrote {path}: commit it")
 
 
 class _Outputs:

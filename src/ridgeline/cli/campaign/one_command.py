@@ -16,6 +16,7 @@ from ridgeline.errors import InputError
 from ridgeline.study.study_file import read_study_file
 
 KNOB = "command"
+INTERPRETERS = ("sh", "bash", "python", "python3", "perl", "env", "numactl", "taskset", "mpirun", "srun")
 ENDINGS = (".yaml", ".yml")
 
 
@@ -49,11 +50,14 @@ def study_of_commands(commands: Sequence[str], name: str = "", **more: Any) -> C
 
 
 def program_name(command: str) -> str:
-    """What a study folder of this command is called: the program's file name."""
+    """What a study folder of this command is called: the program's file name, or that of the script it runs."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise InputError(f"{command!r} is no command line ({error}); close its quotes") from None
-    program = next((word for word in words if "=" not in word), "command")
+    plain_words = [word for word in words if "=" not in word and not word.startswith("-")]
+    program = next(iter(plain_words), "command")
+    if PurePath(program).name in INTERPRETERS and len(plain_words) > 1:
+        program = PurePath(plain_words[1]).stem
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in PurePath(program).name)
     return plain.strip(".-") or "command"
