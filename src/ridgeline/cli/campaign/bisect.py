@@ -28,7 +28,7 @@ def bisect(
 
     Exit code 0: found. 1: not reproduced here, or an end does not run. 7: not resolved within the runs or the budget.
 
-    Example: ridgeline bisect study.yaml --over commit --slower 2
+    Example: ridgeline bisect study.yaml --over threads --good 4 --bad 1
     """
     from ridgeline.campaign.assembly import assemble_or_go_on
     from ridgeline.campaign.check import check_study

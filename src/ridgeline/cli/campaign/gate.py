@@ -47,7 +47,7 @@ def gate(
 
     Exit code 0: not slower. 6: slower. 7: cannot judge (another machine, too few runs). 1: the program failed.
 
-    Example: ridgeline gate --against solver.gate.json --junit gate.xml -- ./solver input.txt
+    Example: ridgeline gate study.yaml --against solver.gate.json --update
     """
     from dataclasses import replace
 
