@@ -55,7 +55,7 @@ def test_a_program_without_noise_is_no_alarm_for_a_change_that_nobody_looks_for(
     stored = [100.0] * 12
     plan = gate_plan(stored, "minimize", slower=0.03)
     assert plan.slower == 0.03 and plan.looks[0] == FEWEST_NEW
-    assert [judge_gate(plan, stored, [v] * FEWEST_NEW, "minimize").slower for v in (100.0, 100.5, 103.0)] == [
+    assert [judge_gate(plan, stored, [v] * plan.most_runs, "minimize").slower for v in (100.0, 100.5, 103.0)] == [
         False,
         False,
         True,

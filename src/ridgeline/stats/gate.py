@@ -86,13 +86,10 @@ def gate_plan(
 ) -> GatePlan:
     """How many new runs a gate against these stored ones takes at most, and what it finds with them."""
     stored = _worse(reference, direction)
-    found, looks, limits = slower, (0,), None
-    gaps = _gaps(stored)
-    while limits is None:
-        limits = _limits_for(gaps, len(stored), found, false_alarm, power, most_runs)
-        found = found if limits is not None else found * 1.02
-    looks, alarm_at, pass_at = limits
-    return GatePlan(looks, alarm_at, pass_at, found, slower, false_alarm, power)
+    found, gaps = slower, _gaps(stored)
+    while (limits := _limits_for(gaps, len(stored), found, false_alarm, power, most_runs)) is None:
+        found *= 1.02
+    return GatePlan(*limits, found, slower, false_alarm, power)
 
 
 def reference_wanted(
