@@ -44,6 +44,8 @@ TABLE: dict[str, dict[str, str]] = {
         "edge": "ridgeline.campaign.kinds.edge:EdgeQuestion",
         "scale": "ridgeline.campaign.kinds.scale:ScalingQuestion",
         "steps": "ridgeline.campaign.kinds.steps:StepsQuestion",
+        "gate": "ridgeline.campaign.kinds.gate:GateQuestion",
+        "bisect": "ridgeline.campaign.kinds.bisect:BisectQuestion",
     },
     "analyzers": {
         "sglang-log": "ridgeline.diagnose.sglang_log:ANALYZER",

@@ -8,7 +8,8 @@
   x ReadError       an output is not as expected                     -> we fix the adapter        exit 4
   x StoreError      the study folder is locked, damaged or full      -> its owner frees it        exit 5
   x NothingFound    the search ended empty-handed                    -> the author relaxes a limit exit 1
-    x ShownWorse    the setting asked about is shown to be worse     -> keep what there is        exit 6
+    x ShownWorse    what was asked about is shown to be worse        -> keep what there is        exit 6
+    x CannotJudge   what was measured does not decide it             -> more runs, or another machine  exit 7
 A run that fails is not an error: it is a Run with an outcome.
 
 A message about a wrong name also offers the right one: `near`.
@@ -31,11 +32,11 @@ class ExitCode(IntEnum):
         found.meaning = meaning
         return found
 
-    DONE = 0, "done, and where a setting was asked about it is better"
+    DONE = 0, "done, and where a setting was asked about it is better; of `gate`: it is not slower"
     NOTHING_BETTER = (
         1,
         "no better setting (keep the baseline), no detectable difference, nothing passed the guards, no answer yet, "
-        "or `verify` found a mismatch",
+        "`bisect` could not reproduce the slowdown, or `verify` found a mismatch",
     )
     WRONG_INPUT = 2, "the study or command line is wrong"
     SITE = (
@@ -45,7 +46,12 @@ class ExitCode(IntEnum):
     )
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
-    WORSE = 6, "the setting that `compare` or `steps` was asked about is shown to be worse"
+    WORSE = 6, "what `compare`, `steps` or `gate` was asked about is shown to be worse"
+    CANNOT_JUDGE = (
+        7,
+        "cannot judge: too few runs for a verdict of `compare`, `steps`, `gate` or `bisect`, or the reference of "
+        "`gate` is of another machine",
+    )
     INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 
 
@@ -97,6 +103,10 @@ class NothingFound(RidgelineError):  # noqa: N818  a result, not a malfunction
 
 class ShownWorse(NothingFound):
     exit_code = ExitCode.WORSE
+
+
+class CannotJudge(NothingFound):
+    exit_code = ExitCode.CANNOT_JUDGE
 
 
 def near(name: str, known: Iterable[str]) -> str:

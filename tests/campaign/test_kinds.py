@@ -18,8 +18,10 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.confirmation import ConfirmationVerdict
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
+from ridgeline.campaign.kinds.bisect import BisectQuestion
 from ridgeline.campaign.kinds.compare import ComparisonAgenda, ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
+from ridgeline.campaign.kinds.gate import GateQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.kinds.steps import StepsQuestion
@@ -60,6 +62,8 @@ QUESTIONS: list[CampaignQuestion] = [
     EdgeQuestion("x", A, repeats=2),
     ScalingQuestion("x", [{"x": 1, "mode": "plain"}, {"x": 2, "mode": "plain"}], 2, {"3": "too large"}),
     StepsQuestion([B], ["the rest"], None, 3),
+    GateQuestion(A, [100.0] * 12),
+    BisectQuestion("x", [{"x": x, "mode": "plain"} for x in (9, 8, 0)]),
 ]
 
 
@@ -277,7 +281,7 @@ def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
         for _, name in own_imports(path)
         if concrete(name) and path.parent.name != "kinds"
     }
-    verbs = {f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale", "steps")}
+    verbs = {f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale", "steps", "gate", "bisect")}
     assert known == verbs | {"campaign/dry_run.py", "api.py"}, "a dry run is of a search; the API has verbs as well"
 
 

@@ -15,6 +15,7 @@ from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.cli.text.wording import budget_text, status_lines
 from ridgeline.errors import (
+    CannotJudge,
     ExitCode,
     InputError,
     NothingFound,
@@ -68,7 +69,7 @@ def test_after_a_refutation_every_face_tells_the_same_and_keeps_the_baseline(tmp
     assert found["rate"] == pytest.approx(91, abs=1)
     interval = f"{found['low']:.3f} to {found['high']:.3f}"
     page = (tmp_path / "out" / "report.html").read_text()
-    page = page[page.rindex("<body>") :]
+    page = page[page.rindex("<body") :]
     told = {name: done.stdout[done.stdout.index("no setting is") :] for name, done in faces.items()}
     for name, text in (*told.items(), ("report", page)):
         assert interval in text, name
@@ -252,6 +253,14 @@ def test_a_comparison_leaves_with_what_it_found(tmp_path: Path, rate: str, code:
         assert "B is worse than A; keep A" in done.stderr and "B is worse than A; keep A" in asked.stderr
 
 
+@pytest.mark.parametrize("verb", ["compare", "steps"])
+def test_what_the_budget_left_no_room_to_judge_has_its_own_code(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "study.yaml").write_text(TWO + "budget: {node_hours: 0.00000001}\n")
+    done = ridgeline(verb, "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
+    asked = ridgeline("best", "out", cwd=tmp_path)
+    assert (done.returncode, asked.returncode) == (ExitCode.CANNOT_JUDGE, ExitCode.CANNOT_JUDGE), done.stderr
+
+
 def test_steps_to_a_worse_setting_leave_with_its_code(tmp_path: Path) -> None:
     text = TWO
     (tmp_path / "study.yaml").write_text(text)
@@ -265,6 +274,7 @@ def test_exit_codes_are_said_in_one_way(tmp_path: Path) -> None:
     for code in ExitCode:
         assert f"{code.value} {code.meaning}" in readme
         assert f"{code.value} {code.meaning}" in overview
-    assert {error.exit_code for error in (InputError, SiteError, ReadError, StoreError, NothingFound, ShownWorse)} == {
-        *ExitCode
-    } - {ExitCode.DONE, ExitCode.INTERRUPTED}
+    assert {
+        error.exit_code
+        for error in (InputError, SiteError, ReadError, StoreError, NothingFound, ShownWorse, CannotJudge)
+    } == {*ExitCode} - {ExitCode.DONE, ExitCode.INTERRUPTED}

@@ -85,6 +85,24 @@ def assemble_or_go_on(
     raise StoreError(f"{path} already holds another campaign; name another --out")
 
 
+def assemble_again(
+    found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion
+) -> tuple[StudyFolder, CampaignQuestion | None]:
+    """For questions that are asked again and again: a folder of its own each time, studies/`name`, `name`-2 and so on.
+
+    One that was stopped before it had its answer goes on.
+    """
+    if out is not None:
+        return assemble_or_go_on(found, out, name, question)
+    for number in itertools.count(1):
+        path = Path("studies") / (name if number == 1 else f"{name}-{number}")
+        if not (path / "journal.jsonl").exists():
+            return _new_folder(found, path), question
+        if _asks(path, question) and read_history(path).verdict is None:
+            return StudyFolder.open(path), None
+    raise AssertionError("there is always another number")
+
+
 @contextmanager
 def assemble_campaign(
     folder: StudyFolder,

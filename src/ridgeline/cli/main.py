@@ -33,7 +33,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Tune": {
         "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
         "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
-        "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
+        "compare": ("campaign.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
+        "gate": ("campaign.gate:gate", "Fail a CI job when a program became slower than its reference."),
+        "bisect": ("campaign.bisect:bisect", "Find the release or commit that made a program slower."),
         "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
         "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
         "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),

@@ -96,6 +96,7 @@ class Answer:
     keep: bool = False
     not_better: str = ""  # of a setting that was asked about: why it is not to be used, once that is known
     worse: bool = False  # it is shown to be worse
+    undecided: bool = False  # what was measured is too little for a verdict about it
     refuted: str = ""
     change: str = ""  # '302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)': reference, candidate and its interval
     unit: str = ""  # of the goal's metric

@@ -102,7 +102,7 @@ class ComparisonQuestion:
             return answer
         worse = verdict.conclusion == WORSE
         why = "B is worse than A; keep A" if worse else answer.headline
-        return replace(answer, worse=worse, not_better=why)
+        return replace(answer, worse=worse, undecided=verdict.conclusion == UNCONFIRMED, not_better=why)
 
     def _pair(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None

@@ -260,7 +260,7 @@ class StepsQuestion:
             return answer
         worse = verdict.conclusion == KEEP_BASELINE
         why = "the setting is worse than the baseline; keep the baseline" if worse else answer.headline
-        return replace(answer, keep=worse, worse=worse, not_better=why)
+        return replace(answer, keep=worse, worse=worse, undecided=verdict.conclusion == UNCONFIRMED, not_better=why)
 
     def _pair(
         self, study: Study, history: History, verdict: StepsVerdict | None

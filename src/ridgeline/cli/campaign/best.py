@@ -29,7 +29,7 @@ def best(
     """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
 
     Exit code 1: no setting is better, so keep the baseline; or there is no answer yet. 6: the setting that a
-    comparison was asked about is shown to be worse.
+    comparison was asked about is shown to be worse. 7: too few runs to judge it.
 
     Example: ridgeline best studies/first --script run-best.sh
     """
@@ -37,8 +37,7 @@ def best(
         _best_at(folder, at, as_json)
         return
     from ridgeline.campaign.status import read_answer
-    from ridgeline.cli.text.answer import answer_lines, yaml_lines
-    from ridgeline.errors import NothingFound, ShownWorse
+    from ridgeline.cli.text.answer import answer_lines, error_of, yaml_lines
 
     answer, exhibits = read_answer(folder)
     if script is not None and str(script) == "-" and answer.to_use is not None:
@@ -56,7 +55,7 @@ def best(
 
         write_whole(script, _script(folder, answer), mode=0o755)
     if answer.lacks:
-        raise (ShownWorse if answer.worse else NothingFound)(f"{folder}: {answer.lacks}")
+        raise error_of(answer)(f"{folder}: {answer.lacks}")
 
 
 def _script(folder: Path, answer: Answer) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -7,24 +8,41 @@ import typer
 
 
 def compare(
-    study: Annotated[Path, typer.Argument(help="The study file.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Setting B: 'knob=value,knob=value' changes A, or 'baseline'.")],
+    study: Annotated[str, typer.Argument(metavar="STUDY|'COMMAND A'", help="The study file; or a command to time.")],
+    b: Annotated[
+        str,
+        typer.Argument(
+            metavar="B", help="Setting B: 'knob=value,knob=value' changes A, or 'baseline'. Or the other command."
+        ),
+    ],
     a: Annotated[str, typer.Option("--a", help="Setting A; the study's baseline by default.")] = "baseline",
     blocks: Annotated[int | None, typer.Option(min=3, help="Interleaved ABBA blocks.")] = None,
     out: Annotated[Path | None, typer.Option(help="Study folder to write.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Compare two settings of a study in fresh, interleaved runs and give a verdict with an interval.
+    """Compare two settings of a study, or two commands, in fresh, interleaved runs and give a verdict with an interval.
 
-    Exit code 0: B is better. 1: no detectable difference, or no verdict yet. 6: B is worse.
+    Commands run in this folder and are compared by wall time: ridgeline compare './old in.txt' './new in.txt'
+
+    Exit code 0: B is better. 1: no detectable difference. 6: B is worse. 7: too few runs to judge.
 
     Example: ridgeline compare study.yaml threads=4
     """
     from ridgeline.campaign.assembly import assemble_next_folder
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.compare import comparison
+    from ridgeline.campaign.kinds.compare import ComparisonQuestion, comparison
     from ridgeline.cli.campaign.live import drive
+    from ridgeline.cli.campaign.one_command import KNOB, is_study, study_of_commands
+    from ridgeline.errors import InputError
 
-    found = check_study(study)
-    question = comparison(found, a, b, blocks)
+    if is_study([study]) or re.fullmatch(r"baseline|\w+=\S*", b):
+        found = check_study(Path(study))
+        question = comparison(found, a, b, blocks)
+    elif a != "baseline":
+        raise InputError("--a is a setting of a study file; of two commands the first is A")
+    elif study == b:
+        raise InputError("both commands are the same; to see how much its runs scatter, use `ridgeline gate --update`")
+    else:
+        found = study_of_commands([study, b])
+        question = ComparisonQuestion({KNOB: study}, {KNOB: b}, blocks)
     drive(assemble_next_folder(found, out, f"{found.study.name}-compare", question), question, as_json)

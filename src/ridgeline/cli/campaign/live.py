@@ -21,7 +21,7 @@ from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer
 from ridgeline.campaign.verdict import goal_text, is_simulated
 from ridgeline.cli.terminal import clean_line, uncleaned
-from ridgeline.cli.text.answer import answer_lines, details_lines, paste_lines
+from ridgeline.cli.text.answer import answer_lines, details_lines, error_of, paste_lines
 from ridgeline.cli.text.picture import EMPTY, FULL, fitted, picture_lines
 from ridgeline.cli.text.wording import (
     KIND_TEXT,
@@ -31,7 +31,7 @@ from ridgeline.cli.text.wording import (
     run_time_text,
     setting_text,
 )
-from ridgeline.errors import ExitCode, NothingFound, ShownWorse
+from ridgeline.errors import ExitCode
 from ridgeline.records.answer import Answer
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
@@ -104,7 +104,7 @@ def drive(
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
         _tell("", *lines)
     if answer.lacks:
-        raise (ShownWorse if answer.worse else NothingFound)(answer.lacks)
+        raise error_of(answer)(answer.lacks)
 
 
 def status_of(campaign: Campaign) -> CampaignStatus:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ridgeline.cli.text.wording import setting_text, yaml_text
+from ridgeline.errors import CannotJudge, NothingFound, ShownWorse
 from ridgeline.records.answer import Answer, Candidate
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.space import Point
+
+
+def error_of(answer: Answer) -> type[NothingFound]:
+    """As what a verb leaves with an answer that lacks something: scripts go by its exit code."""
+    return ShownWorse if answer.worse else CannotJudge if answer.undecided else NothingFound
 
 
 def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:

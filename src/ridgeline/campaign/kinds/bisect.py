@@ -1,0 +1,432 @@
+"""Which change made it slower? Versions in order, the ends first, then the pair that tells most, until one is sure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.verdict import answer_of
+from ridgeline.errors import InputError, near
+from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
+from ridgeline.records.outcome import Kind
+from ridgeline.records.space import Discrete, Point, point_key
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.change_points import (
+    FOUND,
+    NOT_REPRODUCED,
+    ChangePosterior,
+    Observed,
+    between_ends,
+    change_posterior,
+    jumps,
+    next_step,
+)
+from ridgeline.stats.wording import count, metric_text, percent, percent_range
+from ridgeline.study.codec import VerdictLine
+from ridgeline.study.history import History
+
+UNRESOLVED = "unresolved"
+MOST_RUNS = 400
+RUNS_OF_A_BLOCK = 4  # A B B A
+SHOWN = 8  # most rows of the posterior
+WORTH_A_ROW = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class FoundChange:
+    """Between `before` and `after`, neighbours among those that run; `skipped` lie between them and do not."""
+
+    before: Any
+    after: Any
+    probability: float
+    change: float
+    low: float
+    high: float
+    skipped: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BisectVerdict:
+    """`likely` are places of the change with their probability, the most probable first; `skipped` why versions did
+    not run."""
+
+    conclusion: str
+    headline: str
+    over: str = ""
+    changes: tuple[FoundChange, ...] = ()
+    likely: tuple[tuple[Any, Any, float], ...] = ()
+    none: float | None = None  # the probability that nothing changed
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 0
+
+    @property
+    def recommended(self) -> Point | None:
+        return None
+
+    def details(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
+
+    @classmethod
+    def from_line(cls, line: VerdictLine) -> BisectVerdict:
+        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
+        rows = (FoundChange(**{**row, "skipped": tuple(row["skipped"])}) for row in known.get("changes", ()))
+        likely = tuple((before, after, chance) for before, after, chance in known.get("likely", ()))
+        return cls(line.conclusion, line.headline, **{**known, "changes": tuple(rows), "likely": likely})
+
+
+@dataclass(frozen=True, slots=True)
+class BisectQuestion:
+    """The `points` differ in the knob `over` alone, in its order: the first is known as good, the last as bad."""
+
+    over: str
+    points: Sequence[Point]
+    slower: float = 0.03
+    most_runs: int = MOST_RUNS
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    kind: ClassVar[str] = "bisect"
+    reference: ClassVar[str] = "the good end"
+
+    def applied_to(self, study: Study) -> Study:
+        return replace(
+            study,
+            baseline=self.points[0],
+            presets=(),
+            budget=replace(study.budget, trials=None),
+            baseline_stage=replace(study.baseline_stage, repeats=1),
+            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
+        )
+
+    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> BisectAgenda:
+        return BisectAgenda(found.study, history, ledger, self)
+
+    def verdict_from(self, line: VerdictLine) -> BisectVerdict:
+        return BisectVerdict.from_line(line)
+
+    def called(self, trial: Trial) -> str:
+        return "warm-up" if trial.stage is Stage.WARM_UP else f"block {trial.block}" if trial.block else "good"
+
+    def progress(self, study: Study, history: History) -> Progress:
+        done = len(self.runs(study, history))
+        if history.verdict is not None:
+            return Progress("finished", done, done, "runs", 0)
+        return Progress("bisect", done, self.most_runs, "runs", None)
+
+    # what the history says
+
+    def skipped(self, history: History) -> dict[str, str]:
+        """Points that do not run, by key, each with why."""
+        found: dict[str, str] = {}
+        passed = {trial.key for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)}
+        for trial in history.trials.values():
+            run = history.final_run(trial)
+            if run is None or run.outcome is None or trial.key in passed or trial.stage is Stage.WARM_UP:
+                continue
+            if run.outcome.kind.caused_by_setting or run.outcome.kind is Kind.UNVERIFIED or run.outcome.kind.retryable:
+                found[trial.key] = str(run.outcome)
+        return found
+
+    def alive(self, history: History) -> list[Point]:
+        skipped = self.skipped(history)
+        return [point for point in self.points if point_key(point) not in skipped]
+
+    def runs(self, study: Study, history: History, before_block: int | None = None) -> list[Observed]:
+        """Runs that passed, of blocks before this one; a block that a stop cut in two counts as two."""
+        sign = 1.0 if study.goal.direction == "minimize" else -1.0
+        places = {point_key(point): at for at, point in enumerate(self.alive(history))}
+        return [
+            Observed(
+                places[trial.key],
+                sign * math.log(run.metrics[study.goal.metric]),
+                (trial.block or 0, history.opening_of[run.number]),
+            )
+            for trial, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)
+            if trial.key in places
+            and run.metrics[study.goal.metric] > 0
+            and (before_block is None or (trial.block or 0) < before_block)
+        ]
+
+    def posterior(self, study: Study, history: History) -> ChangePosterior | None:
+        runs, versions = self.runs(study, history), len(self.alive(history))
+        return change_posterior(runs, versions) if len(runs) > 1 and versions > 1 else None
+
+    def value(self, point: Point) -> Any:
+        return point[self.over]
+
+    # what every face shows
+
+    def answer(self, study: Study, history: History) -> Answer:
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        facts = {} if verdict is None else {"bisect": dict(verdict.details())}
+        means = self._means(study, history)
+        first = Reference(self.reference, self.points[0], means.get(point_key(self.points[0])))
+        candidate = None
+        if verdict is not None and verdict.changes:
+            point = next(p for p in self.points if self.value(p) == verdict.changes[0].after)
+            trial = next(t for t in history.trials.values() if t.key == point_key(point))
+            candidate = Candidate("the first slow one", trial.number, point, trial.settings, means[trial.key])
+        answer = answer_of(self.kind, history.verdict, first, candidate, facts, offers=False)
+        if verdict is None or verdict.conclusion == FOUND:
+            return answer
+        return replace(answer, undecided=verdict.conclusion == UNRESOLVED, not_better=verdict.headline)
+
+    def _means(self, study: Study, history: History) -> dict[str, float]:
+        values: dict[str, list[float]] = {}
+        for trial, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
+            values.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
+        return {key: math.fsum(found) / len(found) for key, found in values.items()}
+
+    def exhibits(self, study: Study, history: History) -> Exhibits:
+        groups = {t.number: f"{self.over} {t.point.get(self.over)}" for t in history.trials.values()}
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        tables = [self._measured_table(study, history)]
+        notes: list[str] = []
+        if verdict is not None and verdict.conclusion != NOT_REPRODUCED and verdict.likely:
+            rows = tuple((f"{a} -> {b}", f"{chance:.1%}") for a, b, chance in verdict.likely if chance >= WORTH_A_ROW)
+            tables.append(TextTable("Where the change is", ("between", "probability"), rows))
+        if verdict is not None:
+            for change in verdict.changes:
+                table, more = self._difference(history, change)
+                tables.append(table)
+                notes += more
+        figures = self._figure(study, history)
+        return Exhibits(tables=tuple(tables), figures=figures, notes=tuple(notes), groups=groups)
+
+    def _measured_table(self, study: Study, history: History) -> TextTable:
+        means, skipped = self._means(study, history), self.skipped(history)
+        counts: dict[str, int] = {}
+        for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
+            counts[trial.key] = counts.get(trial.key, 0) + 1
+        rows = tuple(
+            (str(self.value(p)), str(counts.get(key, 0)), metric_text(means[key]) if key in means else "did not run")
+            for p in self.points
+            if (key := point_key(p)) in means or key in skipped
+        )
+        notes = [f"{self.value(p)}: {skipped[key]}" for p in self.points if (key := point_key(p)) in skipped]
+        notes += [f"{value}: {why}" for value, why in self.refused.items()]
+        return TextTable("Runs", (self.over, "runs", study.goal.metric), rows, notes=tuple(notes))
+
+    def _difference(self, history: History, change: FoundChange) -> tuple[TextTable, list[str]]:
+        """The two settings with all that was derived from them, and where to look further."""
+        trials = {}
+        for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
+            if trial.point.get(self.over) in (change.before, change.after):
+                trials[trial.point[self.over]] = trial
+        first, second = trials[change.before], trials[change.after]
+        labels = (str(change.before), str(change.after))
+        differ = [name for name in first.settings if first.settings[name] != second.settings.get(name)]
+        sides = ({name: trial.settings.get(name) for name in differ} for trial in (first, second))
+        table = side_by_side("What differs", labels, *sides)
+        logs = [history.final_run(trial) for trial in (first, second)]
+        folders = " ".join(str(run.folder / "stdout") for run in logs if run is not None)
+        notes = [f"compare what they wrote: ridgeline diagnose --compare {folders}"]
+        if all(re.fullmatch(r"[0-9a-f]{7,40}", str(value)) for value in (change.before, change.after)):
+            notes.append(f"the commits in between: git log --stat {change.before}..{change.after}")
+        return table, notes
+
+    def _figure(self, study: Study, history: History) -> tuple[CurveFigure, ...]:
+        """What each version measured, and the levels that the posterior sees."""
+        posterior, means, alive = self.posterior(study, history), self._means(study, history), self.alive(history)
+        if posterior is None:
+            return ()
+        sign = 1.0 if study.goal.direction == "minimize" else -1.0
+        measured = tuple(CurvePoint(at, means[key]) for at, p in enumerate(alive) if (key := point_key(p)) in means)
+        levels = tuple(CurvePoint(at, math.exp(sign * level)) for at, level in enumerate(posterior.levels))
+        curves = (Curve("measured", measured), Curve("level", levels, ideal=True))
+        return (CurveFigure("Over versions", f"{self.over}, by place", study.goal.metric, curves),)
+
+
+@dataclass
+class BisectAgenda(Agenda):
+    """One run at a time: the warm-up, the good end, then blocks A B B A of the pair that tells most."""
+
+    question: BisectQuestion
+
+    def fresh(self) -> Next | None:
+        if self.history.open_runs:
+            return None
+        if not self.history.trials and self.study.confirm.warmup != "never":
+            return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
+        if (first := self.baseline()) is not None or not self.history.ok_runs(Stage.BASELINE):
+            return first
+        block = max((trial.block or 0 for trial in self.history.trials.values()), default=0) or 1
+        while True:
+            pair = self._pair(block)
+            if pair is None:
+                return None
+            started = [trial for trial in self.history.trials.values() if trial.block == block]
+            order = self._order(block, *pair)
+            skipped = self.question.skipped(self.history)
+            if len(started) < RUNS_OF_A_BLOCK and not any(trial.key in skipped for trial in started):
+                point = order[len(started)]
+                return self.new(point, Stage.CONFIRM, "bisect", block=block) if self.fits(point) else None
+            block += 1
+
+    def _order(self, block: int, a: Point, b: Point) -> list[Point]:
+        """Each begins every other block, and drift cancels within each."""
+        return [a, b, b, a] if block % 2 else [b, a, a, b]
+
+    def _pair(self, block: int) -> tuple[Point, Point] | None:
+        """What this block compares, from the blocks before it alone; None where it is over."""
+        started = [trial.point for trial in self.history.trials.values() if trial.block == block]
+        known = list({point_key(point): point for point in started}.values())
+        if len(known) == 2:
+            return (known[0], known[1]) if block % 2 else (known[1], known[0])
+        alive = self.question.alive(self.history)
+        if len(alive) < 2 or point_key(self.question.points[-1]) in self.question.skipped(self.history):
+            return None
+        runs = self.question.runs(self.study, self.history, block)
+        if len(runs) + RUNS_OF_A_BLOCK > self.question.most_runs:
+            return None
+        _, pair = next_step(runs, len(alive), self.question.slower, self._costs_s(alive, block))
+        if pair is None:
+            return None
+        return alive[pair[0]], alive[pair[1]]
+
+    def _costs_s(self, points: Sequence[Point], block: int) -> list[float]:
+        """Node time of two runs of each, and of building it where that is still to be done.
+
+        As known before this block: whatever ran in it must not change the pair that it was begun with.
+        """
+        runs = [(t, r) for t, r in self.history.ok_runs(Stage.BASELINE, Stage.CONFIRM) if (t.block or 0) < block]
+        took = {trial.key: run.ending.duration_s for trial, run in runs}
+        typical = math.fsum(took.values()) / len(took) if took else 1.0
+        ran = {trial.point[self.question.over] for trial, _ in runs}
+        builds = [b.duration_s for b in self.history.builds.values() if b.settings.get(self.question.over) in ran]
+        build = math.fsum(builds) / len(builds) if builds else 0.0
+        return [
+            2 * took.get(point_key(point), typical) * self._width(point)
+            + (0.0 if point[self.question.over] in ran else build)
+            for point in points
+        ]
+
+    def conclude(self) -> BisectVerdict:
+        question, study, history = self.question, self.study, self.history
+        alive, skipped = question.alive(history), question.skipped(history)
+        why = {str(question.value(p)): skipped[key] for p in question.points if (key := point_key(p)) in skipped}
+        runs = question.runs(study, history)
+        known: dict[str, Any] = {"over": question.over, "skipped": why, "runs": len(runs)}
+        bad = question.points[-1]
+        if point_key(bad) in skipped:
+            text = (
+                f"the bad end, {question.over} {question.value(bad)}, does not run: {skipped[point_key(bad)]}; "
+                "name another with --bad"
+            )
+            return BisectVerdict(NOTHING_PASSED, text, **known)
+        if any(run.metrics[study.goal.metric] <= 0 for _, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)):
+            text = f"{study.goal.metric} is not above 0 in every run, and ratios need that; choose another goal"
+            return BisectVerdict(UNRESOLVED, text, **known)
+        step = next_step(runs, len(alive), question.slower, [1.0] * len(alive))[0]
+        measured = between_ends(runs, len(alive) - 1)
+        posterior = question.posterior(study, history)
+        if posterior is None or measured is None:
+            return BisectVerdict(UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known)
+        places = sorted(range(len(alive) - 1), key=lambda t: -posterior.at[t])[:SHOWN]
+        pairs = tuple((question.value(alive[t]), question.value(alive[t + 1]), posterior.at[t]) for t in places)
+        known |= {"likely": pairs, "none": posterior.none}
+        ends = measured.range()
+        apart = (
+            f"{question.value(bad)} against {question.value(question.points[0])}: slowdown {percent(ends[0])} (95%: "
+        )
+        apart += f"{percent_range(ends[1], ends[2])}; {count(len(runs), 'run')})"
+        if step == NOT_REPRODUCED:
+            text = f"not reproduced here: {apart}; {question.slower * 100:.2g}% was looked for"
+            return BisectVerdict(NOT_REPRODUCED, text, **known)
+        if step != FOUND:
+            where = self._likely_text(alive, posterior)
+            text = f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; go on with more --runs or budget"
+            return BisectVerdict(UNRESOLVED, text, **known)
+        changes = tuple(self._change(alive, posterior, jump) for jump in jumps(runs, posterior.found))
+        text = "; and ".join(map(self._change_text, changes))
+        return BisectVerdict(FOUND, f"{text}; {count(len(runs), 'run')}", changes=changes, **known)
+
+    def _likely_text(self, alive: Sequence[Point], posterior: ChangePosterior) -> str:
+        if not posterior.likely:
+            return "it is not sure that anything changed"
+        first, last = alive[posterior.likely[0]], alive[posterior.likely[-1] + 1]
+        return f"the change lies between {self.question.value(first)} and {self.question.value(last)} (95%)"
+
+    def _change(self, alive: Sequence[Point], posterior: ChangePosterior, jump: Any) -> FoundChange:
+        before, after = alive[jump.at], alive[jump.at + 1]
+        keys = [point_key(point) for point in self.question.points]
+        between = self.question.points[keys.index(point_key(before)) + 1 : keys.index(point_key(after))]
+        value = self.question.value
+        return FoundChange(
+            value(before),
+            value(after),
+            posterior.at[jump.at],
+            jump.change,
+            jump.low,
+            jump.high,
+            tuple(map(value, between)),
+        )
+
+    def _change_text(self, found: FoundChange) -> str:
+        word = "slower" if found.change > 0 else "faster"
+        text = f"{self.question.over} {found.after} is {abs(found.change):.1%} {word} than {found.before}"
+        ends = sorted((abs(found.low), abs(found.high))) if found.low * found.high > 0 else (found.low, found.high)
+        text += f" (95%: {ends[0]:.1%} to {ends[1]:.1%}; probability {_chance(found.probability)})"
+        if found.skipped:
+            text += f", or one of those between them that do not run: {', '.join(map(str, found.skipped))}"
+        return text
+
+
+def _chance(probability: float) -> str:
+    return "above 99.9%" if probability > 0.999 else f"{probability:.1%}"
+
+
+# the question as it is typed
+
+
+def bisect_question(
+    found: CheckedStudy, over: str, at: str, good: str | None, bad: str | None, slower: float, most_runs: int
+) -> BisectQuestion:
+    """Every legal value of the knob from `good` to `bad`, first to last of the study's list where not named."""
+    study = found.study
+    if over not in study.space.by_name:
+        raise InputError(f"--over {over}: not a knob of the study; {near(over, study.space.by_name)}")
+    knob = study.space.by_name[over]
+    if not isinstance(knob, Discrete):
+        raise InputError(f"--over {over}: is a range; list its values in the study, from old to new: {over}: [A, B, C]")
+    values = list(knob.values)
+    first, last = (_place(values, over, option, text) for option, text in (("good", good), ("bad", bad)))
+    first, last = 0 if first is None else first, len(values) - 1 if last is None else last
+    if first == last:
+        raise InputError(
+            f"--over {over}: one value has nothing to be compared with; list two or more, from good to bad"
+        )
+    chosen = values[first : last + 1] if first < last else values[last : first + 1][::-1]
+    start = parse_point(found, at, study.baseline)
+    points, refused = [], {}
+    for value in chosen:
+        point = study.space.restrict({**start, over: value})
+        if gaps := study.space.missing(point):
+            refused[str(value)] = f"{', '.join(gaps)} has no value there"
+        elif reason := found.refusal(point):
+            refused[str(value)] = reason
+        else:
+            points.append(dict(point))
+    ends = [value for value in (chosen[0], chosen[-1]) if str(value) in refused]
+    if ends:
+        raise InputError(
+            f"{over} {ends[0]} is refused ({refused[str(ends[0])]}); name other ends with --good and --bad"
+        )
+    return BisectQuestion(over, points, slower, most_runs, refused)
+
+
+def _place(values: Sequence[Any], over: str, option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    names = [str(value) for value in values]
+    if text not in names:
+        raise InputError(f"--{option} {text}: not a value of {over}; {near(text, names)}")
+    return names.index(text)

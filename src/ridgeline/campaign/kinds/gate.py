@@ -1,0 +1,385 @@
+"""Is it slower than its reference? Fresh runs of one setting against stored ones, until that is decided either way.
+
+Without stored runs the same campaign measures them: as many as a gate with the stated rates needs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar
+
+from ridgeline import __version__
+from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.receipt import receipt
+from ridgeline.campaign.verdict import answer_of, goal_text
+from ridgeline.errors import CannotJudge, InputError
+from ridgeline.files import write_whole
+from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.exhibit import Exhibits
+from ridgeline.records.machine import short_names
+from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Run
+from ridgeline.records.space import Point
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.drift import Repeat, outliers
+from ridgeline.stats.gate import (
+    FEWEST_REFERENCE,
+    GatePlan,
+    GateResult,
+    gate_plan,
+    judge_gate,
+    reference_wanted,
+)
+from ridgeline.stats.wording import count, percent, percent_range
+from ridgeline.study.codec import VerdictLine
+from ridgeline.study.history import History
+
+PASSED = "not-slower"
+SLOWER = "slower"
+MEASURED = "measured"
+CANNOT_JUDGE = "cannot-judge"
+FORMAT = 1  # of reference files
+MOST_RUNS = 100  # of a gate, where nobody says otherwise
+MOST_STORED = 300  # runs of a reference
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """`change` is that of the metric towards worse, `runs` the new ones that it rests on."""
+
+    conclusion: str
+    headline: str
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    runs: int = 0
+    finds: float | None = None  # the slow-down that is found with the stated power
+
+    @property
+    def recommended(self) -> Point | None:
+        return None
+
+    def details(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
+
+    @classmethod
+    def from_line(cls, line: VerdictLine) -> GateVerdict:
+        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
+        return cls(line.conclusion, line.headline, **known)
+
+
+@dataclass(frozen=True, slots=True)
+class GateQuestion:
+    """Runs at `point` against the `stored` values, which were measured on `nodes` (empty: any will do).
+
+    `most_runs` is the limit of new runs; of stored ones where there are none yet.
+    """
+
+    point: Point
+    stored: Sequence[float] = field(default_factory=list)
+    slower: float = 0.03
+    false_alarm: float = 0.01
+    power: float = 0.9
+    most_runs: int = MOST_RUNS
+    nodes: Sequence[str] = field(default_factory=list)
+
+    kind: ClassVar[str] = "gate"
+    reference: ClassVar[str] = "the reference"
+
+    def applied_to(self, study: Study) -> Study:
+        return replace(
+            study,
+            baseline=self.point,
+            presets=(),
+            budget=replace(study.budget, trials=None),
+            baseline_stage=replace(study.baseline_stage, repeats=1),
+            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
+        )
+
+    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> GateAgenda:
+        return GateAgenda(found.study, history, ledger, self)
+
+    def verdict_from(self, line: VerdictLine) -> GateVerdict:
+        return GateVerdict.from_line(line)
+
+    def called(self, trial: Trial) -> str:
+        return "warm-up" if trial.stage is Stage.WARM_UP else "run"
+
+    def wanted(self, study: Study, values: Sequence[float]) -> int:
+        """How many runs there are to be before the next look."""
+        if not self.stored:
+            rates = (self.slower, self.false_alarm, self.power, self.most_runs)
+            return reference_wanted(values, study.goal.direction, *rates)
+        plan = self.plan(study.goal.direction)
+        if self.judged(plan, study, values).slower is not None:
+            return len(values)
+        return next((runs for runs in plan.looks if runs > len(values)), plan.most_runs)
+
+    def plan(self, direction: Direction) -> GatePlan:
+        return gate_plan(self.stored, direction, self.slower, self.false_alarm, self.power, self.most_runs)
+
+    def judged(self, plan: GatePlan, study: Study, values: Sequence[float]) -> GateResult:
+        return judge_gate(plan, self.stored, values, study.goal.direction)
+
+    def progress(self, study: Study, history: History) -> Progress:
+        done = len(gate_values(study, history))
+        if history.verdict is not None:
+            return Progress("finished", done, done, "runs", 0)
+        most = self.most_runs if not self.stored else self.plan(study.goal.direction).most_runs
+        return Progress("runs", done, most, "runs", max(0, most - done))
+
+    def answer(self, study: Study, history: History) -> Answer:
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        values = gate_values(study, history)
+        trial = next(iter(history.trials.values()), None)
+        now = None
+        if values and trial is not None:
+            now = Candidate("now", trial.number, self.point, trial.settings, median(values), short="now")
+        before = Reference(self.reference, self.point, median(self.stored) if self.stored else None)
+        facts = {} if verdict is None else {"gate": {**verdict.details(), "values": values}}
+        answer = answer_of(self.kind, history.verdict, before, now, facts, offers=False)
+        if verdict is None or verdict.conclusion in (PASSED, MEASURED, NOTHING_PASSED):
+            return answer
+        undecided = verdict.conclusion == CANNOT_JUDGE
+        return replace(answer, worse=not undecided, undecided=undecided, not_better=verdict.headline)
+
+    def exhibits(self, study: Study, history: History) -> Exhibits:
+        runs = [run for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH)]
+        repeats = [Repeat(run.metrics[study.goal.metric], run.ending.nodes) for run in runs]
+        notes = [f"{odd} (#{runs[odd.index].trial})" for odd in outliers(repeats, study.goal.direction)]
+        return Exhibits(notes=tuple(notes), groups={t.number: self.called(t) for t in history.trials.values()})
+
+
+def gate_values(study: Study, history: History) -> list[float]:
+    """What the runs that passed measured, in the order they ended."""
+    return [run.metrics[study.goal.metric] for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH)]
+
+
+@dataclass
+class GateAgenda(Agenda):
+    question: GateQuestion
+
+    def fresh(self) -> Next | None:
+        if not self.history.trials and self.study.confirm.warmup != "never":
+            return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
+        if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):
+            return None
+        if (first := self.baseline()) is not None or not self.baseline_finished():
+            return first
+        if self._failed() or self._elsewhere():
+            return None
+        started = self.history.count(Stage.BASELINE, Stage.SEARCH) - self._baselines_that_failed()
+        if started >= self.question.wanted(self.study, gate_values(self.study, self.history)):
+            return None
+        return self.new(self.study.baseline, Stage.SEARCH, "gate") if self.fits(self.study.baseline) else None
+
+    def _baselines_that_failed(self) -> int:
+        passed = {trial.number for trial, _ in self.history.ok_runs(Stage.BASELINE)}
+        return sum(t.stage is Stage.BASELINE and t.number not in passed for t in self.history.trials.values())
+
+    def _failed(self) -> Run | None:
+        """A run that did not pass, although the first one did."""
+        for trial in self.history.trials.values():
+            run = self.history.final_run(trial) if trial.stage is Stage.SEARCH else None
+            if run is not None and run.outcome is not None and run.outcome.kind not in (Kind.OK, Kind.CANCELLED):
+                return run
+        return None
+
+    def _elsewhere(self) -> str:
+        """Where it ran, if the stored runs are of other nodes."""
+        if not self.question.nodes:
+            return ""
+        known = short_names(self.question.nodes)
+        hosts = (node for run in self.history.runs.values() for node in hosts_of(run))
+        return next((host for host in hosts if host not in known), "")
+
+    def conclude(self) -> GateVerdict:
+        study, asked = self.study, self.question
+        values = gate_values(study, self.history)
+        if failed := self._failed():
+            return GateVerdict(NOTHING_PASSED, f"run {failed.number} did not pass: {failed.outcome}", runs=len(values))
+        if host := self._elsewhere():
+            known = ", ".join(asked.nodes)
+            text = f"cannot judge: it ran on {host}, and the reference is of {known}; measure one there with --update"
+            return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
+        if min(values, default=0.0) <= 0:
+            text = f"cannot judge: {study.goal.metric} is {min(values):g}, and ratios need values above 0"
+            return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
+        return self._against(values) if asked.stored else self._measured(values)
+
+    def _against(self, values: Sequence[float]) -> GateVerdict:
+        study, asked = self.study, self.question
+        plan = asked.plan(study.goal.direction)
+        found = asked.judged(plan, study, values)
+        before, now = median(asked.stored), median(values)
+        text = f"{goal_text(study, self.history).before_after(before, now)}, slowdown {percent(found.change)}"
+        text += (
+            f" (95%: {percent_range(found.low, found.high)}; {count(found.runs, 'run')} against {len(asked.stored)})"
+        )
+        rates = str(plan)
+        if plan.slower > plan.asked:
+            rates += f" ({len(asked.stored)} stored runs and {asked.most_runs} new ones show no less)"
+        change = (found.change, found.low, found.high, found.runs, plan.slower)
+        if found.slower is None:
+            text = f"cannot judge: the budget ended after {count(len(values), 'run')}; {text}"
+            return GateVerdict(CANNOT_JUDGE, text, *change)
+        word, conclusion = ("slower than", SLOWER) if found.slower else ("not slower than", PASSED)
+        return GateVerdict(conclusion, f"{word} the reference: {text}; {rates}", *change)
+
+    def _measured(self, values: Sequence[float]) -> GateVerdict:
+        study, asked = self.study, self.question
+        if len(values) < FEWEST_REFERENCE:
+            text = (
+                f"no reference: {count(len(values), 'run')} passed, {FEWEST_REFERENCE} are needed; give it more budget"
+            )
+            return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
+        plan = replace_stored(asked, values).plan(study.goal.direction)
+        spread = mean_and_spread([math.log(value) for value in values])[1]
+        goal = goal_text(study, self.history)
+        text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
+        text += f"; {plan}, with {plan.most_runs} runs at most"
+        return GateVerdict(MEASURED, text, runs=len(values), finds=plan.slower)
+
+
+def replace_stored(asked: GateQuestion, values: Sequence[float]) -> GateQuestion:
+    """The gate that these stored runs make possible."""
+    return replace(asked, stored=list(values), most_runs=MOST_RUNS)
+
+
+def hosts_of(run: Run) -> frozenset[str]:
+    """Where a run was, without domains."""
+    return short_names(run.ending.nodes or [machine.host for machine in run.ending.machines])
+
+
+# the reference file
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFile:
+    """Stored runs with all that they depend on. `machine` is what a gate must find again to judge by them."""
+
+    study: str
+    setting: Point
+    metric: str
+    direction: Direction
+    values: tuple[float, ...]
+    machine: Mapping[str, Any]
+    measured: Mapping[str, Any]  # when, by which version, on what kernel and driver: shown, not compared
+    slower: float = 0.03
+    false_alarm: float = 0.01
+    power: float = 0.9
+    unit: str = ""
+    before: tuple[Mapping[str, Any], ...] = ()  # earlier references in short, oldest first
+
+    def write(self, path: Path) -> None:
+        content = {"ridgeline_reference": FORMAT, **asdict(self)}
+        write_whole(path, json.dumps(content, indent=1, default=list) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> ReferenceFile:
+        """InputError says what is wrong with the file, and how to make one."""
+        anew = "measure it anew with --update"
+        try:
+            content = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such reference; measure it once with --update and commit it") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read as a reference ({error}); {anew}") from None
+        if not isinstance(content, dict) or content.get("ridgeline_reference") != FORMAT:
+            raise InputError(f"{path}: not a reference file of this version; {anew}, under another name")
+        known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
+        try:
+            found = cls(**{**known, "values": tuple(map(float, known["values"])), "before": tuple(known["before"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: the reference is not whole ({error}); {anew}") from None
+        if len(found.values) < FEWEST_REFERENCE or min(found.values) <= 0:
+            what = f"has {count(len(found.values), 'run')}, {FEWEST_REFERENCE} above 0 are needed"
+            raise InputError(f"{path}: {what}; {anew}")
+        return found
+
+    @classmethod
+    def to_be_replaced(cls, path: Path) -> ReferenceFile | None:
+        """The reference that a new one is written over; None where there is none, or it is damaged.
+
+        InputError where the file is something else: that is not ours to overwrite.
+        """
+        if not path.exists():
+            return None
+        try:
+            return cls.read(path)
+        except InputError:
+            if "ridgeline_reference" not in path.read_text(errors="replace"):
+                raise InputError(f"{path}: is there and not a reference; name another file with --against") from None
+            return None
+
+    def require_same(self, path: Path, study: Study, point: Point, machine: Mapping[str, Any]) -> None:
+        """InputError where it is of another question, CannotJudge where it is of another machine."""
+        asked = (study.goal.metric, study.goal.direction, dict(point))
+        if asked != (self.metric, self.direction, dict(self.setting)):
+            of = f"{self.direction} {self.metric} at {json.dumps(dict(self.setting))}"
+            raise InputError(f"{path}: is of {of}; name the reference of this setting, or measure it with --update")
+        differ = [name for name in self.machine if name != "nodes" and self.machine[name] != machine.get(name)]
+        if differ:
+            name = differ[0]
+            raise CannotJudge(
+                f"cannot judge: {path} was measured on another machine ({name} {self.machine[name]}, here "
+                f"{machine.get(name)}); run the gate there, measure a reference here with --update, or give machines "
+                "that are alike one name with --machine"
+            )
+
+
+def machine_of(study: Study, label: str = "") -> dict[str, Any]:
+    """What tells machines apart here: processor, cores, cards, and the host name or the `label` that stands for it.
+
+    Of a batch system its nodes count, which only the runs can name.
+    """
+    if study.site.batch != "local":
+        return {"site": study.site.name, **({"name": label} if label else {})}
+    facts = receipt(study, {})
+    known = {name: facts[name] for name in ("cpu", "cores", "gpus") if facts.get(name)}
+    return {"name": label or facts["host"], **known}
+
+
+def measured_reference(
+    question: GateQuestion,
+    study: Study,
+    history: History,
+    machine: Mapping[str, Any],
+    old: ReferenceFile | None,
+    at: str,
+) -> ReferenceFile:
+    """What a finished measurement stores; `old` is the reference that it takes the place of."""
+    values = gate_values(study, history)
+    hosts = sorted({host for run in history.runs.values() for host in hosts_of(run)})
+    on_nodes = study.site.batch != "local" and "name" not in machine
+    facts = history.receipts[-1] if history.receipts else {}
+    measured = {
+        "at": at,
+        "ridgeline": __version__,
+        "runs": len(values),
+        **{name: facts[name] for name in ("host", "kernel", "driver", "command") if facts.get(name)},
+    }
+    before = () if old is None else (*old.before, {**old.measured, "median": median(old.values)})
+    return ReferenceFile(
+        study.name,
+        dict(question.point),
+        study.goal.metric,
+        study.goal.direction,
+        tuple(values),
+        {**machine, **({"nodes": hosts} if on_nodes else {})},
+        measured,
+        question.slower,
+        question.false_alarm,
+        question.power,
+        goal_text(study, history).unit,
+        before,
+    )

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bisect(
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    over: Annotated[str, typer.Option(help="The knob whose values are the history, in order: releases, commits.")],
+    good: Annotated[str | None, typer.Option(help="A value that was fast; the first by default.")] = None,
+    bad: Annotated[str | None, typer.Option(help="A value that is slow; the last by default.")] = None,
+    at: Annotated[
+        str, typer.Option(help="Setting of the other knobs: 'knob=value,knob=value', or 'baseline'.")
+    ] = "baseline",
+    slower: Annotated[float, typer.Option(min=0.1, max=100, help="Slowdown worth finding, in percent.")] = 3.0,
+    runs: Annotated[int, typer.Option(min=8, help="Most runs.")] = 400,
+    out: Annotated[
+        Path | None, typer.Option(help="Study folder to write; studies/NAME-bisect-KNOB by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Find the change that made a program slower: which value of an ordered knob, under noise.
+
+    Both ends are run again first. Values that cannot be built or run are skipped. Run it again, or `ridgeline resume`
+    its folder, to continue after a stop.
+
+    Exit code 0: found. 1: not reproduced here, or an end does not run. 7: not resolved within the runs or the budget.
+
+    Example: ridgeline bisect study.yaml --over threads --good 4 --bad 1
+    """
+    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.kinds.bisect import bisect_question
+    from ridgeline.cli.campaign.live import drive
+
+    found = check_study(study)
+    asked = bisect_question(found, over, at, good, bad, slower / 100, runs)
+    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-bisect-{over}", asked)
+    drive(folder, question, as_json)

@@ -1,0 +1,234 @@
+"""Is a program slower than its reference? New runs against stored ones, with a stated false-alarm rate and power.
+
+The statistic is Wilcoxon's: how often a new run is slower than a stored one. If nothing changed, its distribution does
+not depend on the noise, so the false-alarm rate holds for noise of any shape (two modes, long tails), as long as runs
+do not depend on each other. How much power a shift of `slower` has does depend on the noise, and is read off the
+pairs of stored runs.
+
+Looks are group-sequential (power-family error spending, exponent 2, both ways): the standardised statistic at look k
+behaves as a random walk at time I(n) = 1/(1/m + 1/n), with m stored and n new runs, although the stored ones are
+always the same. The limits are found by simulating that walk with a fixed seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist, median
+from typing import Any
+
+from ridgeline.stats.arrays import numpy as np
+from ridgeline.stats.compare import Direction
+
+FEWEST_REFERENCE = 12  # stored runs: fewer say too little about the noise
+FEWEST_NEW = 6  # new runs before the first look
+LOOKS = 6
+WALKS = 60_000
+SPENDING = 2.0  # exponent: little of the error is spent on the first looks
+WORTH = 0.5  # of `slower`: a change that is certain but smaller than this is no alarm
+STORED_PER_NEW = 2.0  # stored runs to measure for each new one that a gate may take
+SPARE = 1.02  # times the signal that the rates ask for: the noise itself is an estimate
+
+
+@dataclass(frozen=True, slots=True)
+class GatePlan:
+    """New runs at each look, and the limits there: slower from `alarm_at` on, not slower up to `pass_at`.
+
+    `slower` is what is found with the stated power, as a share: what was asked for, or more where the stored runs and
+    the limit of new ones cannot show that.
+    """
+
+    looks: tuple[int, ...]
+    alarm_at: tuple[float, ...]
+    pass_at: tuple[float, ...]
+    slower: float
+    asked: float
+    false_alarm: float
+    power: float
+
+    @property
+    def most_runs(self) -> int:
+        return self.looks[-1]
+
+    def __str__(self) -> str:
+        return rates_text(self.slower, self.power, self.false_alarm)
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """`slower` is None while it is undecided. `change` is that of the metric towards worse, with a 95% interval."""
+
+    slower: bool | None
+    change: float
+    low: float
+    high: float
+    runs: int
+
+
+def rates_text(slower: float, power: float, false_alarm: float) -> str:
+    """'3% slower is found with 90%; 1 false alarm in 100'."""
+    return f"{_share(slower)} slower is found with {power:.0%}; 1 false alarm in {1 / false_alarm:.0f}"
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.2g}%" if value < 0.1 else f"{value:.0%}"
+
+
+def gate_plan(
+    reference: Sequence[float],
+    direction: Direction,
+    slower: float = 0.03,
+    false_alarm: float = 0.01,
+    power: float = 0.9,
+    most_runs: int = 100,
+) -> GatePlan:
+    """How many new runs a gate against these stored ones takes at most, and what it finds with them."""
+    stored = _worse(reference, direction)
+    found, gaps = slower, _gaps(stored)
+    while (limits := _limits_for(gaps, len(stored), found, false_alarm, power, most_runs)) is None:
+        found *= 1.02
+    return GatePlan(*limits, found, slower, false_alarm, power)
+
+
+def reference_wanted(
+    values: Sequence[float], direction: Direction, slower: float, false_alarm: float, power: float, most: int
+) -> int:
+    """Stored runs that a gate with these rates needs, as far as those so far show their noise."""
+    if len(values) < FEWEST_REFERENCE:
+        return min(most, FEWEST_REFERENCE)
+    signal = _signal(_gaps(_worse(values, direction)), slower)
+    if not signal:
+        return most
+    drift = _drift_needed(false_alarm, power) * SPARE
+    return min(most, max(FEWEST_REFERENCE, math.ceil((1 + STORED_PER_NEW) * (drift / signal) ** 2)))
+
+
+def judge_gate(plan: GatePlan, reference: Sequence[float], values: Sequence[float], direction: Direction) -> GateResult:
+    """What the new runs show, looked at as the plan says. Runs beyond the look that decided it are left out."""
+    stored, new = _worse(reference, direction), _worse(values, direction)
+    for runs, alarm_at, pass_at in zip(plan.looks, plan.alarm_at, plan.pass_at, strict=True):
+        if len(new) < runs:
+            break
+        z = _wilcoxon(stored, new[:runs])
+        change = _change(stored, new[:runs])
+        if z >= alarm_at and change.change >= math.expm1(math.log1p(plan.asked) * WORTH):
+            return GateResult(True, change.change, change.low, change.high, runs)
+        if z < pass_at or runs == plan.most_runs:
+            return GateResult(False, change.change, change.low, change.high, runs)
+    return _change(stored, new)
+
+
+def _worse(values: Sequence[float], direction: Direction) -> list[float]:
+    """Logs, turned so that more is worse."""
+    sign = 1.0 if direction == "minimize" else -1.0
+    return [sign * math.log(value) for value in values]
+
+
+def _gaps(stored: Sequence[float]) -> Any:
+    """How far the stored runs are from each other, pair by pair, sorted."""
+    at = np.asarray(stored)
+    first, second = np.triu_indices(len(at), 1)
+    return np.sort(np.abs(at[first] - at[second]))
+
+
+def _signal(gaps: Any, slower: float) -> float:
+    """The drift of the statistic for a shift by `slower`, at time 1: how many pairs it turns around."""
+    shift = math.log1p(slower)
+    turned = 0.5 * (np.searchsorted(gaps, shift, "left") + np.searchsorted(gaps, shift, "right")) / len(gaps)
+    return math.sqrt(12) * 0.5 * float(turned)
+
+
+def _limits_for(
+    gaps: Any, stored: int, slower: float, false_alarm: float, power: float, most_runs: int
+) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]] | None:
+    """None where so many new runs do not give that power."""
+    signal = _signal(gaps, slower)
+    if not signal:
+        return None
+    time = (_drift_needed(false_alarm, power) * SPARE / signal) ** 2
+    if time >= stored:
+        return None
+    runs = max(FEWEST_NEW, math.ceil(1 / (1 / time - 1 / stored)))
+    if runs > most_runs:
+        return None
+    looks = tuple(sorted({max(FEWEST_NEW, math.ceil(runs * k / LOOKS)) for k in range(1, LOOKS + 1)}))
+    per_stored = round(runs / stored, 1)  # one decimal is enough, and spares most of the simulations
+    times = tuple(round((per_stored + 1) / (per_stored + runs / n), 2) for n in looks)
+    _, alarm_at, pass_at = _boundaries(times, false_alarm, power)
+    return looks, alarm_at, pass_at
+
+
+def _drift_needed(false_alarm: float, power: float) -> float:
+    return _boundaries(tuple(round(k / LOOKS, 2) for k in range(1, LOOKS + 1)), false_alarm, power)[0]
+
+
+@lru_cache(maxsize=64)
+def _boundaries(
+    times: tuple[float, ...], false_alarm: float, power: float
+) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """The drift at the last look that has this power, and the limits at all of them; `times` ends with 1."""
+    steps = np.diff(np.asarray((0.0, *times)))
+    walk = np.cumsum(np.random.default_rng(0).standard_normal((WALKS, len(times))) * np.sqrt(steps), axis=1)
+    quiet = walk / np.sqrt(np.asarray(times))
+    low, high = 1.0, 12.0
+    for _ in range(18):
+        drift = 0.5 * (low + high)
+        missed, *_ = _spent(quiet, drift, times, false_alarm, 1 - power)
+        low, high = (drift, high) if missed > 1 - power else (low, drift)
+    _, alarm_at, pass_at = _spent(quiet, high, times, false_alarm, 1 - power)
+    return high, alarm_at, pass_at
+
+
+def _spent(
+    quiet: Any, drift: float, times: tuple[float, ...], false_alarm: float, miss: float
+) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """The share of walks with this drift that is missed, and the limits that spend both errors look by look."""
+    count = len(quiet)
+    still, moved = np.ones(count, dtype=bool), np.ones(count, dtype=bool)
+    alarm_at, pass_at, missed, alarmed = [], [], 0.0, 0.0
+    for at, time in enumerate(times):
+        z, shifted = quiet[:, at], quiet[:, at] + drift * math.sqrt(time)
+        alarm = _upper(z[still], (false_alarm * time**SPENDING - alarmed) * count)
+        last = at == len(times) - 1
+        lower = alarm if last else min(alarm, -_upper(-shifted[moved], (miss * time**SPENDING - missed) * count))
+        alarmed += float(np.count_nonzero(still & (z >= alarm))) / count
+        missed += float(np.count_nonzero(moved & (shifted < lower))) / count
+        still &= (z < alarm) & (z >= lower)
+        moved &= (shifted < alarm) & (shifted >= lower)
+        alarm_at.append(alarm)
+        pass_at.append(lower)
+    return missed, tuple(alarm_at), tuple(pass_at)
+
+
+def _upper(values: Any, number: float) -> float:
+    """The limit that so many of the values reach."""
+    whole = int(number)
+    if whole < 1 or not len(values):
+        return 8.0
+    whole = min(whole, len(values))
+    return float(np.partition(values, len(values) - whole)[len(values) - whole])
+
+
+def _wilcoxon(stored: Sequence[float], new: Sequence[float]) -> float:
+    """Standardised, ties allowed for; 0 where all values are the same."""
+    x, y = np.sort(np.asarray(stored)), np.asarray(new)
+    m, n = len(x), len(y)
+    larger = 0.5 * float(np.sum(np.searchsorted(x, y, "left") + np.searchsorted(x, y, "right")))
+    _, tied = np.unique(np.concatenate([x, y]), return_counts=True)
+    total = m + n
+    variance = m * n / 12 * (total + 1 - float(np.sum(tied**3 - tied)) / (total * (total - 1)))
+    return (larger - m * n / 2) / math.sqrt(variance) if variance > 0 else 0.0
+
+
+def _change(stored: Sequence[float], new: Sequence[float]) -> GateResult:
+    """How much worse, by the median over all pairs of a new and a stored run (Hodges and Lehmann)."""
+    if not new:
+        return GateResult(None, 0.0, -1.0, math.inf, 0)
+    pairs = np.sort(np.subtract.outer(np.asarray(new), np.asarray(stored)).ravel())
+    m, n = len(stored), len(new)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(m * n * (m + n + 1) / 12)
+    first = max(0, math.floor(m * n / 2 - half))
+    low, high = float(pairs[first]), float(pairs[len(pairs) - 1 - first])
+    return GateResult(None, math.expm1(float(median(pairs))), math.expm1(low), math.expm1(high), n)
