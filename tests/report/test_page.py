@@ -78,7 +78,7 @@ def test_runs_of_the_setting_are_marked_and_those_of_the_confirmation_folded(tex
 
 
 def test_the_setting_is_held_against_the_baseline(text: str) -> None:
-    assert re.search(r"<tr class=changed><td>x<td>0<td>\d</tr>", text)
+    assert re.search(r"<tr class=changed><td>x<td class=num>0<td class=num>\d</tr>", text)
 
 
 def test_a_candidate_is_labelled_by_what_it_changes() -> None:

@@ -153,6 +153,7 @@ def _answer(card: AnswerCard) -> Iterator[str]:
     yield from (f"<p class=sub>{_e(note)}</p>" for note in (card.command_note, *card.notes) if note)
 
 
+_NUMBER = re.compile(r"[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?[x%]?|–|", re.ASCII)
 _ARGUMENT = re.compile(r"(--?[A-Za-z][\w-]* (?!-)\S{1,24}(?=\s|$)|\S+)")
 
 
@@ -182,10 +183,14 @@ def _group(group: FigureGroup) -> Iterator[str]:
         yield _numbers(table_of(group.figures[0]))
     else:
         yield legend(group.figures[0])
+        # two or four fill two columns, other numbers three
+        two = len(group.figures) in (2, 4)
+        look = "'small half'" if two else "small"
         each = (
-            f"<div class=small><h4>{_e(f.title)}</h4>{drawn(f)}{_numbers(table_of(f))}</div>" for f in group.figures
+            f"<div class={look}><h4>{_e(f.title)}</h4>{drawn(f, two)}{_numbers(table_of(f))}</div>"
+            for f in group.figures
         )
-        yield f"<div class=multiples>{''.join(each)}</div>"
+        yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
     yield from (f"<p class=sub>{_e(note)}</p>" for note in group.notes)
     yield "</figure>"
 
@@ -212,11 +217,13 @@ def _table(table: TextTable) -> Iterator[str]:
 
 
 def _plain_table(table: TextTable) -> Iterator[str]:
-    heads = "".join(f"<th>{_e(name)}" for name in table.head)
+    number = [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
+    kinds = [" class=num" if each else "" for each in number] or [""] * len(table.head)
+    heads = "".join(f"<th{kind}>{_e(name)}" for kind, name in zip(kinds, table.head, strict=True))
     yield "<div class=scroll><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
     for at, row in enumerate(table.rows[:MOST_ROWS]):
         look = " class=bad" if at in table.failed else " class=changed" if at in table.changed else ""
-        yield f"<tr{look}>{''.join(f'<td>{_e(cell)}' for cell in row)}</tr>"
+        yield f"<tr{look}>{''.join(f'<td{kind}>{_e(cell)}' for kind, cell in zip(kinds, row, strict=True))}</tr>"
     yield "</table></div>"
     if len(table.rows) > MOST_ROWS:
         yield f"<p class=sub>{len(table.rows) - MOST_ROWS:,} more; `ridgeline export` has all of them.</p>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pa
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
 from ridgeline.report.figures.serving import against_load, energy_and_cost
-from ridgeline.report.figures.shapes import FigureGroup, IntervalFigure
+from ridgeline.report.figures.shapes import IntervalFigure
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import measured
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
@@ -52,7 +53,7 @@ def sections(
         ("serving", "Serving", lambda: _serving(study, history, answer)),
         ("science", "The program", lambda: _science(study, history, answer)),
         ("machine", "The machine", lambda: _machine(study, history)),
-        ("twin", "Predicted and measured", lambda: iter(predicted(study, history, answer))),
+        ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
         ("guards", "Guards", lambda: _guards(study, history)),
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),
@@ -116,7 +117,7 @@ def _verdict(
             interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
             before=first,
             after=second,
-            unit=f"{study.goal.metric}, {answer.unit}" if answer.unit else study.goal.metric,
+            unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
         )
 
 
@@ -137,27 +138,28 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
         yield answer.reference.label, metric_text(answer.reference.value), answer.unit
     spent = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
     yield "cost", count(len(history.runs), "run"), spent
-    yield "numbers", _origin(study, history), f"site {study.site.name}"
+    yield "where", study.site.name, _origin(study, history)
 
 
 def _command(history: History, answer: Answer) -> tuple[str, str]:
     """What to type now, and what that text is."""
-    if answer.offers and answer.confirmed and answer.paste:
+    # where Python and the study folder lie today is nobody's affair who reads the page elsewhere
+    paste = answer.paste.replace(f"{sys.executable} -m ridgeline", "ridgeline")
+    if answer.offers and answer.confirmed and paste:
         if not answer.pasted_as:
-            return answer.paste, ""
-        # where the study folder lies today is nobody's affair who reads the page elsewhere
+            return paste, ""
         repeat = answer.repeat.replace(f"{history.root}/", "")
         again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
-        return answer.paste, f"The text is {answer.pasted_as}.{again}"
-    if answer.keep and answer.paste:
-        return answer.paste, f"To keep: {answer.reference.label}."
+        return paste, f"This command is {answer.pasted_as}.{again}"
+    if answer.keep and paste:
+        return paste, f"To keep: {answer.reference.label}."
     return "", ""
 
 
 def _origin(study: Study, history: History) -> str:
     """How the goal's numbers came about."""
     found = {m.origin for run in history.runs.values() for m in run.measurements if m.metric == study.goal.metric}
-    return " and ".join(sorted(found)) or "none yet"
+    return " and ".join("simulated" if each == "modelled" else each for each in sorted(found))
 
 
 def _setting(
@@ -250,6 +252,7 @@ def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
 
 
 LEAST_IMPORTANT = 0.1  # of the spread: below, a figure of shares is one of noise
+FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
 FEWEST_CELLS = 4  # of a map, below which a sentence says it all
 
 
@@ -286,7 +289,7 @@ def _serving(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     group = over_time(logged)
     drawn = power(logged)
     if group is not None and drawn is not None:
-        group = FigureGroup(group.key, group.title, group.says, (*group.figures, drawn))
+        group = replace(group, figures=(*group.figures, drawn))
     for part in (
         against_load(study, history, answer),
         group,
@@ -310,6 +313,14 @@ def _machine(study: Study, history: History) -> Iterator[Part]:
     for part in (nodes(study, history), node_table(history)):
         if part is not None:
             yield part
+
+
+def _twin(study: Study, history: History, answer: Answer) -> Iterator[Part]:
+    for figure in predicted(study, history, answer):
+        if len(figure.series[-1].points) >= FEWEST_PREDICTED:
+            yield figure
+        else:
+            yield from (Paragraph(note, "sub") for note in figure.notes)
 
 
 def _guards(study: Study, history: History) -> Iterator[Part]:
