@@ -38,7 +38,7 @@ def section_html(section: Section, folders: Folders) -> str:
     parts = [untitled(part) if getattr(part, "title", "") == section.title else part for part in section.parts]
     halves = _halves(parts)
     body = "\n".join(piece for at, part in enumerate(parts) for piece in part_html(part, folders, at in halves))
-    title = f"<h2>{_e(section.title)}</h2>" if section.title else ""
+    title = f"<h2><a href='#{section.key}'>{_e(section.title)}</a></h2>" if section.title else ""
     card = next((part for part in parts if isinstance(part, AnswerCard)), None)
     if card is not None:
         title = "<h2 class=unseen>The answer</h2>"
@@ -72,8 +72,10 @@ def untitled(part: Part) -> Part:
     return replace(part, title="")
 
 
-def _heading(title: str) -> str:
-    return f"<h3>{_e(title)}</h3>" if title else ""
+def _heading(title: str, key: str = "") -> str:
+    """With a key, a link to itself that can be copied and sent on."""
+    text = f"<a href='#{key}'>{_e(title)}</a>" if key else _e(title)
+    return f"<h3>{text}</h3>" if title else ""
 
 
 def contents(sections: Iterable[Section]) -> str:
@@ -131,7 +133,7 @@ def figure_html(figure: Figure, look: str = "") -> str:
     said = f"<figcaption>{_e(figure.says)}</figcaption>" if figure.says else ""
     notes = "".join(f"<p class=sub>{_e(note)}</p>" for note in figure.notes)
     return (
-        f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title)}{said}{legend(figure)}"
+        f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title, _key(figure.key))}{said}{legend(figure)}"
         f"{drawn(figure, 'half' in look)}{notes}{_numbers(table_of(figure))}</figure>"
     )
 
@@ -145,7 +147,8 @@ def _answer(card: AnswerCard) -> Iterator[str]:
         yield f"<p class=sure>{_e(card.interval)}</p>"
     else:
         yield f"<p class=headline>{_e(card.statement)}</p>"
-    yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
+    if card.facts:
+        yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
     if card.command:
         yield code_html(card.command, copy=True)
     if card.figure is not None:
@@ -176,7 +179,8 @@ def _tile(what: str, value: str, beside: str) -> str:
 
 
 def _group(group: FigureGroup) -> Iterator[str]:
-    yield f"<figure id={_key(group.key)}-figure>{_heading(group.title)}<figcaption>{_e(group.says)}</figcaption>"
+    key = f"{_key(group.key)}-figure"
+    yield f"<figure id={key}>{_heading(group.title, key)}<figcaption>{_e(group.says)}</figcaption>"
     if group.choices:
         yield legend(group.figures[0])
         yield from _choices(group)

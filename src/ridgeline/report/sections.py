@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.exhibit import Exhibits, TextTable, changes
+from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
@@ -86,11 +87,16 @@ def _verdict(
     yield from (Paragraph(note, "note") for note in notes)
     if answer.stopped:
         yield Paragraph(f"The campaign was stopped: {answer.stopped}", "note")
+    yield answer_card(study, history, answer, exhibits)
+
+
+def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> AnswerCard:
+    """What is known now: the answer, or while the campaign goes on the best so far."""
     over = bool(answer.conclusion)
     text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
     said = [answer.refuted] if answer.refuted else []
     candidate = answer.candidate
-    if candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
+    if over and candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
         said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
     command, command_note = _command(history, answer)
     card = AnswerCard(
@@ -102,26 +108,32 @@ def _verdict(
         figure=proof_pair(study, history, answer),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
-    shown = answer.conclusion == CONFIRMED or answer.worse
+    shown = answer.conclusion in (CONFIRMED, None) or answer.worse
     if candidate is None or before is None or gain is None or gain.low is None or gain.high is None or not shown:
-        yield card
-    else:
-        ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
-        goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
-        change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
-        first, _, second = change.strip().partition(" -> ")
-        yield replace(
-            card,
-            ratio=ratio,
-            than=goal.ratio_to("", answer.reference.label).strip(),
-            interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
-            before=first,
-            after=second,
-            unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
-        )
+        return card
+    ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
+    goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
+    change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
+    first, _, second = change.strip().partition(" -> ")
+    return replace(
+        card,
+        ratio=ratio,
+        than=f"{goal.ratio_to('', answer.reference.label).strip()}{'' if over else ', so far'}",
+        interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
+        before=first,
+        after=second,
+        unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
+        notes=card.notes if over else (*card.notes, f"#{candidate.trial}: {_changed(study, candidate.point)}"),
+    )
+
+
+def _changed(study: Study, point: Point) -> str:
+    return changes(study.baseline, point) or "the baseline"
 
 
 def _how_sure(answer: Answer) -> str:
+    if answer.conclusion is None:
+        return "Not confirmed yet; in the search, "
     if answer.conclusion != CONFIRMED:
         return "In simulation; " if answer.simulated else ""
     return "Confirmed in simulation; " if answer.simulated else "Confirmed; "
