@@ -12,7 +12,8 @@ from ridgeline.report.live.snapshot import Snapshot
 HEAD = (
     "<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
     "<meta name=viewport content='width=device-width,initial-scale=1'><link rel=stylesheet href=/static/ridgeline.css>"
-    "<link rel=icon href='data:,'><script src=/static/page.js defer></script><script src=/static/watch.js defer></script></head>"
+    "<link rel=icon href='data:,'><script src=/static/page.js defer></script>"
+    "<script src=/static/watch.js defer></script></head>"
 )
 SCRIPTLESS = (
     "<noscript><p class='note warn'>Without JavaScript this page shows one moment; "
