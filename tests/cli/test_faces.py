@@ -88,7 +88,7 @@ def test_best_gives_every_digit(finished: Path) -> None:
 def test_the_report_holds_the_command_to_paste_and_what_it_changes(finished: Path) -> None:
     text = (finished / "out" / "report.html").read_text()
     assert "echo rate 0.423456789" in text
-    assert "<tr class=changed><td>x<td>0.123456789<td>0.423456789</tr>" in text
+    assert "<tr class=changed><td>x<td class=num>0.123456789<td class=num>0.423456789</tr>" in text
 
 
 def test_the_report_holds_the_baselines_command_too(finished: Path) -> None:
