@@ -211,7 +211,9 @@ def _choices(group: FigureGroup) -> Iterator[str]:
 
 
 def _numbers(table: TextTable) -> str:
-    return f"<details class=numbers><summary>the numbers</summary>{''.join(_plain_table(table))}</details>"
+    return (
+        f"<details class=numbers><summary>the numbers</summary>{''.join(_plain_table(table, aligned=False))}</details>"
+    )
 
 
 def _table(table: TextTable) -> Iterator[str]:
@@ -220,8 +222,9 @@ def _table(table: TextTable) -> Iterator[str]:
     yield from (f"<p class=sub>{_e(note)}</p>" for note in table.notes)
 
 
-def _plain_table(table: TextTable) -> Iterator[str]:
-    number = [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
+def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
+    """`aligned`: columns of numbers to the right, which a long table behind a figure does without for its size."""
+    number = [aligned and all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
     kinds = [" class=num" if each else "" for each in number] or [""] * len(table.head)
     heads = "".join(f"<th{kind}>{_e(name)}" for kind, name in zip(kinds, table.head, strict=True))
     yield "<div class=scroll><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
