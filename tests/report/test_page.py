@@ -188,7 +188,7 @@ def test_garbage_in_a_log_costs_no_page(tmp_path: Path, garbage: bytes) -> None:
     now, notes = read_status_as_far(folder)
     text = text_of(now, notes=notes)
     assert "could not be worked out" not in text
-    assert "<h2>The proof" in text
+    assert ">The proof</a></h2>" in text
 
 
 def test_html_in_a_reason_is_text(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def _changed(study: Study, point: Point) -> str:
 
 def _how_sure(answer: Answer) -> str:
     if answer.conclusion is None:
-        return "Not confirmed yet; in the search, "
+        return "No verdict yet; in the search, "
     if answer.conclusion != CONFIRMED:
         return "In simulation; " if answer.simulated else ""
     return "Confirmed in simulation; " if answer.simulated else "Confirmed; "
