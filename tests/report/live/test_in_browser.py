@@ -201,7 +201,7 @@ def test_several_studies_are_listed_and_new_ones_join(tmp_path: Path, browser: B
         quick(tmp_path / "b", finish=False)
         tab.until("document.querySelectorAll('#studies a').length === 2")
         assert tab.sideways_px <= 0
-        tab.click("#studies a")
+        tab.click("#studies a[href*='/a-']")
         tab.until("document.getElementById('headline') !== null")
         tab.until("document.querySelector('#progress svg[role=img]') !== null")
         assert tab.errors == []
