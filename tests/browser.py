@@ -1,6 +1,8 @@
-"""Headless Chromium for tests: opens a page at a width, in light or dark, with or without scripts; looks and clicks.
+"""A real headless Chromium for tests and pictures, driven over a pipe with its own protocol: no package, no port.
 
-Driven over a pipe with Chromium's own protocol, so no package and no port is needed.
+with open_browser(tmp_path) as browser:
+    tab = browser.open("http://127.0.0.1:8765/", width=400, dark=True)
+    tab.until("document.querySelector('h1').textContent === 'done'")
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,85 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@dataclass
-class Browser:
-    """One tab. `console` holds what pages wrote there as warnings and errors, and exceptions nobody caught."""
-
-    process: subprocess.Popen[bytes]
-    to_browser: int
-    from_browser: int
-    session: str = ""
-    console: list[str] = field(default_factory=list)
-    _buffer: bytes = b""
-    _last: int = 0
-    _events: list[str] = field(default_factory=list)
-
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        self._last += 1
-        message: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
-        if self.session:
-            message["sessionId"] = self.session
-        os.write(self.to_browser, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._read()
-            if answer.get("id") == self._last:
-                assert "error" not in answer, answer["error"]
-                result: dict[str, Any] = answer["result"]
-                return result
-
-    def _read(self) -> dict[str, Any]:
-        while b"\0" not in self._buffer:
-            piece = os.read(self.from_browser, 1 << 20)
-            assert piece, "Chromium ended"
-            self._buffer += piece
-        line, _, self._buffer = self._buffer.partition(b"\0")
-        answer: dict[str, Any] = json.loads(line)
-        self._note(answer)
-        return answer
-
-    def _note(self, answer: dict[str, Any]) -> None:
-        method, told = answer.get("method"), answer.get("params", {})
-        self._events.append(str(method))
-        if method == "Runtime.exceptionThrown":
-            self.console.append(json.dumps(told["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            self.console.append(json.dumps(told["args"]))
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.console.append(told["entry"]["text"])
-
-    def open(self, url: str, width: int = 1400, *, dark: bool = False, scripts: bool = True) -> None:
-        """Returns once the page is loaded."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.call("Emulation.setEmulatedMedia", features=scheme)
-        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self._events.clear()
-        self.call("Page.navigate", url=url)
-        while "Page.loadEventFired" not in self._events:
-            self._read()
-
-    def value(self, expression: str) -> Any:
-        """What an expression gives on the page; also where its own scripts are off."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
-
-    def picture(self, selector: str = "", scale: float = 1.0) -> bytes:
-        """A PNG of the whole page, or of the first element that fits."""
-        box = self.value(_BOX % json.dumps(selector))
-        clip = {**box, "scale": scale}
-        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        return base64.b64decode(shot["data"])
-
-
-_BOX = """(what => { const e = what ? document.querySelector(what) : document.documentElement;
- const b = e.getBoundingClientRect(); return {x: b.left + scrollX, y: b.top + scrollY, width: b.width,
- height: Math.min(16000, what ? b.height : document.documentElement.scrollHeight)}; })(%s)"""
-
-
+NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+LIMIT_S = 600.0  # what is waited for happens, on a loaded machine later
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-extensions", "--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
+)
 # Chromium reads commands from descriptor 3 and answers on 4
 _AS_3_AND_4 = """import fcntl, os, sys
 there = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 20) for number in sys.argv[1:3]]
@@ -104,39 +38,156 @@ os.dup2(there[0], 3), os.dup2(there[1], 4)
 os.execv(sys.argv[3], sys.argv[3:])"""
 
 
-@contextmanager
-def browser(profile: Path) -> Iterator[Browser]:
-    """Ended when the block is left."""
-    assert CHROMIUM is not None
-    read_there, write_here = os.pipe()
-    read_here, write_there = os.pipe()
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-        "--hide-scrollbars", f"--user-data-dir={profile}", "about:blank",
-    ]  # fmt: skip
-    launch = [sys.executable, "-c", _AS_3_AND_4, str(read_there), str(write_there), *command]
-    with (profile.parent / "chromium.log").open("wb") as log:
-        process = subprocess.Popen(
-            launch, pass_fds=(read_there, write_there), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    os.close(read_there)
-    os.close(write_there)
-    tab = Browser(process, write_here, read_here)
-    try:
-        target = tab.call("Target.createTarget", url="about:blank")["targetId"]
-        tab.session = tab.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+class Browser:
+    def __init__(self, profile: Path) -> None:
+        assert CHROMIUM is not None
+        there, self._write = os.pipe()
+        self._read, back = os.pipe()
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
+        launch = [sys.executable, "-c", _AS_3_AND_4, str(there), str(back), *command]
+        with (profile.parent / "chromium.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                launch, pass_fds=(there, back), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        os.close(there)
+        os.close(back)
+        self._buffer = b""
+        self._number = 0
+        self._tabs: dict[str, Tab] = {}
+
+    def call(self, method: str, parameters: dict[str, Any], session: str = "") -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        os.write(self._write, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            for got in self._messages():
+                if got.get("id") == self._number:
+                    assert "error" not in got, f"{method}: {got['error']}"
+                    return dict(got["result"])
+        raise AssertionError(f"Chromium did not answer {method} within {LIMIT_S} s")
+
+    def _messages(self) -> list[dict[str, Any]]:
+        if b"\0" not in self._buffer and select.select([self._read], [], [], 0.2)[0]:
+            piece = os.read(self._read, 1 << 20)
+            assert piece, "Chromium ended; chromium.log beside its profile may say why"
+            self._buffer += piece
+        *whole, self._buffer = self._buffer.split(b"\0")
+        messages = [json.loads(each) for each in whole]
+        for message in messages:
+            if (tab := self._tabs.get(message.get("sessionId", ""))) is not None:
+                tab.note(message)
+        return messages
+
+    def tab(self) -> Tab:
+        target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
+        session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        tab = self._tabs[session] = Tab(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
             tab.call(f"{domain}.enable")
-        yield tab
-    finally:
-        os.close(write_here)
-        process.terminate()
+        return tab
+
+    def open(self, url: str, width: int = 1400, height: int = 900, *, dark: bool = False) -> Tab:
+        """The page in a tab of its own."""
+        tab = self.tab()
+        tab.open(url, width, height, dark=dark)
+        return tab
+
+    def close(self) -> None:
+        self._process.terminate()
         try:
-            process.wait(20)
+            self._process.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        os.close(read_here)
+            self._process.kill()
+            self._process.wait()
+        os.close(self._read)
+        os.close(self._write)
+
+
+@dataclass
+class Tab:
+    """`errors` are those of the console and of scripts, warnings too, and requests that were refused."""
+
+    browser: Browser
+    session: str
+    errors: list[str] = field(default_factory=list)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self.browser.call(method, parameters, self.session)
+
+    def note(self, message: dict[str, Any]) -> None:
+        method, what = message.get("method"), message.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            self.errors.append(json.dumps(what["exceptionDetails"])[:500])
+        elif method == "Runtime.consoleAPICalled" and what["type"] in ("error", "warning", "assert"):
+            self.errors.append(json.dumps(what["args"])[:500])
+        elif method == "Log.entryAdded" and what["entry"]["level"] in ("error", "warning"):
+            self.errors.append(f"{what['entry']['text']} {what['entry'].get('url', '')}")
+
+    def open(self, url: str, width: int = 1400, height: int = 900, *, dark: bool = False, scripts: bool = True) -> None:
+        """Returns once the page is loaded."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        # a page that replaces itself by the same address is a new one when this mark is gone
+        self.value("window.before = true")
+        self.call("Page.navigate", url=url)
+        self.until("!window.before && document.readyState === 'complete'")
+
+    def value(self, script: str) -> Any:
+        """What an expression gives; also where the page's own scripts are off."""
+        got = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in got, got["exceptionDetails"]
+        return got["result"].get("value")
+
+    def until(self, condition: str) -> None:
+        """Waits until an expression holds; one that cannot be worked out yet does not hold yet."""
+        deadline = time.monotonic() + LIMIT_S
+        guarded = f"(() => {{ try {{ return Boolean({condition}) }} catch (e) {{ return false }} }})()"
+        while not self.value(guarded):
+            assert time.monotonic() < deadline, (
+                f"never came true: {condition}; errors: {self.errors}\n{self.text()[:2000]}"
+            )
+            time.sleep(0.05)
+
+    def text(self) -> str:
+        return str(self.value("document.body.innerText"))
+
+    def click(self, selector: str) -> None:
+        self.value(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def picture(self, selector: str = "", scale: float = 1.0) -> bytes:
+        """A PNG of the whole page, or of the first element that fits."""
+        clip = {**self.value(_BOX % json.dumps(selector)), "scale": scale}
+        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        return base64.b64decode(shot["data"])
+
+    def screen(self) -> bytes:
+        """A PNG of what the window shows."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
+    @property
+    def sideways_px(self) -> int:
+        """By how much the page is wider than the window."""
+        return int(self.value("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+_BOX = """(what => { const e = what ? document.querySelector(what) : document.documentElement;
+ const b = e.getBoundingClientRect(); return {x: b.left + scrollX, y: b.top + scrollY, width: b.width,
+ height: Math.min(16000, what ? b.height : document.documentElement.scrollHeight)}; })(%s)"""
+
+
+@contextmanager
+def open_browser(folder: Path) -> Iterator[Browser]:
+    """Ended when the block is left."""
+    browser = Browser(folder / "profile")
+    try:
+        yield browser
+    finally:
+        browser.close()
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def test_every_face_reads_it_as_it_is(unpacked: Path, capsys: pytest.CaptureFixt
     assert len(list(csv.reader(io.StringIO(say(capsys, "export", unpacked))))) == runs + 1
     say(capsys, "report", unpacked)
     page = (unpacked / "report.html").read_text()
-    assert "<h2>All runs</h2>" in page
+    assert ">All runs</a></h2>" in page
     assert ("best of the search" in page) == (status["kind"] == "search")
     over = status["verdict"] is not None
     assert say(capsys, "best", unpacked, finds=over)

@@ -46,8 +46,13 @@ def test_a_tick_says_where_it_stands(low: float, width: float) -> None:
 
 
 def test_steps_of_two_and_a_half_keep_their_decimal() -> None:
-    scale = pixel_scale(Axis("s", from_zero=True), [0.0, 9.0], 0, 300)
-    assert [told for _, told in ticks(Axis("s"), scale, 4)] == ["0.0", "2.5", "5.0", "7.5"]
+    scale = pixel_scale(Axis("s", from_zero=True), [0.0, 0.9], 0, 300)
+    assert [told for _, told in ticks(Axis("s"), scale, 4)] == ["0.00", "0.25", "0.50", "0.75"]
+
+
+def test_what_is_counted_has_whole_ticks() -> None:
+    scale = pixel_scale(Axis("run", from_zero=True), [0.0, 9.0], 0, 300)
+    assert [told for _, told in ticks(Axis("run"), scale, 4)] == ["0", "2", "4", "6", "8"]
 
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=20))

@@ -252,7 +252,7 @@ def test_the_proof_agrees_with_the_verdict(confirmed: CampaignStatus) -> None:
     _, ratios = proof(confirmed.study, confirmed.history, confirmed.answer)
     assert isinstance(ratios, IntervalFigure) and confirmed.answer.candidate is not None
     gain = confirmed.answer.candidate.gain
-    row = next(row for row in ratios.rows if row.label.startswith("B: 3 blocks together"))
+    row = next(row for row in ratios.rows if row.label.startswith("B, 3 blocks"))
     assert gain is not None
     assert (row.value, row.low, row.high) == (gain.ratio, gain.low, gain.high)
     assert row.dots == pytest.approx([gain.ratio] * 3, rel=0.05)
@@ -351,7 +351,8 @@ def test_an_engines_log_becomes_its_course() -> None:
     assert [one.look for one in logged] == ["baseline", "winner"]
     group, steps, heat = over_time(logged), step_times(logged), batch_by_length(logged)
     assert group is not None and steps is not None and heat is not None
-    assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "queue", "tokens written"]
+    assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "tokens written"]
+    assert group.notes == ("Not shown, since nothing but 0 was logged: queue.",)
     running = group.figures[0]
     assert isinstance(running, PlotFigure)
     assert max(p.y for p in running.series[0].points) == now.history.runs[1].metrics["peak_running"]

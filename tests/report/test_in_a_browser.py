@@ -15,10 +15,10 @@ from ridgeline.records.space import Discrete, Space
 from ridgeline.report.page import write_report
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
-from tests.browser import CHROMIUM, Browser, browser, pixels
+from tests.browser import NEEDS_CHROMIUM, Tab, open_browser, pixels
 from tests.campaign.harness import campaign, study
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+pytestmark = [pytest.mark.browser, NEEDS_CHROMIUM]
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {
@@ -32,9 +32,9 @@ HOSTILE = ("<!--<script>", "</script><b>", '"><img src=x onerror=document.title=
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("chromium") / "profile") as found:
-        yield found
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with open_browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser.tab()
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +51,20 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_opens_at_every_width_without_a_complaint_or_sideways_scrolling(
-    tab: Browser, pages: dict[str, str], name: str
+    tab: Tab, pages: dict[str, str], name: str
 ) -> None:
     for width in (1400, 800, 400):
         tab.open(pages[name], width)
         assert tab.value("document.documentElement.scrollWidth") <= width
         assert tab.value("document.querySelector('.ratio, .headline').textContent.length") > 5
-    assert tab.console == []
+    assert tab.errors == []
 
 
 VISIBLE = "[...document.querySelectorAll('figure svg[role=img]')].filter(e => e.getBoundingClientRect().width > 0)"
 
 
 @pytest.mark.parametrize("width", [1400, 400])
-def test_every_figure_is_drawn(tab: Browser, pages: dict[str, str], width: int) -> None:
+def test_every_figure_is_drawn(tab: Tab, pages: dict[str, str], width: int) -> None:
     tab.open(pages["search"], width)
     tab.value(f"{VISIBLE}.forEach((e, at) => e.id = 'look-' + at)")
     number = tab.value(f"{VISIBLE}.length")
@@ -76,7 +76,7 @@ def test_every_figure_is_drawn(tab: Browser, pages: dict[str, str], width: int) 
         assert vivid > 6, f"figure {at} has next to no colour: nothing was drawn"
 
 
-def test_no_text_of_a_figure_is_cut_off(tab: Browser, pages: dict[str, str]) -> None:
+def test_no_text_of_a_figure_is_cut_off(tab: Tab, pages: dict[str, str]) -> None:
     """Labels may not leave the figure to the left or right; what is too long is cut with an ellipsis instead."""
     for name in ("search", "edge", "scale"):
         for width in (1400, 400):
@@ -87,7 +87,7 @@ def test_no_text_of_a_figure_is_cut_off(tab: Browser, pages: dict[str, str]) -> 
             assert out == []
 
 
-def test_dark_is_dark_and_light_is_light(tab: Browser, pages: dict[str, str]) -> None:
+def test_dark_is_dark_and_light_is_light(tab: Tab, pages: dict[str, str]) -> None:
     brightness = {}
     for dark in (False, True):
         tab.open(pages["search"], 800, dark=dark)
@@ -101,18 +101,18 @@ def test_dark_is_dark_and_light_is_light(tab: Browser, pages: dict[str, str]) ->
 TABLE = "document.querySelectorAll('table.sortable')[0]"
 
 
-def column(tab: Browser, name: str) -> list[str]:
+def column(tab: Tab, name: str) -> list[str]:
     at = tab.value(f"[...{TABLE}.tHead.rows[0].cells].map(c => c.textContent)").index(name)
     rows = f"[...{TABLE}.tBodies[0].rows].filter(r => !r.hidden).map(r => r.cells[{at}].textContent)"
     found: list[str] = tab.value(rows)
     return found
 
 
-def click_heading(tab: Browser, name: str) -> None:
+def click_heading(tab: Tab, name: str) -> None:
     tab.value(f"[...{TABLE}.tHead.rows[0].cells].find(c => c.textContent === '{name}').click()")
 
 
-def test_a_click_sorts_and_another_turns_it_round(tab: Browser, pages: dict[str, str]) -> None:
+def test_a_click_sorts_and_another_turns_it_round(tab: Tab, pages: dict[str, str]) -> None:
     tab.open(pages["search"])
     click_heading(tab, "total_tok_s")
     up = [float(text) for text in column(tab, "total_tok_s") if text]
@@ -121,7 +121,7 @@ def test_a_click_sorts_and_another_turns_it_round(tab: Browser, pages: dict[str,
     assert [float(text) for text in column(tab, "total_tok_s") if text] == up[::-1]
 
 
-def test_the_filter_leaves_what_fits(tab: Browser, pages: dict[str, str]) -> None:
+def test_the_filter_leaves_what_fits(tab: Tab, pages: dict[str, str]) -> None:
     tab.open(pages["search"])
     every = len(column(tab, "trial"))
     put = """(text => { const e = document.querySelector('.tools input');
@@ -136,14 +136,14 @@ def test_the_filter_leaves_what_fits(tab: Browser, pages: dict[str, str]) -> Non
     assert len(column(tab, "trial")) == every
 
 
-def test_a_mark_leads_to_its_run(tab: Browser, pages: dict[str, str]) -> None:
+def test_a_mark_leads_to_its_run(tab: Tab, pages: dict[str, str]) -> None:
     tab.open(pages["search"])
     tab.value("document.querySelector('#parallel .wide .pc').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
     trial = tab.value("document.querySelector('#parallel .wide .pc').dataset.t")
     assert tab.value("[...document.querySelectorAll('tr.lit')].map(row => row.dataset.t)") == [trial]
 
 
-def test_the_setting_can_be_copied(tab: Browser, pages: dict[str, str]) -> None:
+def test_the_setting_can_be_copied(tab: Tab, pages: dict[str, str]) -> None:
     tab.open(pages["search"])
     assert tab.value("!document.querySelector('.copy').hidden")
     tab.value("navigator.clipboard.writeText = async text => { window.copied = text; }")
@@ -151,7 +151,7 @@ def test_the_setting_can_be_copied(tab: Browser, pages: dict[str, str]) -> None:
     assert "--max-running-requests 512" in tab.value("window.copied")
 
 
-def test_without_scripts_everything_is_there(tab: Browser, pages: dict[str, str]) -> None:
+def test_without_scripts_everything_is_there(tab: Tab, pages: dict[str, str]) -> None:
     tab.open(pages["search"], 1400, scripts=False)
     assert tab.value("document.querySelector('.copy').hidden && document.querySelector('.tools').hidden")
     assert tab.value(f"{VISIBLE}.length") >= 10
@@ -162,7 +162,7 @@ def test_without_scripts_everything_is_there(tab: Browser, pages: dict[str, str]
     assert tab.value(shown) == ["none", "block", "none"]
 
 
-def test_no_value_of_a_knob_breaks_the_page(tab: Browser, tmp_path: Path) -> None:
+def test_no_value_of_a_knob_breaks_the_page(tab: Tab, tmp_path: Path) -> None:
     """After `<!--<script>` inside a script element a browser takes the rest of the page for script."""
     x = Discrete("x", (0, 1, 2), ordered=True)
     y = Discrete("y<b>'\"", HOSTILE, ordered=False)
@@ -172,15 +172,15 @@ def test_no_value_of_a_knob_breaks_the_page(tab: Browser, tmp_path: Path) -> Non
     now = CampaignStatus(ran.question, question, read_history(tmp_path))
     now.history.runs[4] = replace(now.history.runs[4], outcome=Outcome(Kind.CRASH, HOSTILE[2]))
     page = write_report(question, now.history, now.answer, now.exhibits, tmp_path / "report.html")
-    tab.console.clear()
+    tab.errors.clear()
     tab.open(page.as_uri())
-    assert tab.console == []
+    assert tab.errors == []
     assert tab.value("document.title") == HOSTILE[2]
     assert tab.value("document.querySelectorAll('img, b').length") == 0
     assert tab.value("document.querySelectorAll('tr[data-t]').length") == len(now.history.runs)
 
 
-def test_a_run_folder_can_be_opened_from_the_table(tab: Browser, tmp_path: Path) -> None:
+def test_a_run_folder_can_be_opened_from_the_table(tab: Tab, tmp_path: Path) -> None:
     folder = tmp_path / "a study"
     shutil.copytree(FOLDERS["search"], folder)
     now, notes = read_status_as_far(folder)
@@ -192,7 +192,7 @@ def test_a_run_folder_can_be_opened_from_the_table(tab: Browser, tmp_path: Path)
     assert all(Path(link).is_dir() for link in links)
 
 
-def test_paper_is_wide_enough(tab: Browser, pages: dict[str, str]) -> None:
+def test_paper_is_wide_enough(tab: Tab, pages: dict[str, str]) -> None:
     """A browser shrinks everything until the widest table fits the sheet, so none may be wider."""
     tab.open(pages["search"], 760)
     tab.call("Emulation.setEmulatedMedia", media="print")
@@ -209,9 +209,7 @@ LOOKS = [(1400, False), (800, False), (400, False), (1400, True), (400, True)]
 
 
 @pytest.mark.parametrize("width", [1400, 400])
-def test_the_first_screen_holds_answer_interval_command_and_proof(
-    tab: Browser, pages: dict[str, str], width: int
-) -> None:
+def test_the_first_screen_holds_answer_interval_command_and_proof(tab: Tab, pages: dict[str, str], width: int) -> None:
     tab.open(pages["search"], width)
     parts = "['.ratio', '.change', '.sure', '.facts', '.answer pre', '.proof svg[role=img]']"
     ends = tab.value(f"""Object.fromEntries({parts}.map(what => [what,
@@ -221,7 +219,7 @@ def test_the_first_screen_holds_answer_interval_command_and_proof(
 
 
 @pytest.mark.parametrize("width", [1400, 800, 400])
-def test_everything_ends_at_one_right_edge(tab: Browser, pages: dict[str, str], width: int) -> None:
+def test_everything_ends_at_one_right_edge(tab: Tab, pages: dict[str, str], width: int) -> None:
     tab.open(pages["search"], width)
     past = tab.value("""(() => { const edge = document.querySelector('main').getBoundingClientRect().right;
         return [...document.querySelectorAll('main section > *')]
@@ -244,13 +242,13 @@ OVERLAPS = f"""{VISIBLE}.flatMap(svg => {{
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_no_labels_of_a_figure_overlap(tab: Browser, pages: dict[str, str], name: str) -> None:
+def test_no_labels_of_a_figure_overlap(tab: Tab, pages: dict[str, str], name: str) -> None:
     for width in (1400, 800, 400):
         tab.open(pages[name], width)
         assert tab.value(OVERLAPS) == [], width
 
 
-def test_commands_break_between_words_only_and_are_not_clipped(tab: Browser, pages: dict[str, str]) -> None:
+def test_commands_break_between_words_only_and_are_not_clipped(tab: Tab, pages: dict[str, str]) -> None:
     for width in (1400, 800, 400):
         tab.open(pages["search"], width)
         words = "[...document.querySelectorAll('.answer pre .w')]"
@@ -260,7 +258,7 @@ def test_commands_break_between_words_only_and_are_not_clipped(tab: Browser, pag
         assert "--max-running-requests 512" in tab.value("document.querySelector('.answer pre').textContent")
 
 
-def test_the_contents_stay_in_sight_and_lead_everywhere(tab: Browser, pages: dict[str, str]) -> None:
+def test_the_contents_stay_in_sight_and_lead_everywhere(tab: Tab, pages: dict[str, str]) -> None:
     for width in (1400, 800, 400):
         tab.open(pages["search"], width)
         tab.value("scrollTo(0, document.documentElement.scrollHeight)")
@@ -297,7 +295,7 @@ CONTRAST = r"""(() => {
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS[2:])
-def test_text_has_the_contrast_of_aa(tab: Browser, pages: dict[str, str], width: int, dark: bool) -> None:
+def test_text_has_the_contrast_of_aa(tab: Tab, pages: dict[str, str], width: int, dark: bool) -> None:
     for name in ("search", "edge"):
         tab.open(pages[name], width, dark=dark)
         assert tab.value(CONTRAST) == []
@@ -315,7 +313,7 @@ NAMELESS = """({
 })"""
 
 
-def test_what_cannot_be_seen_is_said(tab: Browser, pages: dict[str, str]) -> None:
+def test_what_cannot_be_seen_is_said(tab: Tab, pages: dict[str, str]) -> None:
     """What axe asks first: names for figures, fields and buttons, one h1, headings in order, ids that are one."""
     for name in FOLDERS:
         tab.open(pages[name], 1400)

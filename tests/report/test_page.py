@@ -78,7 +78,7 @@ def test_runs_of_the_setting_are_marked_and_those_of_the_confirmation_folded(tex
 
 
 def test_the_setting_is_held_against_the_baseline(text: str) -> None:
-    assert re.search(r"<tr class=changed><td>x<td>0<td>\d</tr>", text)
+    assert re.search(r"<tr class=changed><td>x<td class=num>0<td class=num>\d</tr>", text)
 
 
 def test_a_candidate_is_labelled_by_what_it_changes() -> None:
@@ -188,7 +188,7 @@ def test_garbage_in_a_log_costs_no_page(tmp_path: Path, garbage: bytes) -> None:
     now, notes = read_status_as_far(folder)
     text = text_of(now, notes=notes)
     assert "could not be worked out" not in text
-    assert "<h2>The proof" in text
+    assert ">The proof</a></h2>" in text
 
 
 def test_html_in_a_reason_is_text(tmp_path: Path) -> None:

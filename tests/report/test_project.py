@@ -27,4 +27,4 @@ def test_several_studies_become_one_page_with_answers_costs_and_knobs() -> None:
     assert any(row[3].startswith("1.13x (1.01 to 1.25") for row in tables["studies"].rows)
     assert {row[0] for row in tables["knobs"].rows if row[1] == "llama-8b"} >= {"max_running_requests"}
     page = b"".join(whole_page("project", "", shown, Folders(RESULTS, None))).decode()
-    assert "<h2>Studies</h2>" in page and "node-hour" in page
+    assert ">Studies</a></h2>" in page and "node-hour" in page

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError, StudyError
+from ridgeline.records.notify import NotifyChoice
 from ridgeline.service.file import load_service
 from ridgeline.service.keep.exporter import serve_metrics
 from ridgeline.service.keep.keeper import Keeper, rotate
 from ridgeline.service.keep.notify import HOUR_S, SAME_AFTER_S, Notifier
 from ridgeline.service.operate import Operator
 from ridgeline.service.render import render
-from ridgeline.service.service import NotifyChoice
 
 FILE = """\
 version: 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,12 @@ from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
 from ridgeline.campaign.kinds.extension import require_extendable, require_room
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.status import CampaignStatus
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
+from ridgeline.service.keep.notify import Notifier
 from ridgeline.study.agreement import asked, binding
 from ridgeline.study.codec import Extension, event_of
 from ridgeline.study.folder import StudyFolder
@@ -129,7 +132,27 @@ def assemble_campaign(
             history.apply(event)
         campaign = _joined(asks, found, journal, history)
         campaign.on_change, campaign.stop_requested = on_change, stop_requested
-        yield campaign
+        with _told_of_its_end(campaign):
+            yield campaign
+
+
+@contextmanager
+def _told_of_its_end(campaign: Campaign) -> Iterator[None]:
+    """Whoever the study names under `notify` hears of a new verdict, or why there is none; not of a Ctrl-C."""
+    study = campaign.study
+    tell = Notifier(study.name, study.notify, lambda line: sys.stderr.write(f"{line}\n"), of="study")
+    before = campaign.history.verdict
+    try:
+        yield
+    except RidgelineError as error:
+        tell("stopped", "", str(error))
+        raise
+    else:
+        if campaign.history.verdict is not None and campaign.history.verdict is not before:
+            now = CampaignStatus(campaign.question, study, campaign.history, campaign.ledger)
+            tell("finished", "", now.answer.statement)
+    finally:
+        tell.close()
 
 
 def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, history: History) -> Campaign:

@@ -91,7 +91,7 @@ class Answer:
     offers: bool = True  # the candidate is a setting to paste, if perhaps an unconfirmed one
     paste: str = ""  # the setting to use as a person types it; in the journal once it is confirmed
     reference_paste: str = ""  # likewise the reference, to compare with
-    pasted_as: str = ""  # what the pasted text is for, where it is not what was measured: 'to serve with it'
+    pasted_as: str = ""  # what the pasted text is for, where it is not what was measured: 'to serve with this setting'
     repeat: str = ""  # then also the command that does again what was measured
     keep: bool = False
     not_better: str = ""  # of a setting that was asked about: why it is not to be used, once that is known

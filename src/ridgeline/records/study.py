@@ -9,6 +9,7 @@ from typing import Literal
 
 from ridgeline.records.expression import Expression, ExpressionError, Value, is_number
 from ridgeline.records.guard import Guard
+from ridgeline.records.notify import NOBODY, NotifyChoice
 from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
@@ -166,6 +167,7 @@ class Study:
     builds: Builds | None = None
     second_goal: Goal | None = None  # traded against the first; settings are still ranked by the first
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # knobs that belong together, by a name
+    notify: NotifyChoice = NOBODY
     home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder
     # what the programs that it names said of themselves when it ran, by program. None: they may be asked. A study
     # folder that is opened to be read may be a stranger's, and then none of them is started

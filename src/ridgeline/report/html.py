@@ -38,7 +38,7 @@ def section_html(section: Section, folders: Folders) -> str:
     parts = [untitled(part) if getattr(part, "title", "") == section.title else part for part in section.parts]
     halves = _halves(parts)
     body = "\n".join(piece for at, part in enumerate(parts) for piece in part_html(part, folders, at in halves))
-    title = f"<h2>{_e(section.title)}</h2>" if section.title else ""
+    title = f"<h2><a href='#{section.key}'>{_e(section.title)}</a></h2>" if section.title else ""
     card = next((part for part in parts if isinstance(part, AnswerCard)), None)
     if card is not None:
         title = "<h2 class=unseen>The answer</h2>"
@@ -72,8 +72,10 @@ def untitled(part: Part) -> Part:
     return replace(part, title="")
 
 
-def _heading(title: str) -> str:
-    return f"<h3>{_e(title)}</h3>" if title else ""
+def _heading(title: str, key: str = "") -> str:
+    """With a key, a link to itself that can be copied and sent on."""
+    text = f"<a href='#{key}'>{_e(title)}</a>" if key else _e(title)
+    return f"<h3>{text}</h3>" if title else ""
 
 
 def contents(sections: Iterable[Section]) -> str:
@@ -131,7 +133,7 @@ def figure_html(figure: Figure, look: str = "") -> str:
     said = f"<figcaption>{_e(figure.says)}</figcaption>" if figure.says else ""
     notes = "".join(f"<p class=sub>{_e(note)}</p>" for note in figure.notes)
     return (
-        f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title)}{said}{legend(figure)}"
+        f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title, _key(figure.key))}{said}{legend(figure)}"
         f"{drawn(figure, 'half' in look)}{notes}{_numbers(table_of(figure))}</figure>"
     )
 
@@ -145,7 +147,8 @@ def _answer(card: AnswerCard) -> Iterator[str]:
         yield f"<p class=sure>{_e(card.interval)}</p>"
     else:
         yield f"<p class=headline>{_e(card.statement)}</p>"
-    yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
+    if card.facts:
+        yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
     if card.command:
         yield code_html(card.command, copy=True)
     if card.figure is not None:
@@ -153,6 +156,7 @@ def _answer(card: AnswerCard) -> Iterator[str]:
     yield from (f"<p class=sub>{_e(note)}</p>" for note in (card.command_note, *card.notes) if note)
 
 
+_NUMBER = re.compile(r"[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?[x%]?|–|", re.ASCII)
 _ARGUMENT = re.compile(r"(--?[A-Za-z][\w-]* (?!-)\S{1,24}(?=\s|$)|\S+)")
 
 
@@ -175,17 +179,22 @@ def _tile(what: str, value: str, beside: str) -> str:
 
 
 def _group(group: FigureGroup) -> Iterator[str]:
-    yield f"<figure id={_key(group.key)}-figure>{_heading(group.title)}<figcaption>{_e(group.says)}</figcaption>"
+    key = f"{_key(group.key)}-figure"
+    yield f"<figure id={key}>{_heading(group.title, key)}<figcaption>{_e(group.says)}</figcaption>"
     if group.choices:
         yield legend(group.figures[0])
         yield from _choices(group)
         yield _numbers(table_of(group.figures[0]))
     else:
         yield legend(group.figures[0])
+        # two or four fill two columns, other numbers three
+        two = len(group.figures) in (2, 4)
+        look = "'small half'" if two else "small"
         each = (
-            f"<div class=small><h4>{_e(f.title)}</h4>{drawn(f)}{_numbers(table_of(f))}</div>" for f in group.figures
+            f"<div class={look}><h4>{_e(f.title)}</h4>{drawn(f, two)}{_numbers(table_of(f))}</div>"
+            for f in group.figures
         )
-        yield f"<div class=multiples>{''.join(each)}</div>"
+        yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
     yield from (f"<p class=sub>{_e(note)}</p>" for note in group.notes)
     yield "</figure>"
 
@@ -202,7 +211,9 @@ def _choices(group: FigureGroup) -> Iterator[str]:
 
 
 def _numbers(table: TextTable) -> str:
-    return f"<details class=numbers><summary>the numbers</summary>{''.join(_plain_table(table))}</details>"
+    return (
+        f"<details class=numbers><summary>the numbers</summary>{''.join(_plain_table(table, aligned=False))}</details>"
+    )
 
 
 def _table(table: TextTable) -> Iterator[str]:
@@ -211,12 +222,15 @@ def _table(table: TextTable) -> Iterator[str]:
     yield from (f"<p class=sub>{_e(note)}</p>" for note in table.notes)
 
 
-def _plain_table(table: TextTable) -> Iterator[str]:
-    heads = "".join(f"<th>{_e(name)}" for name in table.head)
+def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
+    """`aligned`: columns of numbers to the right, which a long table behind a figure does without for its size."""
+    number = [aligned and all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
+    kinds = [" class=num" if each else "" for each in number] or [""] * len(table.head)
+    heads = "".join(f"<th{kind}>{_e(name)}" for kind, name in zip(kinds, table.head, strict=True))
     yield "<div class=scroll><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
     for at, row in enumerate(table.rows[:MOST_ROWS]):
         look = " class=bad" if at in table.failed else " class=changed" if at in table.changed else ""
-        yield f"<tr{look}>{''.join(f'<td>{_e(cell)}' for cell in row)}</tr>"
+        yield f"<tr{look}>{''.join(f'<td{kind}>{_e(cell)}' for kind, cell in zip(kinds, row, strict=True))}</tr>"
     yield "</table></div>"
     if len(table.rows) > MOST_ROWS:
         yield f"<p class=sub>{len(table.rows) - MOST_ROWS:,} more; `ridgeline export` has all of them.</p>"

@@ -6,7 +6,17 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ridgeline.records.exhibit import TextTable, value_text
-from ridgeline.report.figures.shapes import WINNER, Axis, PlotFigure, PlotPoint, PlotSeries
+from ridgeline.records.trial import Stage
+from ridgeline.report.figures.shapes import (
+    OTHER,
+    WINNER,
+    Axis,
+    IntervalFigure,
+    IntervalRow,
+    PlotFigure,
+    PlotPoint,
+    PlotSeries,
+)  # fmt: skip
 from ridgeline.report.parts import FactTiles, Paragraph, Part, Section
 from ridgeline.report.studies import StudySeen
 from ridgeline.stats.wording import count, metric_text, ratio_range
@@ -19,6 +29,8 @@ def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
         Section("verdict", "", (FactTiles(tuple(_tiles(ordered))),)),
         Section("studies", "Studies", (_table(ordered),)),
     ]
+    if gains := tuple(_compared(ordered)):
+        shown.append(Section("gains", "Against each one's baseline", gains))
     if figures := tuple(_over_time(ordered)):
         shown.append(Section("best", "Best over time", figures))
     if knobs := _knob_rows(ordered):
@@ -64,6 +76,45 @@ def _gain(one: StudySeen) -> str:
         return ""
     ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
     return f"{ratio} ({interval})"
+
+
+MOST_COURSES = 8  # lines that can be told apart
+
+
+def _compared(studies: Sequence[StudySeen]) -> Iterator[Part]:
+    """Ratios to each study's own baseline: what it found, and how soon."""
+    rows = []
+    for one in studies:
+        gain = None if one.answer.candidate is None else one.answer.candidate.gain
+        if gain is not None and gain.low is not None and gain.high is not None:
+            ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
+            text = f"{ratio} ({interval})" + ("" if one.answer.confirmed else ", not confirmed")
+            look = WINNER if one.answer.confirmed else OTHER
+            rows.append(IntervalRow(one.name, gain.ratio, gain.low, gain.high, text=text, look=look))
+    if rows:
+        says = "The best setting of each study as a ratio to its own baseline, with its interval."
+        axis = Axis("ratio to the baseline (above 1 is better)")
+        yield IntervalFigure("gains-figure", "How much better", says, axis, tuple(rows))
+    courses = [course for at, one in enumerate(studies) if (course := _course(one, str(at))) is not None]
+    if 1 < len(courses) <= MOST_COURSES:
+        says = "The best of the search after each run, as a ratio to the study's own baseline."
+        axis = Axis("ratio to the baseline (above 1 is better)")
+        yield PlotFigure("courses", "How soon", says, Axis("run of the search"), axis, tuple(courses))
+
+
+def _course(one: StudySeen, look: str) -> PlotSeries | None:
+    base, metric = one.answer.reference.value, one.study.goal.metric
+    if not base or base < 0:
+        return None
+    points: list[PlotPoint] = []
+    for at, (_, run) in enumerate(one.history.ok_runs(Stage.SEARCH), 1):
+        value = run.metrics[metric]
+        if value <= 0:
+            return None
+        ratio = value / base if one.study.goal.direction == "maximize" else base / value
+        best = max(ratio, points[-1].y) if points else ratio
+        points.append(PlotPoint(at, best, label=f"{one.name}, run {at}: {best:.3g}x"))
+    return PlotSeries(one.name, tuple(points), look, "steps") if points else None
 
 
 def _over_time(studies: Sequence[StudySeen]) -> Iterator[Part]:

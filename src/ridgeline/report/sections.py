@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.exhibit import Exhibits, TextTable, changes
+from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
@@ -19,7 +21,7 @@ from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pa
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
 from ridgeline.report.figures.serving import against_load, energy_and_cost
-from ridgeline.report.figures.shapes import FigureGroup, IntervalFigure
+from ridgeline.report.figures.shapes import IntervalFigure
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import measured
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
@@ -52,7 +54,7 @@ def sections(
         ("serving", "Serving", lambda: _serving(study, history, answer)),
         ("science", "The program", lambda: _science(study, history, answer)),
         ("machine", "The machine", lambda: _machine(study, history)),
-        ("twin", "Predicted and measured", lambda: iter(predicted(study, history, answer))),
+        ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
         ("guards", "Guards", lambda: _guards(study, history)),
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),
@@ -85,11 +87,16 @@ def _verdict(
     yield from (Paragraph(note, "note") for note in notes)
     if answer.stopped:
         yield Paragraph(f"The campaign was stopped: {answer.stopped}", "note")
+    yield answer_card(study, history, answer, exhibits)
+
+
+def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> AnswerCard:
+    """What is known now: the answer, or while the campaign goes on the best so far."""
     over = bool(answer.conclusion)
     text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
     said = [answer.refuted] if answer.refuted else []
     candidate = answer.candidate
-    if candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
+    if over and candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
         said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
     command, command_note = _command(history, answer)
     card = AnswerCard(
@@ -101,26 +108,32 @@ def _verdict(
         figure=proof_pair(study, history, answer),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
-    shown = answer.conclusion == CONFIRMED or answer.worse
+    shown = answer.conclusion in (CONFIRMED, None) or answer.worse
     if candidate is None or before is None or gain is None or gain.low is None or gain.high is None or not shown:
-        yield card
-    else:
-        ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
-        goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
-        change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
-        first, _, second = change.strip().partition(" -> ")
-        yield replace(
-            card,
-            ratio=ratio,
-            than=goal.ratio_to("", answer.reference.label).strip(),
-            interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
-            before=first,
-            after=second,
-            unit=f"{study.goal.metric}, {answer.unit}" if answer.unit else study.goal.metric,
-        )
+        return card
+    ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
+    goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
+    change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
+    first, _, second = change.strip().partition(" -> ")
+    return replace(
+        card,
+        ratio=ratio,
+        than=f"{goal.ratio_to('', answer.reference.label).strip()}{'' if over else ', so far'}",
+        interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
+        before=first,
+        after=second,
+        unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
+        notes=card.notes if over else (*card.notes, f"#{candidate.trial}: {_changed(study, candidate.point)}"),
+    )
+
+
+def _changed(study: Study, point: Point) -> str:
+    return changes(study.baseline, point) or "the baseline"
 
 
 def _how_sure(answer: Answer) -> str:
+    if answer.conclusion is None:
+        return "No verdict yet; in the search, "
     if answer.conclusion != CONFIRMED:
         return "In simulation; " if answer.simulated else ""
     return "Confirmed in simulation; " if answer.simulated else "Confirmed; "
@@ -137,27 +150,28 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
         yield answer.reference.label, metric_text(answer.reference.value), answer.unit
     spent = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
     yield "cost", count(len(history.runs), "run"), spent
-    yield "numbers", _origin(study, history), f"site {study.site.name}"
+    yield "where", study.site.name, _origin(study, history)
 
 
 def _command(history: History, answer: Answer) -> tuple[str, str]:
     """What to type now, and what that text is."""
-    if answer.offers and answer.confirmed and answer.paste:
+    # where Python and the study folder lie today is nobody's affair who reads the page elsewhere
+    paste = answer.paste.replace(f"{sys.executable} -m ridgeline", "ridgeline")
+    if answer.offers and answer.confirmed and paste:
         if not answer.pasted_as:
-            return answer.paste, ""
-        # where the study folder lies today is nobody's affair who reads the page elsewhere
+            return paste, ""
         repeat = answer.repeat.replace(f"{history.root}/", "")
         again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
-        return answer.paste, f"The text is {answer.pasted_as}.{again}"
-    if answer.keep and answer.paste:
-        return answer.paste, f"To keep: {answer.reference.label}."
+        return paste, f"This command is {answer.pasted_as}.{again}"
+    if answer.keep and paste:
+        return paste, f"To keep: {answer.reference.label}."
     return "", ""
 
 
 def _origin(study: Study, history: History) -> str:
     """How the goal's numbers came about."""
     found = {m.origin for run in history.runs.values() for m in run.measurements if m.metric == study.goal.metric}
-    return " and ".join(sorted(found)) or "none yet"
+    return " and ".join("simulated" if each == "modelled" else each for each in sorted(found))
 
 
 def _setting(
@@ -250,6 +264,7 @@ def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
 
 
 LEAST_IMPORTANT = 0.1  # of the spread: below, a figure of shares is one of noise
+FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
 FEWEST_CELLS = 4  # of a map, below which a sentence says it all
 
 
@@ -286,7 +301,7 @@ def _serving(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     group = over_time(logged)
     drawn = power(logged)
     if group is not None and drawn is not None:
-        group = FigureGroup(group.key, group.title, group.says, (*group.figures, drawn))
+        group = replace(group, figures=(*group.figures, drawn))
     for part in (
         against_load(study, history, answer),
         group,
@@ -310,6 +325,14 @@ def _machine(study: Study, history: History) -> Iterator[Part]:
     for part in (nodes(study, history), node_table(history)):
         if part is not None:
             yield part
+
+
+def _twin(study: Study, history: History, answer: Answer) -> Iterator[Part]:
+    for figure in predicted(study, history, answer):
+        if len(figure.series[-1].points) >= FEWEST_PREDICTED:
+            yield figure
+        else:
+            yield from (Paragraph(note, "sub") for note in figure.notes)
 
 
 def _guards(study: Study, history: History) -> Iterator[Part]:

@@ -40,7 +40,6 @@ from ridgeline.service.servers import port_step, server_of
 from ridgeline.service.service import (
     ROLES,
     USUAL_ROUTER,
-    NotifyChoice,
     PodChoice,
     RoleScale,
     RouterChoice,
@@ -229,7 +228,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         slo=form.slo,
         expected=form.expected,
         pods=PodChoice(**form.kubernetes.model_dump()),
-        notify=NotifyChoice(**form.notify.model_dump()),
+        notify=form.notify.record(),
         scale=None if form.scale is None else _scale(form.scale),
         planned_release=form.engine.release,
     )

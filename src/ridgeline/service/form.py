@@ -21,11 +21,11 @@ from ridgeline.study.forms.form import (
     OneLine,
     Single,
     Size,
-    Text,
     ValueUnit,
     Variable,
     Words,
 )
+from ridgeline.study.stage_forms import NotifyForm
 
 
 def _key_variable(name: str) -> str:
@@ -257,30 +257,6 @@ class ScaleForm(Form):
     )
 
 
-class NotifyForm(Form):
-    """Whom `keep` tells; each that is written is told."""
-
-    whose = "notify"
-
-    webhook: Annotated[Text, DefaultText("none")] = Field(
-        default="", description="An address to POST each alert to, as JSON with `text` and its parts."
-    )
-    webhook_env: Annotated[Text, DefaultText("none")] = Field(
-        default="", description="The environment variable that holds that address, where it is a secret."
-    )
-    command: Annotated[Text, DefaultText("none")] = Field(
-        default="", description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
-    )
-    mail: Annotated[Text, DefaultText("none")] = Field(default="", description="An address to write to.")
-    mail_from: Annotated[Text, DefaultText("ridgeline at this machine")] = Field(
-        default="", description="The sender of these mails."
-    )
-    smtp: Text = Field(default="localhost:25", description="The server that takes them.")
-    most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
-        default=20, ge=1, description="More are counted, and the number sent with the next one."
-    )
-
-
 class ServiceForm(Form):
     """A service: servers, their router, and where they run."""
 
@@ -333,5 +309,7 @@ class ServiceForm(Form):
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
     scale: Annotated[ScaleForm | None, DefaultText("as many as the units say")] = Field(default=None)
-    notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(default=NotifyForm())
+    notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
+        default=NotifyForm.model_construct(), description="Whom `keep` tells what it sees and does."
+    )
     kubernetes: Annotated[PodForm, DefaultText("nothing beyond the defaults")] = Field(default=PodForm())

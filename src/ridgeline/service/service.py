@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ridgeline.ports import BOOTSTRAP_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
+from ridgeline.records.notify import NOBODY, NotifyChoice
 from ridgeline.records.site import LOCAL, Site
 
 DAY_S = 86400.0
@@ -122,24 +123,6 @@ class ScaleRules:
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyChoice:
-    """Whom `keep` tells of what it sees and does."""
-
-    webhook: str = ""
-    webhook_env: str = ""  # the variable that holds the webhook's address, which is often a secret
-    command: str = ""
-    mail: str = ""
-    mail_from: str = ""
-    smtp: str = "localhost:25"
-    most_an_hour: int = 20
-
-    @property
-    def ways(self) -> list[str]:
-        configured = {"webhook": self.webhook or self.webhook_env, "command": self.command, "mail": self.mail}
-        return [way for way, value in configured.items() if value]
-
-
-@dataclass(frozen=True, slots=True)
 class Service:
     """`expected` are figures of the plan with their intervals, to hold what is seen against."""
 
@@ -163,7 +146,7 @@ class Service:
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = PodChoice()
-    notify: NotifyChoice = NotifyChoice()
+    notify: NotifyChoice = NOBODY
     scale: ScaleRules | None = None
     planned_release: str = ""  # what the file names; servers of another one do not start
 

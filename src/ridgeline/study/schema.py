@@ -29,7 +29,7 @@ from ridgeline.study.forms.form import (
     Variable,
 )
 from ridgeline.study.space_form import KnobForm
-from ridgeline.study.stage_forms import ConfirmForm, SearchForm, StagesForm
+from ridgeline.study.stage_forms import ConfirmForm, NotifyForm, SearchForm, StagesForm
 
 
 def _switch_as_text(value: object) -> object:
@@ -254,6 +254,9 @@ class StudyForm(Form):
         default=None, description="Short for stages.confirm."
     )
     job: JobForm = Field(default=JobForm.model_construct(), description="What one run asks of the site.")
+    notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
+        default=NotifyForm.model_construct(), description="Whom to tell that the campaign has ended, and how."
+    )
     builds: Annotated[BuildsForm | None, DefaultText("nothing is built")] = Field(
         default=None, description="How variants of the program are built."
     )

@@ -1,4 +1,4 @@
-"""The stages of a campaign in a study file, as forms; defaults are those of the records."""
+"""The stages of a campaign in a study file and whom to tell of its end, as forms; defaults are those of the records."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from ridgeline.records.notify import NotifyChoice
 from ridgeline.records.study import BaselineStage, ConfirmStage, ProfileStage, SearchStage
 from ridgeline.study.forms.form import (
     Accepts,
     DefaultText,
     Form,
     Single,
+    Text,
     ValueUnit,
 )
 
@@ -96,4 +98,29 @@ class StagesForm(Form):
     confirm: ConfirmForm | None = Field(default=None, description="Showing that the best really is better.")
     profile: Annotated[ProfileForm | None, DefaultText("no profile")] = Field(
         default=None, description="One run each of the baseline and the best setting under a profiler."
+    )
+
+
+class NotifyForm(Form):
+    """Whom to tell; each that is written is told."""
+
+    whose = "notify"
+    makes = NotifyChoice
+
+    webhook: Annotated[Text, DefaultText("none")] = Field(
+        description="An address to POST each alert to, as JSON with `text` and its parts."
+    )
+    webhook_env: Annotated[Text, DefaultText("none")] = Field(
+        description="The environment variable that holds that address, where it is a secret."
+    )
+    command: Annotated[Text, DefaultText("none")] = Field(
+        description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
+    )
+    mail: Annotated[Text, DefaultText("none")] = Field(description="An address to write to.")
+    mail_from: Annotated[Text, DefaultText("ridgeline at this machine")] = Field(
+        description="The sender of these mails."
+    )
+    smtp: Text = Field(description="The server that takes them.")
+    most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
+        ge=1, description="More are counted, and the number sent with the next one."
     )

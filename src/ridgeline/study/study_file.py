@@ -155,6 +155,7 @@ class _Assembly:
             builds=builds,
             second_goal=second,
             groups=groups,
+            notify=form.notify.record(),
         )
 
     def goal(self, name: str = "goal") -> Goal | None:

@@ -28,7 +28,7 @@ class Workload(ABC):
     # `paste` differs wherever two jobs differ in more than what is built and asked of the site; of other workloads run
     # folders are compared to see whether two settings are the same job
     pasted_whole: bool = False
-    pasted_as: str = ""  # what `paste` is for, where it is not what a run starts: 'to serve with it'
+    pasted_as: str = ""  # what `paste` is for, where it is not what a run starts: 'to serve with this setting'
     # metrics that are the time a run takes: one that has lasted longer cannot come out shorter
     run_times: Sequence[str] = ()
     # a trial of the stage `profile` runs under the study's profiler, and leaves files that an analyzer reads

@@ -13,7 +13,7 @@ from pathlib import Path
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.watched import WatchedStudy
 from ridgeline.cli.terminal import clean_line, uncleaned
-from ridgeline.cli.text.picture import cut, picture_lines
+from ridgeline.cli.text.picture import cut, in_ascii, picture_lines
 from ridgeline.cli.text.snapshot import expected_end, run_rows
 from ridgeline.cli.text.table import aligned
 from ridgeline.cli.text.wording import controller_text, status_lines
@@ -58,8 +58,8 @@ def _draw(now: CampaignStatus) -> None:
     size = shutil.get_terminal_size()
     # one column less: a terminal that is full to its last column begins another line
     lines = follow_lines(now, size.columns - 1, size.lines - 1, time.time(), plain=not _speaks_unicode())
-    screen = uncleaned(sys.stdout)
-    screen.write(HOME + REST.join(map(clean_line, lines)) + REST + BELOW)
+    screen, text = uncleaned(sys.stdout), REST.join(map(clean_line, lines))
+    screen.write(HOME + (text if _speaks_unicode() else in_ascii(text)) + REST + BELOW)
     screen.flush()
 
 

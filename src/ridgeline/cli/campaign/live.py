@@ -22,7 +22,7 @@ from ridgeline.campaign.status import CampaignStatus, pasted_answer
 from ridgeline.campaign.verdict import goal_text, is_simulated
 from ridgeline.cli.terminal import clean_line, uncleaned
 from ridgeline.cli.text.answer import answer_lines, details_lines, error_of, paste_lines
-from ridgeline.cli.text.picture import EMPTY, FULL, fitted, picture_lines
+from ridgeline.cli.text.picture import EMPTY, FULL, fitted, in_ascii, picture_lines
 from ridgeline.cli.text.wording import (
     KIND_TEXT,
     answered_text,
@@ -243,7 +243,10 @@ class Face:
         # never lower than before, its last lines always in the same place: between two runs it would jump otherwise
         self._height = max(self._height, len(lines))
         lines = [""] * (self._height - len(lines)) + lines
-        text = Text("\n".join(map(clean_line, lines)), no_wrap=True, overflow="ignore")
+        shown = "\n".join(map(clean_line, lines))
+        if self._live.console.options.ascii_only:
+            shown = in_ascii(shown)
+        text = Text(shown, no_wrap=True, overflow="ignore")
         for pattern, look in STYLES:
             text.highlight_regex(pattern, look)
         self._live.update(text, refresh=True)

@@ -17,8 +17,9 @@ from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
 from ridgeline.report.exports.prometheus import metrics_text
-from ridgeline.report.live.figures import live_figures, live_progress
+from ridgeline.report.live.figures import live_answer, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
+from ridgeline.report.studies import StudySeen
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
 from ridgeline.study.live.instructions import INSTRUCTIONS, Instruction, waiting_instructions
@@ -68,9 +69,11 @@ class WatchedStudy:
     def _look(self) -> Snapshot:
         try:
             now = self.status()
+            answer = replace(now.answer, paste=_confirmed_paste(now))
             return replace(
                 snapshot_of(now, time.time(), waiting_instructions(self.path)),
-                progress=live_progress(now.study, now.history, now.exhibits, now.answer),
+                answer=live_answer(now.study, now.history, now.exhibits, answer),
+                progress=live_progress(now.study, now.history, now.exhibits, answer),
                 figures=live_figures(now.history, now.exhibits),
             )
         except TROUBLE as error:
@@ -140,3 +143,15 @@ class WatchedStudy:
         except TROUBLE:
             return b""
         return b"".join(page(now.study, now.history, answer_on_paper(now), now.exhibits))
+
+    def seen(self, name: str) -> StudySeen | None:
+        try:
+            now = self.status()
+        except TROUBLE:
+            return None
+        return StudySeen(name, now.study, now.history, now.answer)
+
+
+def _confirmed_paste(now: CampaignStatus) -> str:
+    """What to type, as the verdict has it; a page that is drawn at every change asks no workload."""
+    return "" if now.history.verdict is None else str(now.history.verdict.details.get("paste", ""))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 RUNS_SHOWN = 4
 FAILURES_SHOWN = 2
 FULL, EMPTY = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
+# what a drawing is made of, for terminals that have nothing but ASCII
+IN_ASCII = str.maketrans({FULL: "#", EMPTY: "-", "\N{HORIZONTAL ELLIPSIS}": "~", "\N{RIGHTWARDS ARROW}": ">"})
 HANGING = 8  # columns by which a line goes on below its beginning
 NARROWEST = 20
 _GLUE = "\N{NO-BREAK SPACE}"
@@ -67,6 +69,10 @@ def _run_lines(run: RunUnderWay, width: int, now_s: float) -> Iterable[str]:
     """Two lines, cut: a setting is shown in full once its run has ended, and another log line follows this one."""
     yield cut(f"  #{run.trial.number:<4} {clock_text(run, now_s)}   {setting_text(run.trial.point)}", width)
     yield cut(f"{'':{HANGING}}{run.last_line}", width)
+
+
+def in_ascii(text: str) -> str:
+    return text.translate(IN_ASCII).encode("ascii", "replace").decode()
 
 
 def cut(line: str, width: int) -> str:

@@ -54,6 +54,7 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         steerable=not now.is_over,
         course=_course(now),
         gain=_gain(now),
+        done=f"{now.progress.done} of {now.progress.of} {now.progress.unit}" if now.progress.of else "",
         share=1.0 if state is State.FINISHED else now.progress.done / now.progress.of if now.progress.of else None,
         updated=age_text(now_s - last) if (last := _last_change_s(now)) else "",
     )
@@ -72,8 +73,9 @@ def _gain(now: CampaignStatus) -> str:
     candidate = now.answer.candidate
     if candidate is None:
         return ""
-    value = goal_text(now.study, now.history).value(candidate.value)
-    return f"{value}, {candidate.gain.ratio:.3g}x" if candidate.gain is not None else value
+    if candidate.gain is None:
+        return goal_text(now.study, now.history).value(candidate.value)
+    return f"{candidate.gain.ratio:.3g}x"
 
 
 def age_text(seconds: float) -> str:
@@ -102,11 +104,12 @@ def _state(now: CampaignStatus) -> State:
 def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:
     resume = f"ridgeline resume {quote(str(now.history.root))}"
     if state is State.FINISHED:
-        return "there is a verdict"
+        return ""
     if state is State.STOPPED and now.history.stopped is not None:
         reason = str(now.history.stopped.reason)
         return reason if "ridgeline resume" in reason else f"{reason}; continue with: {resume}"
     text = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
+    text = text.removeprefix("not running: ")  # the badge says it
     return f"running jobs continue, nothing new is started; {text}" if state is State.PAUSED else text
 
 

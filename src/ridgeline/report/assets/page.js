@@ -3,15 +3,15 @@
   const root = document.documentElement, all = (what, inside = document) => [...inside.querySelectorAll(what)];
   root.classList.add('js');
 
-  for (const button of all('.copy')) {
-    button.hidden = false;
-    button.onclick = async () => {
-      const text = button.parentNode.querySelector('pre');
-      try { await navigator.clipboard.writeText(text.textContent); button.textContent = 'copied'; }
-      catch { getSelection().selectAllChildren(text); button.textContent = 'selected: press Ctrl-C'; }
-      setTimeout(() => { button.textContent = 'copy'; }, 2500);
-    };
-  }
+  all('.copy').forEach(button => { button.hidden = false; });
+  document.addEventListener('click', async event => {
+    const button = event.target.closest('.copy');
+    if (!button) return;
+    const text = button.parentNode.querySelector('pre');
+    try { await navigator.clipboard.writeText(text.textContent); button.textContent = 'copied'; }
+    catch { getSelection().selectAllChildren(text); button.textContent = 'selected: press Ctrl-C'; }
+    setTimeout(() => { button.textContent = 'copy'; }, 2500);
+  });
 
   const value = (row, at) => row.cells[at].dataset.v ?? row.cells[at].textContent;
   const sort = (table, head, at) => {
@@ -54,6 +54,7 @@
     const found = all(`[data-t="${trial}"]`);
     found.forEach(each => each.classList.add('lit'));
     const row = found.find(each => each.tagName === 'TR');
+    if (row) try { history.replaceState(null, '', '#run-' + trial); } catch { /* a sandboxed frame has no address */ }
     if (scroll && row) {
       const fold = row.closest('details');
       if (fold) fold.open = true;
@@ -65,6 +66,10 @@
     if (mark) light(mark.dataset.t, true);
     else if (row && !event.target.closest('a')) light(row.dataset.t, false);
   });
+  // an address that ends in #run-12 leads to that run
+  const named = () => { const run = /^#run-(\d+)$/.exec(location.hash); if (run) light(run[1], true); };
+  addEventListener('hashchange', named);
+  named();
   // the value of a mark beside it, sooner than the browser shows its title
   const tip = Object.assign(document.createElement('div'), {className: 'tip', hidden: true});
   document.body.append(tip);

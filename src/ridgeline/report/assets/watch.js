@@ -13,11 +13,26 @@ function show(sections) {
     if (!place) continue;
     const logs = new Map([...place.querySelectorAll("pre.log")].map((log, at) => [at, atEnd(log) ? null : log.scrollTop]));
     place.innerHTML = html;
+    place.querySelectorAll(".copy").forEach(each => { each.hidden = false; });
     place.querySelectorAll("details").forEach(each => { each.open = open.has(each.closest("[id]")?.id); });
     place.querySelectorAll("pre.log").forEach((log, at) => { log.scrollTop = logs.get(at) ?? log.scrollHeight; });
   }
 }
 const atEnd = log => log.scrollHeight - log.scrollTop - log.clientHeight < 8;
+
+// what to compare, as an address that can be kept and sent on
+const compare = byId("compare"), picked = new Set();
+function compared() {
+  if (!compare) return;
+  for (const box of document.querySelectorAll("#studies input[type=checkbox]")) box.checked = picked.has(box.value);
+  compare.href = "/compare" + (picked.size ? "?" + [...picked].map(each => "study=" + encodeURIComponent(each)).join("&") : "");
+  compare.textContent = picked.size ? `Compare ${picked.size} of these studies` : "Compare all studies";
+}
+document.addEventListener("change", event => {
+  if (!event.target.matches("#studies input[type=checkbox]")) return;
+  picked[event.target.checked ? "add" : "delete"](event.target.value);
+  compared();
+});
 
 function away(text) {
   const place = byId("away");
@@ -30,6 +45,7 @@ source.addEventListener("sections", event => {
   const sections = JSON.parse(event.data);
   away("");
   show(sections);
+  if (sections.studies) compared();
   if (sections.progress || sections.figures) draw_report();
   if (sections.state) ended();
 });

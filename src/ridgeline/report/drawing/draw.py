@@ -45,7 +45,7 @@ def drawn(figure: Figure, half: bool = False) -> str:
 
     Phones have nothing to hover with, so theirs carries no titles. Small ones are the same everywhere.
     """
-    if isinstance(figure, PlotFigure) and figure.small:
+    if isinstance(figure, PlotFigure) and figure.small and not half:
         return draw(figure, NARROW_PX)
     narrow = f"<div class=narrow>{_TITLE.sub('', draw(figure, NARROW_PX))}</div>"
     wide = draw(figure, HALF_PX if half else WIDE_PX)

@@ -18,7 +18,8 @@ def plot(figure: PlotFigure, width: float) -> str:
     top = TOP_PX + (14.0 if figure.spans and figure.spans[0].look == "block" else 0.0)
     bottom = top + inner
     strip_end = bottom + (LANE_PX * len(lanes) + 4 if lanes else 0)
-    height = strip_end + AXIS_PX
+    named = not figure.small or figure.x.label != figure.title  # else its title already says what x is
+    height = strip_end + (AXIS_PX if named else AXIS_PX - 16)
     y = pixel_scale(figure.y, _ys(figure), bottom, top)
     marks = ticks(figure.y, y, 6 if inner > 200 else 4)
     widest = max([len(t) for _, t in marks] + [min(len(lane), 12) for lane in lanes] + [3])
@@ -28,7 +29,7 @@ def plot(figure: PlotFigure, width: float) -> str:
         *_spans(figure, x, top, strip_end),
         *_y_axis(marks, y, left, width),
         *_bands(figure, y, left, width),
-        *_x_axis(figure, x, bottom, strip_end, width),
+        *_x_axis(figure, x, bottom, strip_end, named),
         *_strip(figure, lanes, x, bottom, left, width),
         *(part for series in figure.series for part in _series(series, x, y)),
         *_limits(figure, x, y, left, width, top, strip_end),
@@ -60,13 +61,14 @@ def _y_axis(marks: list[tuple[float, str]], y: PixelScale, left: float, width: f
         yield svg.text(left - 6, y(value) + 4, svg.cut(told, left), "tick", "end")
 
 
-def _x_axis(figure: PlotFigure, x: PixelScale, bottom: float, end: float, width: float) -> Iterator[str]:
+def _x_axis(figure: PlotFigure, x: PixelScale, bottom: float, end: float, named: bool) -> Iterator[str]:
     yield svg.line(x.start, bottom, x.end, bottom, "frame")
     most = max(2, int((x.end - x.start) / 70))
     for value, told in thinned(ticks(figure.x, x, most), x, svg.CHARACTER_PX):
         yield svg.line(x(value), end, x(value), end + 4, "frame")
         yield svg.text(x(value), end + 17, svg.cut(told, 110), "tick", "middle")
-    yield svg.text((x.start + x.end) / 2, end + 34, svg.cut(figure.x.label, x.end - x.start), "axis", "middle")
+    if named:
+        yield svg.text((x.start + x.end) / 2, end + 34, svg.cut(figure.x.label, x.end - x.start), "axis", "middle")
 
 
 def _spans(figure: PlotFigure, x: PixelScale, top: float, end: float) -> Iterator[str]:

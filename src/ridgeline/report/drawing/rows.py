@@ -70,15 +70,15 @@ def _says_where(figure: IntervalFigure, known: Sequence[float]) -> str:
 
 def _columns(figure: IntervalFigure, width: float) -> tuple[float, float]:
     """What labels and values need beside the plot; longer ones are wrapped."""
-    label = max((len(row.label) for row in figure.rows), default=0) * svg.CHARACTER_PX + 16
-    value = max((len(row.text) for row in figure.rows), default=0) * svg.CHARACTER_PX + 16
+    label = max((len(row.label) for row in figure.rows), default=0) * svg.WIDEST_PX + 16
+    value = max((len(row.text) for row in figure.rows), default=0) * svg.WIDEST_PX + 16
     return min(0.3 * width, max(label, SIDE_PX)), min(0.3 * width, max(value, SIDE_PX))
 
 
 def _row_text(row: IntervalRow, left: float, right: float, beside: bool) -> _RowText:
-    most = max(16, int((left - 12 if beside else left - 2 * SIDE_PX) / svg.CHARACTER_PX))
+    most = max(16, int((left - 12 if beside else left - 2 * SIDE_PX) / svg.WIDEST_PX))
     if beside:
-        room = max(12, int((right - 12) / svg.CHARACTER_PX))
+        room = max(12, int((right - 12) / svg.WIDEST_PX))
         return _RowText(wrap(row.label, most) or [""], wrap(row.text, room) if row.text else [])
     whole = f"{row.label}:  {row.text}" if row.text else row.label
     if len(whole) <= most:
@@ -130,7 +130,7 @@ def bars(figure: BarFigure, width: float) -> str:
             parts.append(svg.text(SIDE_PX, top - 3, svg.cut(text, width - 2 * SIDE_PX), '"row halo"'))
         start = 0.0
         for part in row.parts:
-            kind = svg.look_class(str(names.index(part.name)))
+            kind = svg.look_class(row.look or str(names.index(part.name)))
             told = f"{row.label}, {part.name}: {part.value:.4g}"
             wide = x(start + part.value) - x(start)
             parts.append(svg.box(x(start), top + 3, wide, ROW_PX - 8, f'"bar {kind}"', told))

@@ -54,12 +54,14 @@ def ticks(axis: Axis, scale: PixelScale, most: int) -> list[tuple[float, str]]:
 
 
 def round_values(low: float, high: float, most: int) -> list[float]:
-    """At most so many round numbers in the range."""
+    """So many round numbers in the range, or fewer; up to a quarter more where whole numbers ask for it."""
     raw = (high - low) / max(1, most)
     if raw <= 0 or not math.isfinite(raw):
         return [low]
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10, 20) if m * power >= raw)
+    # runs and seconds are counted in whole numbers: no step of 2.5 for them
+    steps = (1, 2, 5, 10, 20) if power == 1 else (1, 2, 2.5, 5, 10, 20)
+    step = next(m * power for m in steps if m * power >= (0.8 * raw if power == 1 else raw))
     first = math.ceil(low / step - 1e-9)
     return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
 

@@ -7,6 +7,7 @@ from html import escape
 from ridgeline.report.figures.shapes import BASELINE, BEST, CONFIRM, OTHER, SEARCH, SENTINEL, WINNER
 
 CHARACTER_PX = 6.3  # about, of the page's 12 px text
+WIDEST_PX = 6.8  # of the wider fonts that a system may have: for what must not be cut
 BOLD_PX = 7.2  # and of an axis label
 LOOKS = (BASELINE, SENTINEL, SEARCH, CONFIRM, WINNER, BEST, OTHER, "ideal", "failed")
 _DIAMOND, _TRIANGLE, _DOWN, _CROSS = 5.4, 5.2, 5.2, 3.8

@@ -28,6 +28,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
+from ridgeline.report.figures.values import needs_log
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
@@ -134,11 +135,14 @@ def over_time(logged: Sequence[EngineCourse]) -> FigureGroup | None:
         ("tokens written", "tok/s", lambda s: s.gen_tok_s),
     )
     figures = tuple(_course(f"time-{at}", title, unit, logged, of) for at, (title, unit, of) in enumerate(kinds))
-    shown = tuple(figure for figure in figures if figure.series)
+    drawn = [figure for figure in figures if figure.series]
+    shown = tuple(figure for figure in drawn if any(p.y for one in figure.series for p in one.points))
     if not shown:
         return None
+    flat = ", ".join(figure.title for figure in drawn if figure not in shown)
+    notes = (f"Not shown, since nothing but 0 was logged: {flat}.",) if flat else ()
     says = "From the engine's own log, since its first decode step: what ran, how full the KV pool was, and who waited."
-    return FigureGroup("over-time", "The engine over time", says, shown)
+    return FigureGroup("over-time", "The engine over time", says, shown, notes=notes)
 
 
 def _course(
@@ -178,10 +182,10 @@ def step_times(logged: Sequence[EngineCourse]) -> PlotFigure | None:
         "One decode step writes a token for each running request: requests over tokens a second is its time. What "
         "grows with the batch is attention and KV; what is left at a small batch is weights, launches, communication."
     )
-    axis = Axis("running requests in the step")
-    return PlotFigure(
-        "steps-time", "What a decode step takes", says, axis, Axis("ms a step", from_zero=True), tuple(series)
-    )
+    x, y = Axis("running requests in the step"), [point.y for one in series for point in one.points]
+    # one slow step, such as the first beside a prefill, would press all others onto the axis
+    step = Axis("ms a step", log=True) if needs_log(y) else Axis("ms a step", from_zero=True)
+    return PlotFigure("steps-time", "What a decode step takes", says, x, step, tuple(series))
 
 
 def _step_point(step: DecodeBatch) -> PlotPoint:

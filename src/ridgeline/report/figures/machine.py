@@ -15,7 +15,6 @@ from ridgeline.report.figures.shapes import (
     BASELINE,
     OTHER,
     SEARCH,
-    WINNER,
     Axis,
     IntervalFigure,
     IntervalRow,
@@ -99,7 +98,7 @@ def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
     line = PlotSeries("predicted = measured", (PlotPoint(low, low), PlotPoint(high, high)), "ideal", "line")
     errors = [p.x / p.y - 1 for p in points if p.y]
     says_more = percent(sum(errors) / len(errors), 0) if errors else ""
-    few = f"in {count(len(errors), 'run')} it predicted {says_more}"
+    few = f"The twin predicted {metric} of {count(len(errors), 'run')}, and was off by {says_more}."
     many = (
         f"half of {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%}; "
         f"on average it predicted {says_more}"
@@ -141,7 +140,7 @@ def _expectations(study: Study, history: History) -> list[PlotFigure]:
             "predicted", "Predicted and measured", says, Axis("trial"), Axis(study.goal.metric, log=log),
             (
                 PlotSeries(f"predicted, {LEVEL:.0%} range", tuple(predicted), OTHER, "ranges"),
-                PlotSeries("measured", tuple(measured), WINNER),
+                PlotSeries("measured", tuple(measured), SEARCH),
             ),
             notes=(note,),
         )

@@ -132,8 +132,8 @@ def _runs_in_order(
         if points[key]
     )
     says = (
-        f"Every run of the confirmation in the order it ran ({blocks[0].order(letters)} in the first block): "
-        "settings take turns, so that what the machine does meanwhile falls on all of them."
+        f"In the order they ran ({blocks[0].order(letters)} in the first block): settings take turns, so that "
+        "what the machine does meanwhile falls on all of them."
     )
     axis = Axis(
         "run of the confirmation, in order",
@@ -141,7 +141,7 @@ def _runs_in_order(
     )
     return PlotFigure(
         "proof-runs",
-        "Every pair of runs",
+        "Every run of the confirmation",
         says,
         axis,
         goal_axis(study, values, answer.unit),
@@ -171,23 +171,25 @@ def _by_block(
             continue
         if letter == "B":
             rows += [
-                IntervalRow(f"block {b.number + 1}: {b.order(letters)}", b.ratios[key], text=f"{b.ratios[key]:.3f}x")
+                IntervalRow(f"block {b.number + 1}", b.ratios[key], text=f"{b.ratios[key]:.3f}x")
                 for b in blocks
                 if key in b.ratios
             ]
-        rows.append(_together(letter, ratios, judged.get(key), failed.get(key, "")))
+        label = f"all {len(ratios)}" if len(letters) < 3 else f"{letter}, {count(len(ratios), 'block')}"
+        rows.append(_together(label, ratios, judged.get(key), failed.get(key, ""), letter == "B"))
     if not rows:
         return []
     level = max((float(c["level"]) for c in judged.values()), default=study.confirm.level)
-    says = (
-        f"What each block says by itself, and all of them together with the {level * 100:g}% interval, as a ratio to "
-        "A; right of the line is better."
-    )
-    return [IntervalFigure("proof-ratios", "Block by block", says, Axis("ratio to A (above 1 is better)"), tuple(rows))]
+    of = answer.reference.label
+    says = f"Each block by itself, and all of them with the {level * 100:g}% interval, as a ratio to {of}."
+    return [
+        IntervalFigure("proof-ratios", "Block by block", says, Axis(f"ratio to {of} (above 1 is better)"), tuple(rows))
+    ]
 
 
-def _together(letter: str, ratios: Sequence[float], found: Mapping[str, Any] | None, failed: str) -> IntervalRow:
-    label = f"{letter}: {count(len(ratios), 'block')} together"
+def _together(
+    label: str, ratios: Sequence[float], found: Mapping[str, Any] | None, failed: str, of_answer: bool
+) -> IntervalRow:
     mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
     if failed:
         return IntervalRow(
@@ -197,7 +199,7 @@ def _together(letter: str, ratios: Sequence[float], found: Mapping[str, Any] | N
         return IntervalRow(label, mean, dots=tuple(ratios), text=f"{mean:.3f}x, no interval yet")
     estimate, low, high = float(found["estimate"]), float(found["low"]), float(found["high"])
     shown, interval = ratio_range(estimate, low, high)
-    look = WINNER if found["verdict"] == "better" else OTHER
+    look = WINNER if of_answer and found["verdict"] == "better" else OTHER
     return IntervalRow(label, estimate, low, high, tuple(ratios), f"{shown} ({interval}), {found['verdict']}", look)
 
 
@@ -213,7 +215,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
         return None
     first = None if answer.candidate is None else point_key(answer.candidate.point)
     letters = letters_of(study, blocks, first)
-    head = ("block", "nodes", "order", *(f"{letter} measured" for letter in letters.values()), "B / A")
+    head = ("block", "nodes", "order", *letters.values(), "B / A")
     rows = []
     for block in blocks:
         measured = [

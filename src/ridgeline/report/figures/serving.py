@@ -12,6 +12,8 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import (
+    BASELINE,
+    WINNER,
     Axis,
     BarFigure,
     BarPart,
@@ -172,9 +174,9 @@ def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarF
 
 
 def _bars(rows: Sequence[tuple[str, float | None]], unit: str) -> Iterator[BarRow]:
-    for label, value in rows:
+    for (label, value), look in zip(rows, (BASELINE, WINNER), strict=False):
         if value is not None:
-            yield BarRow(label, (BarPart(unit, value),), f"{metric_text(value)} {unit}")
+            yield BarRow(label, (BarPart(unit, value),), f"{metric_text(value)} {unit}", look)
 
 
 def _mean(runs: Sequence[Run], of: Callable[[Run], float | None]) -> float | None:

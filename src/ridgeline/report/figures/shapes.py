@@ -136,9 +136,12 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
+    """`look` is what the whole bar stands for, where it has one part and is the baseline or the setting."""
+
     label: str
     parts: tuple[BarPart, ...]
     text: str = ""
+    look: str = ""
 
 
 @dataclass(frozen=True, slots=True)

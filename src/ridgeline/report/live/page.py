@@ -12,7 +12,8 @@ from ridgeline.report.live.snapshot import Snapshot
 HEAD = (
     "<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
     "<meta name=viewport content='width=device-width,initial-scale=1'><link rel=stylesheet href=/static/ridgeline.css>"
-    "<link rel=icon href='data:,'><script src=/static/watch.js defer></script></head>"
+    "<link rel=icon href='data:,'><script src=/static/page.js defer></script>"
+    "<script src=/static/watch.js defer></script></head>"
 )
 SCRIPTLESS = (
     "<noscript><p class='note warn'>Without JavaScript this page shows one moment; "
@@ -51,6 +52,7 @@ def index_page(studies: Mapping[str, Snapshot], where: str) -> str:
     body = (
         f"<header><h1>Studies</h1><p class=question>{escape(where)}</p></header>{SCRIPTLESS}"
         f"<p id=away class='note bad' hidden></p>{empty}<div id=studies>{index_rows(studies)['studies']}</div>"
+        f"{'<p><a id=compare href=/compare>Compare all studies</a></p>' if len(studies) > 1 else ''}"
     )
     return _framed("Studies", "/", body)
 
@@ -74,7 +76,8 @@ def _shown(name: str, now: Snapshot) -> bool:
 
 
 def _panel(name: str, title: str, html: str) -> str:
-    return f"<section id=at-{name}><h2>{escape(title)}</h2><div id={name}>{html}</div></section>"
+    heading = f"<h2><a href='#at-{name}'>{escape(title)}</a></h2>"
+    return f"<section id=at-{name}>{heading}<div id={name}>{html}</div></section>"
 
 
 def _steering(now: Snapshot, buttons: str, knobs: tuple[Knob, ...], start: Point) -> str:

@@ -20,7 +20,7 @@ LONGEST_LIST = 60  # values that a list to choose from may have; of more, any ma
 def sections(now: Snapshot) -> dict[str, str]:
     return {
         "state": _state(now),
-        "headline": _headline(now),
+        "headline": now.answer or _headline(now),
         "buttons": _buttons(now),
         "gauges": "".join(map(_gauge, now.gauges)),
         "progress": now.progress,
@@ -36,13 +36,14 @@ def sections(now: Snapshot) -> dict[str, str]:
 def _state(now: Snapshot) -> str:
     look = LOOKS.get(now.state, "calm")
     note = f"<p class='note bad'>{escape(now.note)}</p>" if now.note else ""
-    return (
-        f"<span class='badge {look}'>{escape(now.state)}</span> <span class=sub>{escape(now.state_text)}</span>{note}"
-    )
+    text, _, command = now.state_text.partition("continue with: ")
+    go_on = f"<p class=sub>To continue:</p>{code_html(command, copy=True)}" if command else ""
+    told = escape(text.strip().removesuffix(";"))
+    return f"<span class='badge {look}'>{escape(now.state)}</span> <span class=sub>{told}</span>{go_on}{note}"
 
 
 def _headline(now: Snapshot) -> str:
-    best = "".join(code_html(line) if "--" in line else f"<p class=best-line>{escape(line)}</p>" for line in now.best)
+    best = "".join(f"<p class=best-line>{escape(line)}</p>" for line in now.best)
     return f"<p class=headline>{escape(now.headline)}</p>{best}" if now.headline else best
 
 
@@ -143,17 +144,23 @@ def _same(one: object, other: object) -> bool:
 
 def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
     """The list of several folders, as one section."""
-    head = "<tr><th>study<th>state<th>best<th>best so far<th>progress<th>last change</tr>"
-    rows = "".join(_index_row(slug, now) for slug, now in studies.items())
+    head = "<tr><th><th>study<th>state<th>against the baseline<th>best so far<th>progress<th>last change</tr>"
+    order = {State.RUNNING: 0, State.PAUSED: 1, State.GONE: 2}
+    ordered = sorted(studies.items(), key=lambda one: order.get(one[1].state, 3))
+    rows = "".join(_index_row(slug, now) for slug, now in ordered)
     return {"studies": f"<div class=scroll><table class=studies>{head}{rows}</table></div>"}
 
 
 def _index_row(slug: str, now: Snapshot) -> str:
-    said = escape(now.headline or now.note or now.state_text)
+    said = escape((now.headline or now.note or now.state_text).replace(" -> ", " → "))
     best = f"<b>{escape(now.gain)}</b><div class=sub>{said}</div>" if now.gain else f"<div class=sub>{said}</div>"
-    bar = "" if now.share is None else bar_html(now.share, f"progress of {now.name}")
+    done = f"<div class=sub>{escape(now.done)}</div>" if now.done else ""
+    bar = f"{'' if now.share is None else bar_html(now.share, f'progress of {now.name}')}{done}"
+    pick = f"<input type=checkbox value='{escape(slug)}' aria-label='compare {escape(now.name)}'>"
+    folder = "" if slug == now.name else f"<div class=sub>{escape(slug)}</div>"
     return (
-        f"<tr><td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a>"
+        f"<tr><td class=pick>{'' if now.is_service else pick}"
+        f"<td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a>{folder}"
         f"<td><span class='badge {LOOKS.get(now.state, 'calm')}'>{escape(now.state)}</span>"
         f"<td>{best}<td>{spark(now.course, now.name)}<td>{bar}<td>{escape(now.updated)}</tr>"
     )

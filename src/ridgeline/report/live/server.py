@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,14 +15,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ridgeline.report.html import Folders as RunFolders
 from ridgeline.report.live.access import Access, Guarded
 from ridgeline.report.live.feed import Feed, Picture
 from ridgeline.report.live.page import index_page, study_page
 from ridgeline.report.live.sections import index_rows, sections
 from ridgeline.report.live.snapshot import Folders, Watched
+from ridgeline.report.page import whole_page
+from ridgeline.report.project import project_sections
 from ridgeline.study.live.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
-STATIC = {"watch.js": "text/javascript", "ridgeline.css": "text/css"}
+STATIC = {"page.js": "text/javascript", "watch.js": "text/javascript", "ridgeline.css": "text/css"}
 # the report brings its own scripts: it may run them, as a stranger that cannot use our cookie
 REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
@@ -42,6 +46,7 @@ class Dashboard:
         routes = [
             Route("/", self.index),
             Route("/events", self.index_events),
+            Route("/compare", self.compare),
             Route("/metrics", self.metrics),
             Route("/static/{name}", self.static),
             Route(f"{study}/", self.page),
@@ -85,6 +90,15 @@ class Dashboard:
         if not page:
             return PlainTextResponse("there is no report of this folder yet\n", 404)
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"})
+
+    async def compare(self, request: Request) -> Response:
+        """Several studies as one page: those the address names, else all."""
+        found = await asyncio.to_thread(self._look_around)
+        chosen = [slug for slug in request.query_params.getlist("study") if slug in found] or [*found]
+        page = await asyncio.to_thread(_compared, {slug: found[slug] for slug in chosen})
+        if not page:
+            return PlainTextResponse("there is no study here that can be compared\n", 404)
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
     async def metrics(self, request: Request) -> Response:
         chosen = [await self._folder(request)] if "slug" in request.path_params else [*self._look_around().values()]
@@ -134,6 +148,14 @@ class Dashboard:
 def _drawn(folder: Watched) -> Picture:
     now = folder.snapshot()
     return Picture(sections(now), now.steerable)
+
+
+def _compared(chosen: Folders) -> bytes:
+    seen = [one for slug, folder in chosen.items() if (one := folder.seen(slug)) is not None]
+    if not seen:
+        return b""
+    names = ", ".join(one.name for one in seen)
+    return b"".join(whole_page("Studies compared", names, project_sections(seen), RunFolders(Path(), None)))
 
 
 def _stream(feed: Feed) -> Response:

@@ -98,6 +98,9 @@ class WatchedService:
     def metrics(self) -> str:
         return ""
 
+    def seen(self, name: str) -> None:
+        return None
+
     def report(self) -> bytes:
         return b""
 

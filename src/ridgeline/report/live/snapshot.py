@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ridgeline.records.space import Knob, Point
+from ridgeline.report.studies import StudySeen
 from ridgeline.study.live.instructions import Instruction
 
 
@@ -54,7 +55,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A study, or a service that `keep` watches, at one moment. Every text is plain but `progress` and `figures`."""
+    """A study, or a service that `keep` watches, at one moment. Every text is plain but the three marked as HTML."""
 
     name: str
     state: State
@@ -69,11 +70,13 @@ class Snapshot:
     told: Sequence[Said] = ()  # instructions and their answers, newest first
     waiting: Sequence[str] = ()  # instructions not answered yet
     events: Sequence[Said] = ()
-    progress: str = ""  # HTML that the report's room has drawn and escaped, and so is the next
+    answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next two
+    progress: str = ""
     figures: str = ""
     course: Sequence[float] = ()  # the best so far after each run, upwards: for a list of studies
-    gain: str = ""  # '2.58x (2.52 to 2.64)' or what else the list says of the best
+    gain: str = ""  # '2.58x' or what else the list says of the best
     share: float | None = None  # of the whole campaign that is done
+    done: str = ""  # '16 of 36 trials'
     updated: str = ""  # how long ago something happened
     note: str = ""  # what is wrong, where something is
     steerable: bool = False
@@ -103,6 +106,10 @@ class Watched(Protocol):
 
     def report(self) -> bytes:
         """The report as it is now; empty where there is none."""
+        ...
+
+    def seen(self, name: str) -> StudySeen | None:
+        """To compare with others, under this name; None where it cannot be."""
         ...
 
 

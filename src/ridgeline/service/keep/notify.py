@@ -1,4 +1,4 @@
-"""Alerts of `keep`: to a webhook, a command, by mail. None of them can hold `keep` up or stop it."""
+"""Alerts to a webhook, a command, by mail: of `keep`, and of a campaign that ended. None can hold either up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
 
-from ridgeline.service.service import NotifyChoice
+from ridgeline.records.notify import NotifyChoice
 
 _HOOK_S = 30.0  # for each way of telling
 SAME_AFTER_S = 3600.0  # the same words about the same member are sent once in so long
@@ -32,10 +32,11 @@ class Notifier:
     `say` is told, once each, which way of telling fails and why.
     """
 
-    service: str
+    name: str
     choice: NotifyChoice
-    say: Callable[[str], None]
+    say: Callable[[str], object]
     clock: Callable[[], float] = time.monotonic
+    of: str = "service"  # what the name is that of: a service, or a study
     _sent: dict[tuple[str, str, str], float] = field(default_factory=dict)
     _lately: deque[float] = field(default_factory=deque)  # when the alerts of the last hour were sent
     _held_back: int = 0
@@ -57,7 +58,7 @@ class Notifier:
             return
         self._sent[key] = now_s
         self._lately.append(now_s)
-        alert = {"service": self.service, "kind": kind, "member": member, "text": text, "at": round(time.time(), 3)}
+        alert = {self.of: self.name, "kind": kind, "member": member, "text": text, "at": round(time.time(), 3)}
         if self._held_back:
             alert["held_back"] = self._held_back
             self._held_back = 0
@@ -93,7 +94,8 @@ class Notifier:
 
 def _line(alert: Mapping[str, Any]) -> str:
     more = f" ({alert['held_back']} more were held back)" if "held_back" in alert else ""
-    return f"{alert['service']}: {alert['member']}: {alert['kind']}: {alert['text']}{more}"
+    named = (alert.get("service") or alert.get("study"), alert["member"], alert["kind"])
+    return f"{': '.join(filter(None, named))}: {alert['text']}{more}"
 
 
 def _webhook(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:

@@ -81,7 +81,7 @@ class EngineWorkload(Workload):
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
         # an offline benchmark ends with its run; what is wanted of its answer is a server
-        self.pasted_as = "" if serves else "to serve with it"
+        self.pasted_as = "" if serves else "to serve with this setting"
 
     def problems(self) -> list[Problem]:
         return [
