@@ -1,6 +1,6 @@
 """What a sampler is worth: trials until a setting within 2% of the optimum is chosen, regret on the way, crashes.
 
-    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--jobs 2] [--claims]
+    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--claims]
 
 TABLES is a folder of CSV files (see tables.py). One noisy run per setting: 3% noise, on four nodes of which one is 8%
 slower. "Chosen" is what looks best so far. A race that never got there counts as

@@ -304,7 +304,7 @@ def test_status_says_why_a_trial_was_chosen_and_what_came_of_it(
     assert head == f"#{number} search, chosen by guided: x 9"
     assert reason.strip() == best.why and "the formula's best untried setting" in reason
     assert measured == "  measured 163 steps/s"
-    assert said(failed)[-1].startswith("  crash: ")
+    assert said(failed)[-1].startswith("  crash; exit code 3")
     with pytest.raises(InputError, match=f"has no trial 99; it has trials 1 to {max(trials)}"):
         status(tmp_path / "out", why=99)
     with pytest.raises(InputError, match="neither --follow nor --json"):

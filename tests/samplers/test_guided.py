@@ -539,14 +539,13 @@ def test_where_nearly_all_fails_it_stays_near_what_passed_and_says_what_failures
     space = Space((*(Discrete(f"k{i}", (0, 1, 2, 3), True) for i in range(6)), Discrete("one", (1, 2), True)), {})
     good = {**{f"k{i}": 1 for i in range(6)}, "one": 1}
     sampler = make(space)
-    sampler.tell(Observation(good, 1.0))
+    for _ in range(3):  # as a baseline is measured
+        sampler.tell(Observation(good, 1.0))
     for a in range(5):
         sampler.tell(Observation({**good, "k0": 3, "k1": a % 4, "one": 2, "k5": a % 3}, None))
     proposal = sampler.ask()
     assert proposal is not None
-    assert proposal.why == (
-        "next to a setting that passed, since 5 of 6 settings failed, all with k0 3, k2 1, k3 1, k4 1, one 2"
-    )
+    assert proposal.why == "next to a setting that passed, since 5 of 6 settings failed, all with k0 3, one 2"
     assert sum(proposal.point[name] != value for name, value in good.items()) <= 2
 
 

@@ -101,6 +101,7 @@ class Chooser:
         self._fits: dict[tuple[PriorMode, Scale, int], Fit | Fits] = {}  # by number of observations
         self._observed_points: Mapping[str, Point] = NOTHING  # the points of the observations last seen
         self._last_seen: tuple[int, Scale, ObservedData] | None = None
+        self._weighed: tuple[ObservedData, ModeWeights] | None = None  # what the modes weigh after these observations
 
     @property
     def _called(self) -> str:
@@ -116,7 +117,11 @@ class Chooser:
         """How what was predicted is to be read, as far as the observations tell."""
         with on_one_thread():
             _, seen = self._seen(observations)
-            return {PriorMode.NOT_AT_ALL: 1.0} if seen.expected is None else mode_weights(seen, self._features.columns)
+            if self._weighed is None or self._weighed[0] is not seen:
+                alone = {PriorMode.NOT_AT_ALL: 1.0}
+                found = alone if seen.expected is None else mode_weights(seen, self._features.columns)
+                self._weighed = seen, found
+            return self._weighed[1]
 
     def says_nothing(self, observations: Sequence[Observation], taken: Collection[str]) -> bool:
         """Whether no knob has shown an effect, so that the model's choice is no better than any other."""
@@ -254,7 +259,7 @@ class Chooser:
         return self._kept[mode][1]
 
     def _fit(self, mode: PriorMode, scale: Scale, seen: ObservedData) -> Fit | Fits | None:
-        """The length scales found from the first `fitted_count` observations; None: from all, so they are to be found."""
+        """The length scales found from the first `fitted_count` observations; None: from all, to be found now."""
         count = fitted_count(len(seen.values))
         if count == len(seen.values) or np.isfinite(seen.values[:count]).sum() < FEWEST_FITTED:
             return None

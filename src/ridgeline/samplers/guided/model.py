@@ -113,7 +113,6 @@ class ObservedData:
             return cls(rows, values, None, None)
         return cls(rows, values, prior_values.columns, prior_values.odds, prior_values.spread, prior_values.reach)
 
-
     def first(self, count: int) -> ObservedData:
         """Only the first of the observations."""
         expected, odds, censored = (

@@ -93,8 +93,9 @@ class GuidedSampler:
                 chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying, mode, leads)
                 return chosen or Proposal(filled, NOTHING_NEW)
         startup = self._startup(known)
-        failed = len(self._observations) - passed
-        if failed >= MOSTLY_FAILS and passed * MOSTLY_FAILS <= failed:
+        failed = sum(observation.score is None for observation in self._observations)
+        working = {point_key(observation.point) for observation in self._observations if observation.score is not None}
+        if failed >= MOSTLY_FAILS and len(working) * MOSTLY_FAILS <= failed:  # the baseline passes several times over
             return self._where_most_fails(filled, pending)
         if known < startup:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
@@ -110,10 +111,10 @@ class GuidedSampler:
         from ridgeline.samplers.guided.start import in_common, next_to_passing  # numpy: not before it is needed
 
         failed = [observation.point for observation in self._observations if observation.score is None]
-        shared = in_common(self._space, failed)
-        so_far = f"{len(failed)} of {len(self._observations)} settings failed" + (
-            f", all with {shared}" if shared else ""
-        )
+        passed = [observation.point for observation in self._observations if observation.score is not None]
+        shared = in_common(self._space, failed, passed)
+        settings = {point_key(observation.point) for observation in self._observations}
+        so_far = f"{len(failed)} of {len(settings)} settings failed" + (f", all with {shared}" if shared else "")
         rng = random.Random(f"near {self._seed} {len(self._observations)} {len(pending)}")
         taken = self._observed_keys | keys(pending)
         near = next_to_passing(self._space, self._observations, taken, self._legal, rng)
