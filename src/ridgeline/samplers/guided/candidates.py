@@ -15,7 +15,7 @@ from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.listing import Listing, shuffled
 
-FIRST, MORE, MOST = 4_000, 250, 20_000  # looks before the first observation, more for each, and points that are held
+FIRST, MORE, MOST = 4_000, 500, 20_000  # looks before the first observation, more for each, and points that are held
 _END = object()
 STEPS_ALONG = 8  # values of one ordered knob tried on each side of a good point
 PAIRS = 60  # neighbours two knobs away, drawn
