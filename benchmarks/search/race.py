@@ -61,7 +61,8 @@ class Race:
     trials: int
     shortlisted_at: int | None = None  # after which one of the three that look best is: those are confirmed
     shortlisted_cost: float | None = None
-    missed: float = 0.0  # how much better the best of all is than the best that was tried
+    claimed_at: int | None = None  # after which the sampler first said that little is left to find
+    missed: float = 0.0  # how much better the best of all was then than the best that was tried
 
 
 def as_cost(log_speed: float) -> float:
@@ -78,23 +79,27 @@ def race(
     noise: Noise = USUAL,
     cost_of: Callable[[Point, float | None], float] = lambda point, value: 1.0,
     score_of: Callable[[float], float] = as_cost,
-    enough: Callable[[Asked], bool] = lambda sampler: False,
+    little_left: Callable[[Asked], bool] = lambda sampler: False,
     at_most: int = 0,
+    limit: float = -math.inf,
 ) -> Race:
-    """A race that found nothing in its `trials` goes on until it does, or to `at_most`. Crashes are of the `trials`."""
+    """A race that found nothing in its `trials` goes on until it does, or to `at_most`. Crashes are of the `trials`.
+    What `little_left` first says is noted, and the race goes on. Runs that reach `limit` were ended there."""
     rng = random.Random(f"noise {seed}")
     best_seen, chosen, best_tried = -math.inf, -math.inf, -math.inf
     found_at, cost_at, spent, crashes, asking_s, done = None, None, 0.0, 0, 0.0, 0
     regret: dict[int, float] = {}
     looks: list[tuple[float, float]] = []  # of the three that look best: how they look and what they are
-    listed_at, listed_cost = None, None
+    listed_at, listed_cost, claimed_at, missed = None, None, None, 0.0
     for number in range(1, max(trials, at_most) + 1):
         if number > trials and found_at is not None:
             break
         start = time.perf_counter()
         if isinstance(sampler, Budgeted):
             sampler.plan(max(1, trials - number + 1))
-        proposal = None if enough(sampler) else sampler.ask()
+        if claimed_at is None and little_left(sampler):
+            claimed_at, missed = number - 1, math.expm1(-best_tried)
+        proposal = sampler.ask()
         asking_s += time.perf_counter() - start
         if proposal is None:
             break
@@ -109,7 +114,9 @@ def race(
             if seen > best_seen:
                 best_seen, chosen = seen, value
             looks = sorted([*looks, (seen, value)], reverse=True)[:CONFIRMED]
-            sampler.tell(Observation(proposal.point, score_of(seen), cost_of(proposal.point, value)))
+            ended = value <= limit
+            score = score_of(limit if ended else seen)
+            sampler.tell(Observation(proposal.point, score, cost_of(proposal.point, value), censored=ended))
         if listed_at is None and any(true >= -math.log1p(CLOSE) for _, true in looks):
             listed_at, listed_cost = number, spent
         if found_at is None and chosen >= -math.log1p(CLOSE):
@@ -120,7 +127,7 @@ def race(
         regret.setdefault(look, math.expm1(-chosen))
     promised = best_seen - chosen if math.isfinite(chosen) else 0.0
     ask_ms = 1000 * asking_s / max(1, done)
-    missed = math.expm1(-best_tried)
+    claim = (claimed_at, missed)
     return Race(
-        name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, listed_at, listed_cost, missed
+        name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, listed_at, listed_cost, *claim
     )

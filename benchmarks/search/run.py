@@ -1,6 +1,6 @@
 """What a sampler is worth: trials until a setting within 2% of the optimum is chosen, regret on the way, crashes.
 
-    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--jobs 2] [--stop]
+    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--claims]
 
 TABLES is a folder of CSV files (see tables.py). One noisy run per setting: 3% noise, on four nodes of which one is 8%
 slower. "Chosen" is what looks best so far. A race that never got there counts as
@@ -54,12 +54,14 @@ def _never(sampler: Any) -> bool:
 
 
 def _one(job: tuple[str, str, int, int, float, bool, Mapping[str, object]]) -> tuple[str, Race]:
-    name, sampler_name, seed, trials, spread, stops, options = job
+    name, sampler_name, seed, trials, spread, claims, options = job
     table = _table(name, seed)
     make = peers.PEERS.get(sampler_name) or catalog.part("samplers", sampler_name)
     sampler = make(table.space, seed, options, lambda point: None)
-    enough = _little_left if stops else _never
-    return name, race(sampler, sampler_name, seed, table.truth, trials, Noise(spread), enough=enough)
+    left = _little_left if claims else _never
+    return name, race(
+        sampler, sampler_name, seed, table.truth, trials, Noise(spread), little_left=left, limit=table.limit
+    )
 
 
 def main() -> None:
@@ -70,7 +72,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0, help="seeds that a version was chosen on prove little")
     parser.add_argument("--trials", type=int, default=80)
     parser.add_argument("--noise", type=float, default=0.03)
-    parser.add_argument("--stop", action="store_true", help="races end when the sampler says that little is left")
+    parser.add_argument("--claims", action="store_true", help="note when a sampler says that little is left to find")
     parser.add_argument("--only", default="", help="tables, parts of them (cut-TABLE) or made-up spaces (made-FAMILY)")
     parser.add_argument("--jobs", type=int, default=2, help="races at a time, a process each")
     parser.add_argument("--options", type=json.loads, default={}, help="of the samplers, as JSON")
@@ -82,7 +84,7 @@ def main() -> None:
     races = _kept(asked.out)
     have = {(name, r.sampler, r.seed) for name, r in races}
     jobs = [
-        (name, sampler, seed, asked.trials, asked.noise, asked.stop, asked.options)
+        (name, sampler, seed, asked.trials, asked.noise, asked.claims, asked.options)
         for seed in range(asked.first_seed, asked.first_seed + asked.seeds)
         for name in names
         for sampler in asked.samplers.split(",")
@@ -105,19 +107,17 @@ def main() -> None:
     show(races, asked.trials)
     show_ratios(races, asked.trials)
     show_regrets(races)
-    if asked.stop:
-        _show_claims(races, asked.trials)
+    if asked.claims:
+        _show_claims(races)
 
 
-def _show_claims(races: Iterable[tuple[str, Race]], trials: int) -> None:
-    """A search that ended said that nothing untried is more than 2% better: was that so?"""
-    ended = [(name, one) for name, one in races if one.trials < trials]
-    held = sum(one.missed <= CLOSE for _, one in ended)
-    chosen = sum(one.regret[LOOKS[-1]] <= CLOSE for _, one in ended)
-    print(f"\n{len(ended)} races ended before their budget; in {held} nothing untried was more than 2% better")
-    print(
-        f"in {chosen} the setting that looked best was within 2% of the best: noise chooses too, until it is confirmed"
-    )
+def _show_claims(races: Iterable[tuple[str, Race]]) -> None:
+    """Where a search said that nothing untried is more than 2% better, and would have ended: was that so?"""
+    made = [(name, one) for name, one in races if one.claimed_at is not None]
+    held = sum(one.missed <= CLOSE for _, one in made)
+    print(f"\n{len(made)} races said that little is left; in {held} nothing untried was more than 2% better")
+    for name, one in made:
+        print(f"  {name:24} seed {one.seed}, after {one.claimed_at} trials: {one.missed:.1%} was left")
 
 
 def _kept(path: Path | None) -> list[tuple[str, Race]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance import warm_start
 from ridgeline.campaign.guidance.sampling import prior_of, sampler_of
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.errors import InputError, StoreError, StudyError
-from ridgeline.records.observation import Expectation
-from ridgeline.records.space import Discrete, Space
-from ridgeline.records.study import DEFAULT_SAMPLER, SearchStage
+from ridgeline.records.observation import Expectation, Observation, Proposal
+from ridgeline.records.space import Discrete, Point, Settings, Space
+from ridgeline.records.study import DEFAULT_SAMPLER, Budget, ConfirmStage, Goal, JobLimits, SearchStage
 from ridgeline.study.history import read_history
+from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, rate, study
 
 STUDY = """
@@ -67,6 +70,8 @@ def tried(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 class Knowing:
     """A workload that predicts, badly at one point."""
+
+    predicts = True
 
     def expectation(self, settings: Any) -> Expectation | None:
         if settings["x"] == 3:
@@ -168,6 +173,46 @@ def test_a_damaged_warm_start_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / warm_start.FILE).write_text("[{]")
     with pytest.raises(StoreError, match="remove it to go on without"):
         warm_start.kept(tmp_path)
+
+
+class Recording:
+    """Proposes x in turn and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Observation] = []
+
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
+        return Proposal({"x": len({each.point["x"] for each in self.seen}), "y": 0})
+
+    def forget(self) -> None:
+        self.seen = []
+
+    def tell(self, observation: Observation) -> None:
+        self.seen.append(observation)
+
+
+@pytest.mark.parametrize(("metric", "score"), [("wall_s", -20.0), ("seconds", None)])
+def test_a_run_ended_by_its_limit_is_a_bound_only_where_its_time_is_the_goal(
+    metric: str, score: float | None, tmp_path: Path
+) -> None:
+    def slow(settings: Settings) -> ScriptedAnswer:
+        took = 15.0 if settings["x"] != 2 else 90.0
+        return ScriptedAnswer({metric: took}, seconds=took)
+
+    asked = study(
+        tmp_path,
+        goal=Goal(metric, "minimize"),
+        budget=Budget(trials=3),
+        search=SearchStage("random", sentinel_every=0),
+        confirm=ConfirmStage(top=0),
+        job=JobLimits(limit_s=20.0),
+    )
+    found, sampler = campaign(tmp_path, asked, slow), Recording()
+    assert isinstance(found.agenda, SearchAgenda)
+    found.agenda.new_sampler = lambda: sampler
+    found.run()
+    by_x = {each.point["x"]: (each.score, each.censored) for each in sampler.seen}
+    assert by_x == {0: (-15.0, False), 1: (-15.0, False), 2: (score, score is not None), 3: (-15.0, False)}
 
 
 def test_the_journal_says_why_the_search_ended_and_what_more_could_bring(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
+from ridgeline.cli.campaign.status import status
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.cli.text.wording import budget_text, status_lines
 from ridgeline.errors import (
@@ -278,3 +279,43 @@ def test_exit_codes_are_said_in_one_way(tmp_path: Path) -> None:
         error.exit_code
         for error in (InputError, SiteError, ReadError, StoreError, NothingFound, ShownWorse, CannotJudge)
     } == {*ExitCode} - {ExitCode.DONE, ExitCode.INTERRUPTED}
+
+
+FORMULA = """\
+version: 1
+name: reasons
+workload:
+  kind: command
+  run: '[ {x} -ne 8 ] || exit 3; echo rate $((100 + 7 * {x}))'
+  metrics: {rate: {regex: 'rate (.*)', unit: steps/s}}
+space: {x: {from: 0, to: 9}}
+goal: {maximize: rate}
+baseline: {x: 0}
+budget: {trials: 2}
+search: {sentinel_every: 0, expect: 100 + 7 * x}
+confirm: {top: 0}
+"""
+
+
+def test_status_says_why_a_trial_was_chosen_and_what_came_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.yaml").write_text(FORMULA)
+    ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
+    trials = read_history(tmp_path / "out").trials
+    number, best = next((n, trial) for n, trial in trials.items() if trial.point == {"x": 9})
+    failed = next(n for n, trial in trials.items() if trial.point == {"x": 8})
+
+    def said(of: int) -> list[str]:
+        status(tmp_path / "out", why=of)
+        return capsys.readouterr().out.splitlines()
+
+    head, reason, measured = said(number)
+    assert head == f"#{number} search, chosen by guided: x 9"
+    assert reason.strip() == best.why and "the formula's best untried setting" in reason
+    assert measured == "  measured 163 steps/s"
+    assert said(failed)[-1].startswith("  crash; exit code 3")
+    with pytest.raises(InputError, match=f"has no trial 99; it has trials 1 to {max(trials)}"):
+        status(tmp_path / "out", why=99)
+    with pytest.raises(InputError, match="neither --follow nor --json"):
+        status(tmp_path / "out", as_json=True, why=1)

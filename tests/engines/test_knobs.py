@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline import catalog
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of, values_of
-from ridgeline.engines.knobs.releases import NEWEST, Flag, latest_of, read_flags, release_text
+from ridgeline.engines.knobs.releases import NEWEST, Flag, latest_of, read_flags, release_text, title_of
 from ridgeline.engines.knobs.scope import engine_total, rank_share
 from ridgeline.engines.knobs.table import (
     ATTENTION_BACKENDS,
@@ -302,3 +303,15 @@ def test_the_release_is_said(version: tuple[int, ...], said: str) -> None:
 
 def test_the_table_holds_plain_values() -> None:
     json.dumps([[k.name, k.aliases, k.default, k.unit, k.scope.value] for k in ROWS.values()])
+
+
+def test_the_title_of_our_own_engines_needs_no_look_at_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That look takes milliseconds, and a simulation asks for titles by the hundred."""
+
+    def refuse(**names: str) -> None:
+        raise AssertionError(f"looked for {names}")
+
+    monkeypatch.setattr(catalog, "entry_points", refuse)
+    assert [title_of(engine) for engine in ("sglang", "vllm")] == ["SGLang", "vLLM"]
+    monkeypatch.setattr(catalog, "entry_points", lambda **names: ())
+    assert title_of("someone-elses") == "someone-elses"

@@ -40,6 +40,24 @@ def test_the_model_that_predicts_the_observations_is_believed() -> None:
     assert blend_of(together).weights[0] > 0.9
 
 
+def test_values_that_no_knob_explains_are_seen_to_be_so_once_there_are_enough() -> None:
+    rng = np.random.default_rng(5)
+    assert blend_of(lambda rows: rng.normal(size=len(rows))).says_nothing
+    assert not blend_of(by_itself).says_nothing
+    assert not blend_of(lambda rows: rng.normal(size=len(rows)), count=8).says_nothing, "too early to say"
+
+
+def test_the_mean_of_the_others_predicts_as_a_normal_distribution_would() -> None:
+    values = np.array([0.3, -1.2, 0.8, 2.0, -0.4])
+    model = ScoreModel(ObservedData(places(5), values, None, None), COLUMNS)
+    standard, long_way = (values - values.mean()) / values.std(), 0.0
+    for one in range(5):
+        others = np.delete(standard, one)
+        variance = others.var(ddof=1) * 5 / 4  # of a new value around the mean of four
+        long_way += -0.5 * np.log(variance) - 0.5 * (standard[one] - others.mean()) ** 2 / variance
+    assert model.predicted_by_mean() == pytest.approx(long_way)
+
+
 def test_an_observation_left_out_is_predicted_from_all_others() -> None:
     """The short way to the leave-one-out score is the long one's."""
     rows, values = places(12), np.random.default_rng(3).normal(size=12)

@@ -19,8 +19,8 @@ class NotifyChoice:
 
     @property
     def ways(self) -> list[str]:
-        told = {"webhook": self.webhook or self.webhook_env, "command": self.command, "mail": self.mail}
-        return [way for way, value in told.items() if value]
+        configured = {"webhook": self.webhook or self.webhook_env, "command": self.command, "mail": self.mail}
+        return [way for way, value in configured.items() if value]
 
 
 NOBODY = NotifyChoice()

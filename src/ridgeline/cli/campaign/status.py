@@ -64,5 +64,5 @@ def _reason(folder: Path, number: int) -> str:
     if run is not None and study.goal.metric in run.metrics:
         lines.append(f"  measured {goal_text(study, history).value(run.metrics[study.goal.metric])}")
     elif run is not None and run.outcome is not None:
-        lines.append(f"  {run.outcome.kind.value}: {run.outcome}")
+        lines.append(f"  {run.outcome}")
     return "\n".join(lines)

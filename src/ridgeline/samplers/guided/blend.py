@@ -7,12 +7,17 @@ and where they do not, what both expect much of is tried.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit
 from ridgeline.samplers.guided.model import ObservedData, ScoreModel
 
 TEMPERATURE = 2.0  # leave-one-out scores are of few observations: differences count by half
+
+FEWEST_JUDGED = 12  # results, before which it is too early to say that no knob matters
+SAYS_LITTLE = 0.3  # log density gained for each observation: a spread narrower by a quarter
 
 Fits = tuple[Fit, Fit]
 
@@ -29,6 +34,7 @@ class Blend:
         heights = np.array([model.predicted() for model in self._models])
         weights = np.exp((heights - heights.max()) / TEMPERATURE)
         self.weights: Array = weights / weights.sum()
+        self._heights = heights
 
     def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
         """Mean and spread of the truth, on the scale: where the models disagree, the spread is wider."""
@@ -36,6 +42,13 @@ class Blend:
         mean = np.tensordot(self.weights, np.stack(means), axes=1)
         squares = np.stack(spreads) ** 2 + (np.stack(means) - mean) ** 2
         return mean, np.sqrt(np.tensordot(self.weights, squares, axes=1))
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the knobs predict the observations hardly better than their mean does."""
+        count = self._models[0].count
+        gain = float(self._heights.max()) - self._models[0].predicted_by_mean() if count >= FEWEST_JUDGED else math.inf
+        return gain < SAYS_LITTLE * count
 
     @property
     def noise(self) -> float:

@@ -14,13 +14,13 @@ from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import NamedPrior, Prior
 from ridgeline.samplers.encoding import encode
-from ridgeline.samplers.guided.blend import Blend, score_model
+from ridgeline.samplers.guided.blend import Blend, Fits, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.earlier import Earlier
 from ridgeline.samplers.guided.expected import Expected
 from ridgeline.samplers.guided.feasibility import Feasibility
 from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.gaussian import Array, on_one_thread
+from ridgeline.samplers.guided.gaussian import Array, Fit, on_one_thread
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, ObservedData, PriorValues, Scale, ScoreModel
 from ridgeline.samplers.guided.prior_mode import ModeWeights, PriorMode, mode_weights, seen_with
@@ -60,6 +60,14 @@ def relative_cost(observations: Sequence[Observation], observed: Array, rows: Ar
     return found
 
 
+def fitted_count(observations: int) -> int:
+    """How many of so many observations length scales are found from: a few more say little new of them. All up to 16,
+    then a multiple of 2, from 32 of 4, and so on."""
+    step = 1 << max(0, observations.bit_length() - 4)
+    return observations - observations % step
+
+
+FEWEST_FITTED = 2  # results without which there are no length scales to find
 SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
 FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
@@ -90,8 +98,10 @@ class Chooser:
         self._expected: dict[Scale, Expected | Earlier | None] = {}
         self._current: Expected | Earlier | None = None
         self._kept: dict[PriorMode, tuple[tuple[int, int], View]] = {}
+        self._fits: dict[tuple[PriorMode, Scale, int], Fit | Fits] = {}  # by number of observations
         self._observed_points: Mapping[str, Point] = NOTHING  # the points of the observations last seen
         self._last_seen: tuple[int, Scale, ObservedData] | None = None
+        self._weighed: tuple[ObservedData, ModeWeights] | None = None  # what the modes weigh after these observations
 
     @property
     def _called(self) -> str:
@@ -101,13 +111,23 @@ class Chooser:
 
     def forget(self) -> None:
         """Other observations follow: what was made of these is of no more use."""
-        self._kept, self._last_seen = {}, None
+        self._kept, self._last_seen, self._fits = {}, None, {}
 
     def mode_weights(self, observations: Sequence[Observation]) -> ModeWeights:
         """How what was predicted is to be read, as far as the observations tell."""
         with on_one_thread():
             _, seen = self._seen(observations)
-            return {PriorMode.NOT_AT_ALL: 1.0} if seen.expected is None else mode_weights(seen, self._features.columns)
+            if self._weighed is None or self._weighed[0] is not seen:
+                alone = {PriorMode.NOT_AT_ALL: 1.0}
+                found = alone if seen.expected is None else mode_weights(seen, self._features.columns)
+                self._weighed = seen, found
+            return self._weighed[1]
+
+    def says_nothing(self, observations: Sequence[Observation], taken: Collection[str]) -> bool:
+        """Whether no knob has shown an effect, so that the model's choice is no better than any other."""
+        with on_one_thread():
+            scores = self._view(observations, taken).scores
+        return isinstance(scores, Blend) and scores.says_nothing
 
     def choice(
         self,
@@ -229,12 +249,23 @@ class Chooser:
         if mode not in self._kept or self._kept[mode][0] != asked:
             scale, seen = self._seen(observations)
             seen = seen_with(mode, seen)
-            scores, chances = score_model(seen, self._features.columns), Feasibility(seen, self._features.columns)
+            scores = score_model(seen, self._features.columns, self._fit(mode, scale, seen))
+            chances = Feasibility(seen, self._features.columns)
             best, centres = incumbents(scores, seen, observations)
             rng = random.Random(f"guided {self._seed} {asked}")
             field = self._candidates(observations, centres, taken, rng, mode)
             self._kept[mode] = asked, View(scale, seen, scores, chances, best, field)
+            self._fits[mode, scale, len(observations)] = scores.fit
         return self._kept[mode][1]
+
+    def _fit(self, mode: PriorMode, scale: Scale, seen: ObservedData) -> Fit | Fits | None:
+        """The length scales found from the first `fitted_count` observations; None: from all, to be found now."""
+        count = fitted_count(len(seen.values))
+        if count == len(seen.values) or np.isfinite(seen.values[:count]).sum() < FEWEST_FITTED:
+            return None
+        if (mode, scale, count) not in self._fits:
+            self._fits[mode, scale, count] = score_model(seen.first(count), self._features.columns).fit
+        return self._fits[mode, scale, count]
 
     def _seen(self, observations: Sequence[Observation]) -> tuple[Scale, ObservedData]:
         if self._last_seen is None or self._last_seen[0] != len(observations):

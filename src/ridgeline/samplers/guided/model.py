@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.samplers.guided.effects import EffectsFit, EffectsProcess, fitted_effects
-from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProcess, fitted
+from ridgeline.samplers.guided.gaussian import JITTER, Array, Columns, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import normal_share
 from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.trees import TreeOptions, Trees
@@ -113,6 +113,14 @@ class ObservedData:
             return cls(rows, values, None, None)
         return cls(rows, values, prior_values.columns, prior_values.odds, prior_values.spread, prior_values.reach)
 
+    def first(self, count: int) -> ObservedData:
+        """Only the first of the observations."""
+        expected, odds, censored = (
+            None if each is None else each[:count] for each in (self.expected, self.odds, self.censored)
+        )
+        rows, values = self.rows[:count], self.values[:count]
+        return replace(self, rows=rows, values=values, expected=expected, odds=odds, censored=censored)
+
 
 class ScoreModel:
     """Universal kriging: a Gaussian process around level + trust x expected, both uncertain."""
@@ -128,7 +136,7 @@ class ScoreModel:
         self._middle = np.zeros(1) if self._expected is None else self._expected.mean(axis=0)
         self._trust = seen.trust
         self._unit = _unit(values, self._expected, seen.trust[0])
-        standard = (values - self._level) / self._unit
+        standard = self._standard = (values - self._level) / self._unit
         basis = self._basis(self._expected, len(values))
         rows, self._columns = self._with_expected(seen.rows[self._kept], self._expected, columns)
         found = fit or self._fit(rows, standard, basis)
@@ -187,9 +195,22 @@ class ScoreModel:
         """How far what was expected is weights: 1 as it stands, 0 not at all."""
         return float(self._trusts[1]) if len(self._trusts) > 1 else 0.0
 
+    @property
+    def count(self) -> int:
+        """Results that it rests on."""
+        return len(self._kept)
+
     def predicted(self) -> float:
         """How well each observation is predicted from all others: the sum of the log densities."""
         return self._process.left_out(self._dual)
+
+    def predicted_by_mean(self) -> float:
+        """As `predicted`, of a model to which all settings are alike: each from mean and spread of the others."""
+        values, others = self._standard, len(self._standard) - 1
+        means = (values.sum() - values) / others
+        squares = ((values**2).sum() - values**2) / others - means**2
+        variance = np.maximum(squares, JITTER) * (others + 1) / (others - 1)
+        return float(-0.5 * (np.log(variance) + (values - means) ** 2 / variance).sum())
 
     def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
         """Mean and spread of the truth, on the scale."""

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 PRIOR_LEADS = 4  # settings known, the baseline's among them, until which the prior's best ones are tried
 MOSTLY_FAILS = 5  # failures for each pass, from which on new settings stay near to what passed
-FEWEST_WITHOUT_GAIN = 12  # observations, and a third of all: before, a search without a prior does not end by itself
+# observations (of a small space a quarter), and a third of all: before, a search without a prior does not end by itself
+FEWEST_WITHOUT_GAIN = 12
 FEWEST_FILLING = 2  # space-filling trials of a small budget
 FEWEST_PASSED = 2  # results without which a model says nothing
 NOTHING_NEW = "space-filling, since the model proposed nothing new that is legal"
+NO_EFFECT = "space-filling, as every other trial while no knob has shown an effect"
 OFFERED = 50  # points that fill the space, of which one that may pass is taken
 
 
@@ -91,13 +93,16 @@ class GuidedSampler:
                 chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying, mode, leads)
                 return chosen or Proposal(filled, NOTHING_NEW)
         startup = self._startup(known)
-        failed = len(self._observations) - passed
-        if failed >= MOSTLY_FAILS and passed * MOSTLY_FAILS <= failed:
+        failed = sum(observation.score is None for observation in self._observations)
+        working = {point_key(observation.point) for observation in self._observations if observation.score is not None}
+        if failed >= MOSTLY_FAILS and len(working) * MOSTLY_FAILS <= failed:  # the baseline passes several times over
             return self._where_most_fails(filled, pending)
         if known < startup:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
         if passed < FEWEST_PASSED:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
+        if known % 2 and self._choosing().says_nothing(self._observations, self._observed_keys | flying):
+            return Proposal(self._first(filled, pending), NO_EFFECT)
         chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying)
         return chosen or Proposal(filled, NOTHING_NEW)
 
@@ -106,10 +111,10 @@ class GuidedSampler:
         from ridgeline.samplers.guided.start import in_common, next_to_passing  # numpy: not before it is needed
 
         failed = [observation.point for observation in self._observations if observation.score is None]
-        shared = in_common(self._space, failed)
-        so_far = f"{len(failed)} of {len(self._observations)} settings failed" + (
-            f", all with {shared}" if shared else ""
-        )
+        passed = [observation.point for observation in self._observations if observation.score is not None]
+        shared = in_common(self._space, failed, passed)
+        settings = {point_key(observation.point) for observation in self._observations}
+        so_far = f"{len(failed)} of {len(settings)} settings failed" + (f", all with {shared}" if shared else "")
         rng = random.Random(f"near {self._seed} {len(self._observations)} {len(pending)}")
         taken = self._observed_keys | keys(pending)
         near = next_to_passing(self._space, self._observations, taken, self._legal, rng)
@@ -147,7 +152,8 @@ class GuidedSampler:
 
         found = mixed(self._choosing().mode_weights(self._observations), prospect)
         alone = self._prior is None and not self._earlier
-        quiet = self._since_last_gain() >= max(FEWEST_WITHOUT_GAIN, len(self._observations) // 3)
+        fewest = min(FEWEST_WITHOUT_GAIN, self._space.raw_size() // 4)
+        quiet = self._since_last_gain() >= max(fewest, len(self._observations) // 3)
         return replace(found, gaining=alone and not quiet)
 
     def _since_last_gain(self) -> int:

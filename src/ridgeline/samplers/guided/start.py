@@ -36,12 +36,14 @@ def next_to_passing(
     return near[int(_chances(space, features, observations, features.of(near)).argmax())]
 
 
-def in_common(space: Space, points: Sequence[Point]) -> str:
-    """The values that all of these settings share, of knobs that could have another: 'threads 64, pinning off'."""
+def in_common(space: Space, failed: Sequence[Point], passed: Sequence[Point]) -> str:
+    """The values that all settings that failed share and none that passed has: 'threads 64, pinning off'."""
     shared = [
-        f"{knob.name} {next(iter(values))}"
+        f"{knob.name} {value}"
         for knob in space.knobs
-        if knob.count != 1 and len(values := {str(point.get(knob.name)) for point in points}) == 1
+        if knob.count != 1
+        and len(values := {str(point.get(knob.name)) for point in failed}) == 1
+        and (value := next(iter(values))) not in {str(point.get(knob.name)) for point in passed}
     ]
     return ", ".join(shared)
 
