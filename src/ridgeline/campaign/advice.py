@@ -29,7 +29,7 @@ from ridgeline.study.history import History
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 PROPOSER = "advice"
-CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
+_CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
 LONGEST_CHAIN = 2  # moves in a row that fail; with 5 twice as many trials failed, for no measurable gain
 _WORDS = {Kind.OOM_RUN: "run-time OOM", Kind.OOM_START: "start-up OOM"}
 
@@ -116,8 +116,8 @@ def stepped(knob: Knob, value: Value, steps: int) -> Value | None:
 
 def _along(knob: Continuous, value: float, steps: int) -> float:
     if knob.log:
-        return float(value * (knob.high / knob.low) ** (CONTINUOUS_STEP * steps))
-    return value + (knob.high - knob.low) * CONTINUOUS_STEP * steps
+        return float(value * (knob.high / knob.low) ** (_CONTINUOUS_STEP * steps))
+    return value + (knob.high - knob.low) * _CONTINUOUS_STEP * steps
 
 
 def _why(trial: Trial, outcome: Outcome, move: Move) -> str:

@@ -24,8 +24,8 @@ from ridgeline.stats.survey import MOST_URGENT, BaselinePlacement, most_looks
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 
-MOST_CANCELS = 5  # of one trial by others, under one controller, before somebody has to ask who does that
-FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it
+_MOST_CANCELS = 5  # of one trial by others, under one controller, before somebody has to ask who does that
+_FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Agenda(ABC):
         """A trial to start now, or a block that must be set aside first; None: nothing can be started now."""
         if self._unanswered is not None:
             raise open_question(self.study, self.history, self._unanswered)
-        if self._faults >= FAULTS_IN_A_ROW:
+        if self._faults >= _FAULTS_IN_A_ROW:
             raise SiteError(
                 f"{self._faults} trials in a row were lost to faults of the site, each after "
                 f"{self.study.job.retries} retries; have someone look at the site, then resume"
@@ -163,7 +163,7 @@ class Agenda(ABC):
             r for r in self.history.runs_of.get(trial, ()) if self.history.opening_of[r.number] == self.history.openings
         )
         cancels = [run for run in here if run.outcome is not None and run.outcome.kind is Kind.CANCELLED]
-        if len(cancels) >= MOST_CANCELS:
+        if len(cancels) >= _MOST_CANCELS:
             raise SiteError(
                 f"trial {trial} was cancelled {len(cancels)} times, and not by this campaign (last run folder "
                 f"{cancels[-1].folder}); ask at the site who does that, then resume"

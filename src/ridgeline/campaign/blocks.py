@@ -20,7 +20,7 @@ from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 
 STOPPED = "the campaign was stopped in the middle of it"
-IDLE_S = 120.0  # without a run, after which clocks are down and caches may have been taken over
+_IDLE_S = 120.0  # without a run, after which clocks are down and caches may have been taken over
 MOST_MOVES = 2  # times that a block is run again for landing elsewhere; then the site will not keep it together
 
 
@@ -57,7 +57,7 @@ def why_warm_up(study: Study, history: History, block: int, now_s: float) -> str
     if history.busy_until_s is None:
         return "nothing has run since the campaign was taken up or a program was built"
     idle_s = now_s - history.busy_until_s
-    return f"nothing has run for {idle_s:.0f} s" if idle_s > IDLE_S else ""
+    return f"nothing has run for {idle_s:.0f} s" if idle_s > _IDLE_S else ""
 
 
 def next_in_block(study: Study, history: History, block: int) -> Point | None:

@@ -9,7 +9,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
 
-ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet machine; the rest is start and files
+_ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet machine; the rest is start and files
 
 
 def busy_text(run: Run) -> str:
@@ -22,7 +22,7 @@ def busy_text(run: Run) -> str:
     if load is None or not cores:
         return ""
     threads = run.resources.cores or 1
-    starved = cpu_s is not None and cpu_s < ENOUGH_CPU * wall_s * threads and load + threads > cores
+    starved = cpu_s is not None and cpu_s < _ENOUGH_CPU * wall_s * threads and load + threads > cores
     if load < cores and not starved:
         return ""
     text = f"this machine is busy: load average {load:.1f} on {cores:.0f} cores before the first run"

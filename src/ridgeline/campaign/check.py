@@ -38,7 +38,7 @@ from ridgeline.workloads.base import Workload
 
 
 @dataclass(frozen=True)
-class JobComparison:
+class _JobComparison:
     """Compares what is pasted, which costs little; where that is not all, also what a run folder would hold."""
 
     study: Study
@@ -90,8 +90,8 @@ DRAWS = 24  # points beside the study's own at which a knob is tried: it may mat
 SHARES = (0.0, 0.5, 0.999)  # of the way through a knob
 
 
-def inert_knobs(study: Study, workload: Workload) -> list[Problem]:
-    jobs, places = JobComparison(study, workload), _places(study)
+def _inert_knobs(study: Study, workload: Workload) -> list[Problem]:
+    jobs, places = _JobComparison(study, workload), _places(study)
     return [
         Problem(("space", knob.name), _reason(study, knob.name))
         for knob in study.space.knobs
@@ -106,7 +106,7 @@ def _places(study: Study) -> list[Point]:
     return [study.baseline, *study.presets, *map(space.restrict, drawn)]
 
 
-def _changes_nothing(jobs: JobComparison, knob: Knob, places: Sequence[Point]) -> bool:
+def _changes_nothing(jobs: _JobComparison, knob: Knob, places: Sequence[Point]) -> bool:
     tried = False
     for place in places:
         for other in _changed(jobs.study.space, knob, place) if knob.name in place else ():
@@ -116,7 +116,7 @@ def _changes_nothing(jobs: JobComparison, knob: Knob, places: Sequence[Point]) -
     return tried
 
 
-def _same(jobs: JobComparison, a: Point, b: Point) -> bool:
+def _same(jobs: _JobComparison, a: Point, b: Point) -> bool:
     try:
         return jobs.same(jobs.study.space.settings(a), jobs.study.space.settings(b))
     except ExpressionError:
@@ -170,7 +170,7 @@ def _read_by(space: Space, used: set[str]) -> set[str]:
     return {name for expression in expressions for name in expression.names}
 
 
-LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
+_LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
 SAMPLED_POINTS = 20_000
 
 
@@ -214,7 +214,7 @@ def check_new(file: StudyFile) -> CheckedStudy:
         raise StudyError(missing)
     if wrong := [*_faults(checked.file), *_lost_fields(checked)]:
         raise StudyError(wrong)
-    if inert := inert_knobs(checked.study, checked.workload):
+    if inert := _inert_knobs(checked.study, checked.workload):
         raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
     return checked
 
@@ -455,7 +455,7 @@ class SpaceSize:
 
 def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
     space = checked.study.space
-    if space.raw_size() <= LISTED_POINTS:
+    if space.raw_size() <= _LISTED_POINTS:
         refused: Counter[str] = Counter()
         total = 0
         for point in space.points():

@@ -88,7 +88,7 @@ def blocks_so_far(study: Study, history: History) -> list[Block]:
     """The blocks that count: not those whose runs, after all repeats, were still in several places."""
     base = point_key(study.baseline)
     failed = disqualified(study, history)
-    left_out = {block for block in range(history.blocks) if moved(study, history, block)} | of_other_jobs(history)
+    left_out = {block for block in range(history.blocks) if moved(study, history, block)} | _of_other_jobs(history)
     values: dict[int, dict[str, list[float]]] = {}
     runs_in: dict[int, Run] = {}
     for trial, run in history.ok_runs(Stage.CONFIRM):
@@ -114,7 +114,7 @@ def blocks_so_far(study: Study, history: History) -> list[Block]:
     ]
 
 
-def of_other_jobs(history: History) -> set[int]:
+def _of_other_jobs(history: History) -> set[int]:
     """Blocks from before an extension whose jobs asked the site for something else than those of today: the study's
     `job` may be changed before a resume, and then they compare something else."""
     runs = [(trial, run) for trial, run in history.ok_runs(Stage.CONFIRM) if trial.block is not None]
@@ -229,7 +229,7 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
         return ConfirmationVerdict(UNCONFIRMED, headline)
     ranked = ranking(study, history)
     if not ranked:
-        headline = f"no setting but the baseline passed ({outcomes_of_search(history)})"
+        headline = f"no setting but the baseline passed ({_outcomes_of_search(history)})"
         return ConfirmationVerdict(NOTHING_PASSED, headline)
     if not history.candidates and not better_than_baseline(study, history):
         tried = NearestTried(ranked[0][0], looked_like(study, history, ranked[0][1]))
@@ -269,7 +269,7 @@ def grounded(study: Study, history: History, found: ConfirmationVerdict) -> Conf
 def _with_extension(headline: str, history: History, found: ConfirmationVerdict) -> str:
     """The headline with that it is not the first one, and the earlier one where that said more."""
     text = extension_text(history)
-    if text and (other := len(of_other_jobs(history))):
+    if text and (other := len(_of_other_jobs(history))):
         blocks = "1 earlier block does" if other == 1 else f"{other} earlier blocks do"
         text += f"; {blocks} not count: their jobs asked for other resources"
     if history.verdicts_before and _weaker(found, history.verdicts_before[-1]):
@@ -287,7 +287,7 @@ def _weaker(now: ConfirmationVerdict, before: VerdictLine) -> bool:
     return least.scale == was.scale and (least.low or 0.0) < (was.low or 0.0)
 
 
-def outcomes_of_search(history: History) -> str:
+def _outcomes_of_search(history: History) -> str:
     """How the trials of the search ended: `3 crash, 1 oom-run`."""
     counts = Counter(
         run.outcome.kind.value

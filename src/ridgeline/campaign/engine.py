@@ -55,7 +55,7 @@ from ridgeline.workloads.base import Workload
 
 
 @dataclass
-class RunMonitor:
+class _RunMonitor:
     early_stops: EarlyStops
     record: Callable[[Event], None]
     _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
@@ -97,10 +97,10 @@ class RunMonitor:
 
 T = TypeVar("T")
 
-LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
-CANCEL_PATIENCE_S = 30.0
-LINGERING_S = 60.0  # a batch system may add to its own output for a while after the job wrote its exit file
-SUBMIT_PATIENCE_S = 900.0  # how long a site that is away is asked again before the campaign stops
+_LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
+_CANCEL_PATIENCE_S = 30.0
+_LINGERING_S = 60.0  # a batch system may add to its own output for a while after the job wrote its exit file
+_SUBMIT_PATIENCE_S = 900.0  # how long a site that is away is asked again before the campaign stops
 
 
 class Interrupted(Exception):  # noqa: N818  asked for, not an error
@@ -131,7 +131,7 @@ class Campaign:
         # what the study itself reads or searches by such a name stays a file
         own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
         self._books = tuple(name for name in self.executor.books if name not in own)
-        self._run_monitor = RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
+        self._run_monitor = _RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError (of which
@@ -153,9 +153,9 @@ class Campaign:
                 if changed:
                     continue
                 if self._flying or self._unbuilt:
-                    self._awaited().wait(LONGEST_WAIT_S)
+                    self._awaited().wait(_LONGEST_WAIT_S)
                 elif self.history.instructions.paused:
-                    time.sleep(LONGEST_WAIT_S)
+                    time.sleep(_LONGEST_WAIT_S)
                 else:
                     self._next_stage()
             handler.finish()
@@ -279,7 +279,7 @@ class Campaign:
         self._flying[ticket] = number
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        return patiently(ask, self.check_stop, SUBMIT_PATIENCE_S)
+        return patiently(ask, self.check_stop, _SUBMIT_PATIENCE_S)
 
     def check_stop(self) -> None:
         if self.stop_requested() or self.history.instructions.stopping:
@@ -354,7 +354,7 @@ class Campaign:
         self.agenda.learn(run)
 
     def _fold_later(self, folder: Path) -> None:
-        self._unfolded.append((time.monotonic() + (LINGERING_S if self.executor.detached else 0.0), folder))
+        self._unfolded.append((time.monotonic() + (_LINGERING_S if self.executor.detached else 0.0), folder))
 
     def _fold(self, at_once: bool = False) -> None:
         """The books of runs that have ended, once nobody adds to them."""
@@ -397,7 +397,7 @@ class Campaign:
     def _cancel_all(self) -> None:
         for ticket in self._flying:
             self.executor.cancel(ticket)
-        deadline = time.monotonic() + CANCEL_PATIENCE_S
+        deadline = time.monotonic() + _CANCEL_PATIENCE_S
         while self._flying and time.monotonic() < deadline:
             for ticket, ending in self.executor.poll(list(self._flying)).items():
                 planned = self.history.open_runs[self._flying.pop(ticket)]

@@ -18,17 +18,17 @@ from ridgeline.stats.pareto import GoalValue, Tradeoff, tradeoffs
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
-TOKEN_RATES = ("total_tok_s", "output_tok_s")  # the first that a run measured counts
+_TOKEN_RATES = ("total_tok_s", "output_tok_s")  # the first that a run measured counts
 
 
 def dollars_per_million_tokens(run: Run, prices: Prices, gpus_per_node: int) -> float | None:
     """At this run's throughput; None where it measured none, or nothing is known to cost anything."""
     hourly = prices.hourly(run.resources.nodes, run.resources.gpus or gpus_per_node)
-    rate = next((run.metrics[name] for name in TOKEN_RATES if run.metrics.get(name, 0.0) > 0), None)
+    rate = next((run.metrics[name] for name in _TOKEN_RATES if run.metrics.get(name, 0.0) > 0), None)
     return None if hourly is None or rate is None else hourly / (rate * 3600.0) * 1e6
 
 
-NOT_MEASURED = "no good run measured it"
+_NOT_MEASURED = "no good run measured it"
 
 
 def front(study: Study, history: History) -> list[Tradeoff]:
@@ -59,7 +59,7 @@ def front_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     goals = (study.goal.metric, study.second_goal.metric)
     title = f"{goals[0]} against {goals[1]}"
     if not shown:
-        return (TextTable(title, (*goals, "setting"), (), notes=(f"{goals[1]}: {NOT_MEASURED}",)),)
+        return (TextTable(title, (*goals, "setting"), (), notes=(f"{goals[1]}: {_NOT_MEASURED}",)),)
     rows = tuple((*_cells(one), str(one.runs), one.place, _changes(study, one)) for one in shown)
     near = frozenset(at for at, one in enumerate(shown) if one.place == "on")
     note = "on: no other setting is better in both; near: one is, but within the noise. From all runs of a setting"

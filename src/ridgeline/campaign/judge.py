@@ -29,14 +29,14 @@ from ridgeline.stats.wording import count
 from ridgeline.study.history import History
 
 LONGEST_LINE = 400
-LONGEST_SEARCHED_LINE = 4096
+_LONGEST_SEARCHED_LINE = 4096
 SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
-MOST_KEPT_LINES = 10_000
+_MOST_KEPT_LINES = 10_000
 TAIL_BYTES = 64 << 10  # in which the last thing that a program said is looked for first
 SIGNATURES_S = 30.0  # of CPU time for all of them in all logs of a run; those of ours need a second
 # what a shell says about a program that we ourselves ended
-SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
+_SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
 
 # what the site itself says about the end; None: look at the program
 _BY_CAUSE = {
@@ -287,9 +287,9 @@ def _seen(
     searched: set[str] = set()  # programs in a loop write the same line millions of times
     for name in logs:
         for number, line in _lines(folder / name):
-            if line in searched or (ended_by_us and SHELL_NOTICES.match(line)):
+            if line in searched or (ended_by_us and _SHELL_NOTICES.match(line)):
                 continue
-            if len(searched) < MOST_KEPT_LINES:
+            if len(searched) < _MOST_KEPT_LINES:
                 searched.add(line)
             for rank, signature in enumerate(signatures):
                 last[0] = signature
@@ -336,7 +336,7 @@ def last_line(
             for number, line in _lines(folder / name, tail):
                 if matching is not None and not matching.search(line):
                     continue
-                if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
+                if line.strip() and not (ended_by_us and _SHELL_NOTICES.match(line)):
                     last = (number, line.strip())
             if last is not None:
                 return _evidence(name, *last)
@@ -393,7 +393,7 @@ def _quiet(folder: Path) -> dict[str, tuple[float, int]]:
 
 
 def _one_line(stream: BinaryIO) -> str:
-    piece = line = stream.readline(LONGEST_SEARCHED_LINE)
+    piece = line = stream.readline(_LONGEST_SEARCHED_LINE)
     while piece and not piece.endswith(b"\n"):
         piece = stream.readline(1 << 20)
     return line.decode(errors="replace").rstrip("\r\n")

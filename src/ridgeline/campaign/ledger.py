@@ -15,8 +15,8 @@ from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
 
 TRIALS_WITHOUT_BUDGET = 40
-FAIR_SHARE = 0.5  # of a budget the confirmation may have, if the search would otherwise take it
-IN_HAND = 1.1  # times what the confirmation is expected to take: runs do not follow each other in no time
+_FAIR_SHARE = 0.5  # of a budget the confirmation may have, if the search would otherwise take it
+_IN_HAND = 1.1  # times what the confirmation is expected to take: runs do not follow each other in no time
 _EVEN = 1 + 1e-9  # sums of run times are not exact
 
 
@@ -41,7 +41,7 @@ class Reserve:
         full, least = _rounds(self.full, self.blocks, at_once), _rounds(self.least, self.least_blocks, at_once)
         kept = 0.0
         if (least + 2) * per_run <= budget:
-            kept = min(full * per_run, max(least * per_run, FAIR_SHARE * budget))
+            kept = min(full * per_run, max(least * per_run, _FAIR_SHARE * budget))
         return kept + self.trials * per_run
 
 
@@ -104,7 +104,7 @@ class Ledger:
         flying = [max(self._flying_s(run.trial) - (self.clock() - run.planned_s), 0.0) for run in flying_runs]
         typical_s = self._typical_s or expected
         limits = self.limits
-        reserve_s = reserve.of(limits.wall_s, typical_s * IN_HAND, self.slots)
+        reserve_s = reserve.of(limits.wall_s, typical_s * _IN_HAND, self.slots)
         # beside those that fly where there is a slot for it, else after them
         longest_s = max(flying, default=0.0)
         until_s = max(expected, longest_s) if len(flying) < self.slots else expected + longest_s

@@ -24,7 +24,7 @@ from ridgeline.records.study import Study
 from ridgeline.workloads.base import Workload
 
 # nvidia-smi wakes every GPU that sleeps, which takes seconds on a large node; a campaign does not wait for that
-NVIDIA_SMI_PATIENCE_S = 2.0
+_NVIDIA_SMI_PATIENCE_S = 2.0
 PROC = Path("/proc")
 
 
@@ -102,7 +102,7 @@ def _gpus_by_nvidia_smi() -> list[tuple[str, str]]:
         return []
     asks = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        output = subprocess.run(asks, capture_output=True, text=True, timeout=NVIDIA_SMI_PATIENCE_S, check=True).stdout
+        output = subprocess.run(asks, capture_output=True, text=True, timeout=_NVIDIA_SMI_PATIENCE_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [line.rpartition(",") for line in output.splitlines()]

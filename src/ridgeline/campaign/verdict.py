@@ -82,10 +82,10 @@ def gain_of(comparison: Comparison, goal: MetricText) -> Gain | None:
         return None
     if low is None or high is None:
         return Gain(ratio, None, None, comparison.level, f"{ratio:.2f}x{goal.sense} (too few blocks for an interval)")
-    return Gain(ratio, low, high, comparison.level, interval_text(ratio, low, high, comparison.level, goal))
+    return Gain(ratio, low, high, comparison.level, _interval_text(ratio, low, high, comparison.level, goal))
 
 
-def interval_text(ratio: float, low: float, high: float, level: float, goal: MetricText) -> str:
+def _interval_text(ratio: float, low: float, high: float, level: float, goal: MetricText) -> str:
     """'1.05x (95%: 1.03 to 1.07)'; what is the same in every block has no interval to show."""
     shown, interval = ratio_range(ratio, low, high)
     return f"{shown}{goal.sense}" if low == high else f"{shown}{goal.sense} ({level * 100:g}%: {interval})"

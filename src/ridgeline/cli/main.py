@@ -78,18 +78,18 @@ Command = Callable[..., Any]
 VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 
-ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
+_ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
 
 Finds the fastest correct setting of a cluster program, in the fewest
 node-hours, with proof.
 """
 
-LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so that all others fit 80 columns
+_LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so that all others fit 80 columns
 
 
 def overview() -> str:
-    width = max(len(verb) for verb in VERBS if len(verb) <= LONGEST_IN_COLUMN)
-    lines = [ABOUT]
+    width = max(len(verb) for verb in VERBS if len(verb) <= _LONGEST_IN_COLUMN)
+    lines = [_ABOUT]
     for heading, verbs in GROUPS.items():
         lines += [f"{heading}:", *(f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()), ""]
     return "\n".join([*lines, "Exit codes:", *_exit_codes()])
@@ -127,7 +127,7 @@ def help_of(command: Command) -> tuple[str, str]:
     return text, " ".join(example.split())
 
 
-def example_lines(example: str) -> list[str]:
+def _example_lines(example: str) -> list[str]:
     """A command line over as many lines as 80 columns take, to be pasted as it stands."""
     whole = re.sub(r"(--\S+) (?!--)", "\\1\N{NO-BREAK SPACE}", example)  # an option and its value stay on one line
     lines = wrap(whole, 74, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -148,7 +148,7 @@ def application(command: Command) -> Any:
 
     text, example = help_of(command)
     if example:
-        text = "\n".join([text, "", "\b", *example_lines(example)])  # \b: keep these lines as they are
+        text = "\n".join([text, "", "\b", *_example_lines(example)])  # \b: keep these lines as they are
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(help=text)(command)
     return app

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ridgeline.service.rehearse.traffic import RehearsedLoad
     from ridgeline.service.service import Service
 
-SHARE_OF_CAPACITY = 0.8
+_SHARE_OF_CAPACITY = 0.8
 
 
 def rehearse(
@@ -73,13 +73,13 @@ def rehearse(
 
     known_policies(service := load_service(file))  # says what is missing before anything takes time
     limits = admission_of(service, traffic)
-    asked_s = rate or SHARE_OF_CAPACITY * limits.requests_s
+    asked_s = rate or _SHARE_OF_CAPACITY * limits.requests_s
     load = _bearable(traffic, asked_s, seconds, shared_prefix, speed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
         done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _tell, limits)
     if write and not policy:
         _write(file, service, done.choice, limits)
-    _say(done, limits, service, AskedLoad(asked_s, speed), as_json)
+    _say(done, limits, service, _AskedLoad(asked_s, speed), as_json)
 
 
 def _scale(
@@ -110,12 +110,12 @@ def _scale(
 
 
 @dataclass(frozen=True, slots=True)
-class AskedLoad:
+class _AskedLoad:
     rate_s: float
     speed: float
 
 
-def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: AskedLoad, as_json: bool) -> None:
+def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _AskedLoad, as_json: bool) -> None:
     from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
     from ridgeline.service.admission import with_server_limits
 

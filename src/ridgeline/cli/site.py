@@ -20,7 +20,7 @@ POLL_S = 5.0  # a check is short: it may ask more often than a campaign
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def list_sites(as_json: AsJson = False) -> None:
+def _list_sites(as_json: AsJson = False) -> None:
     """List the site files that come with Ridgeline, to copy and fill in.
 
     Example: ridgeline site list
@@ -77,4 +77,4 @@ def check(
         raise SiteError(f"site {chosen.name} is not ready: {', '.join(failed)} failed{kept}")
 
 
-ACTIONS: dict[str, Callable[..., None]] = {"check": check, "list": list_sites}
+ACTIONS: dict[str, Callable[..., None]] = {"check": check, "list": _list_sites}

@@ -43,7 +43,7 @@ def _units(character: str) -> memoryview:
     ).cast("H")
 
 
-class CleanStream:
+class _CleanStream:
     """A text stream that cleans what is written to it; all else is the stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,14 +68,14 @@ class CleanStream:
 
 def uncleaned(stream: TextIO) -> TextIO:
     """The stream as it was, for what draws with control characters of our own."""
-    return stream.uncleaned if isinstance(stream, CleanStream) else stream
+    return stream.uncleaned if isinstance(stream, _CleanStream) else stream
 
 
 @contextmanager
 def clean_streams() -> Iterator[None]:
     """Standard output and error let nothing through that a terminal would obey."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, CleanStream(uncleaned(stream))) for stream in before)
+    sys.stdout, sys.stderr = (cast(TextIO, _CleanStream(uncleaned(stream))) for stream in before)
     try:
         yield
     finally:

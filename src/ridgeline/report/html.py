@@ -30,12 +30,12 @@ from ridgeline.report.table import Row
 from ridgeline.stats.wording import count
 
 MOST_ROWS = 150  # of the table behind a figure; all runs are in the table of runs
-FILTER = "placeholder='filter: oom, tp 8, #12 …' aria-label='filter runs'"
-COPY = "<button type=button class=copy hidden>copy</button>"
+_FILTER = "placeholder='filter: oom, tp 8, #12 …' aria-label='filter runs'"
+_COPY = "<button type=button class=copy hidden>copy</button>"
 
 
 def section_html(section: Section, folders: Folders) -> str:
-    parts = [untitled(part) if getattr(part, "title", "") == section.title else part for part in section.parts]
+    parts = [_untitled(part) if getattr(part, "title", "") == section.title else part for part in section.parts]
     halves = _halves(parts)
     body = "\n".join(piece for at, part in enumerate(parts) for piece in part_html(part, folders, at in halves))
     title = f"<h2><a href='#{section.key}'>{_e(section.title)}</a></h2>" if section.title else ""
@@ -65,7 +65,7 @@ def _fits_half(part: Part) -> bool:
     return isinstance(part, IntervalFigure | BarFigure | HeatFigure | Hint)
 
 
-def untitled(part: Part) -> Part:
+def _untitled(part: Part) -> Part:
     """Without the title that its section already has."""
     if isinstance(part, Fold | Paragraph | CodeText | Bullets | FactTiles | RunRows | AnswerCard | Hint):
         return part
@@ -166,7 +166,7 @@ def code_html(text: str, copy: bool = False) -> str:
         f"<span class=w>{_e(piece)}</span>" if at % 2 and ("-" in piece or " " in piece) else _e(piece)
         for at, piece in enumerate(_ARGUMENT.split(text))
     )
-    return f"<div class=code>{COPY if copy else ''}<pre tabindex=0>{''.join(pieces)}</pre></div>"
+    return f"<div class=code>{_COPY if copy else ''}<pre tabindex=0>{''.join(pieces)}</pre></div>"
 
 
 def _key(key: str) -> str:
@@ -237,7 +237,7 @@ def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
 
 
 def _runs(part: RunRows, folders: Folders) -> Iterator[str]:
-    yield f"<div class=tools hidden><input type=search {FILTER}><span></span></div>"
+    yield f"<div class=tools hidden><input type=search {_FILTER}><span></span></div>"
     yield _run_table(part, part.rows, folders, "run-table")
     if part.folded:
         yield f"<details id=confirm-runs><summary>{count(len(part.folded), 'run')} of the confirmation</summary>"

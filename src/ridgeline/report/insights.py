@@ -18,7 +18,7 @@ from ridgeline.stats.regimes import MOST_REPEATS, baseline_course
 from ridgeline.stats.wording import MetricText, count
 from ridgeline.study.history import History
 
-FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
+_FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
 
 
 def insights(study: Study, history: History, answer: Answer, gain: bool = True) -> list[str]:
@@ -115,7 +115,7 @@ def _unsteady(
     said = []
     if found.kind in ("step", "trend"):
         said = [f"the machine changed meanwhile: {goal.changed(found.change, 1)} for {baseline} {found.when}"]
-    if len(repeats) < FEWEST_FOR_OUTLIERS:
+    if len(repeats) < _FEWEST_FOR_OUTLIERS:
         return said
     odd = [o for o in outliers(repeats, direction, found) if o.cause != "trend"]
     return said + [

@@ -17,8 +17,8 @@ from ridgeline.stats.wording import count
 from ridgeline.study.folder import STUDY
 from ridgeline.study.history import History
 
-LARGEST_TEXT = 40_000  # characters of a study or script on the page
-RECEIPT = {
+_LARGEST_TEXT = 40_000  # characters of a study or script on the page
+_RECEIPT = {
     "host": "driven from", "cpu": "its CPU", "cores": "its cores", "gpus": "its GPUs", "driver": "GPU driver",
     "kernel": "kernel", "ridgeline": "Ridgeline", "python": "Python", "seed": "seed of the search",
     "command": "command",    "load": "load of the machine at the start",
@@ -43,7 +43,7 @@ def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
 
 def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
     receipt: Mapping[str, Any] = next((r for r in reversed(history.receipts) if r), {})
-    for name, label in RECEIPT.items():
+    for name, label in _RECEIPT.items():
         value = receipt.get(name)
         if value not in (None, "", []):
             yield label, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -101,5 +101,7 @@ def _scripts(study: Study, history: History, answer: Answer) -> Iterator[tuple[s
 def _text(path: Path) -> str:
     text = text_of(path)
     return (
-        text if len(text) <= LARGEST_TEXT else f"{text[:LARGEST_TEXT]}\n... cut; the file has {len(text):,} characters"
+        text
+        if len(text) <= _LARGEST_TEXT
+        else f"{text[:_LARGEST_TEXT]}\n... cut; the file has {len(text):,} characters"
     )

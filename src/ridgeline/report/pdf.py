@@ -10,13 +10,13 @@ from pathlib import Path
 
 from ridgeline.errors import InputError, StoreError
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 LIMIT_S = 180.0
 
 
 def browser_path() -> str:
     """The first browser on the PATH that can print; InputError says what to do where there is none."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         raise InputError(
             "--format pdf needs Chromium or Chrome on the PATH, and there is none; install one (apt install chromium), "

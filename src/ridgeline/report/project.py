@@ -78,7 +78,7 @@ def _gain(one: StudySeen) -> str:
     return f"{ratio} ({interval})"
 
 
-MOST_COURSES = 8  # lines that can be told apart
+_MOST_COURSES = 8  # lines that can be told apart
 
 
 def _compared(studies: Sequence[StudySeen]) -> Iterator[Part]:
@@ -96,7 +96,7 @@ def _compared(studies: Sequence[StudySeen]) -> Iterator[Part]:
         axis = Axis("ratio to the baseline (above 1 is better)")
         yield IntervalFigure("gains-figure", "How much better", says, axis, tuple(rows))
     courses = [course for at, one in enumerate(studies) if (course := _course(one, str(at))) is not None]
-    if 1 < len(courses) <= MOST_COURSES:
+    if 1 < len(courses) <= _MOST_COURSES:
         says = "The best of the search after each run, as a ratio to the study's own baseline."
         axis = Axis("ratio to the baseline (above 1 is better)")
         yield PlotFigure("courses", "How soon", says, Axis("run of the search"), axis, tuple(courses))

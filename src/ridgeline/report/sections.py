@@ -30,7 +30,7 @@ from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
-NO_SEARCH = ("compare", "edge", "scale", "steps")
+_NO_SEARCH = ("compare", "edge", "scale", "steps")
 
 
 def sections(
@@ -217,7 +217,7 @@ def _ladder(study: Study, history: History, answer: Answer, other: History | Non
         if figure is not None:
             yield figure
             return
-    if answer.kind in NO_SEARCH or answer.conclusion != CONFIRMED or answer.candidate is None:
+    if answer.kind in _NO_SEARCH or answer.conclusion != CONFIRMED or answer.candidate is None:
         return
     changed = [name for name, value in answer.candidate.point.items() if study.baseline.get(name) != value]
     if len(changed) < 2:
@@ -249,11 +249,11 @@ def _progress(study: Study, history: History, answer: Answer, exhibits: Exhibits
 
 
 def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    if answer.kind in NO_SEARCH:
+    if answer.kind in _NO_SEARCH:
         return
     explained = importance(study, history)
     largest = max((part.value for row in explained.rows for part in row.parts), default=0.0) if explained else 0.0
-    if explained is not None and len(explained.rows) > 1 and largest >= LEAST_IMPORTANT:
+    if explained is not None and len(explained.rows) > 1 and largest >= _LEAST_IMPORTANT:
         yield explained
     elif explained is not None:
         most = f"{explained.rows[0].label} explains {explained.rows[0].text}" if explained.rows else "none explains any"
@@ -263,14 +263,14 @@ def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
             yield part
 
 
-LEAST_IMPORTANT = 0.1  # of the spread: below, a figure of shares is one of noise
-FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
-FEWEST_CELLS = 4  # of a map, below which a sentence says it all
+_LEAST_IMPORTANT = 0.1  # of the spread: below, a figure of shares is one of noise
+_FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
+_FEWEST_CELLS = 4  # of a map, below which a sentence says it all
 
 
 def _failures(study: Study, history: History) -> Iterator[Part]:
     where = crash_map(study, history)
-    if where is not None and sum(cell.value is not None for row in where.cells for cell in row) < FEWEST_CELLS:
+    if where is not None and sum(cell.value is not None for row in where.cells for cell in row) < _FEWEST_CELLS:
         yield Paragraph(where.says, "sub")
     elif where is not None:
         yield where
@@ -329,7 +329,7 @@ def _machine(study: Study, history: History) -> Iterator[Part]:
 
 def _twin(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     for figure in predicted(study, history, answer):
-        if len(figure.series[-1].points) >= FEWEST_PREDICTED:
+        if len(figure.series[-1].points) >= _FEWEST_PREDICTED:
             yield figure
         else:
             yield from (Paragraph(note, "sub") for note in figure.notes)

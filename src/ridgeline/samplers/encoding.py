@@ -12,7 +12,7 @@ from ridgeline.records.space import Discrete, Knob, Point, Space
 Code = int | float
 Shape = Literal["index", "choice", "share"]
 
-DENSE = 32  # a log knob with more values than this is taken as a line, since its index would not be in log scale
+_DENSE = 32  # a log knob with more values than this is taken as a line, since its index would not be in log scale
 
 
 def shape(knob: Knob) -> Shape:
@@ -21,7 +21,7 @@ def shape(knob: Knob) -> Shape:
         return "share"
     if not knob.ordered:
         return "choice"
-    return "share" if knob.log and len(knob.values) > DENSE else "index"
+    return "share" if knob.log and len(knob.values) > _DENSE else "index"
 
 
 def encode(space: Space, point: Point) -> dict[str, Code] | None:

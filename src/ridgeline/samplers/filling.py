@@ -11,9 +11,9 @@ from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.listing import Listing, shuffled
 
 # misses in a row after which we stop: about a second of guessing, some seconds of listing
-GUESSES_FINITE = 1_000  # then the space is listed instead
-GUESSES_CONTINUOUS = 20_000
-LISTED = 200_000
+_GUESSES_FINITE = 1_000  # then the space is listed instead
+_GUESSES_CONTINUOUS = 20_000
+_LISTED = 200_000
 
 
 def filling(space: Space, seed: int, legal: Callable[[Point], bool]) -> Iterator[dict[str, Value]]:
@@ -25,12 +25,12 @@ def filling(space: Space, seed: int, legal: Callable[[Point], bool]) -> Iterator
     given: set[str] = set()
     finite = math.isfinite(space.raw_size())
     yield from _until_missing(
-        _low_discrepancy(space, seed), given, legal, GUESSES_FINITE if finite else GUESSES_CONTINUOUS
+        _low_discrepancy(space, seed), given, legal, _GUESSES_FINITE if finite else _GUESSES_CONTINUOUS
     )
     if finite:
         listing = Listing(space)
         listed = (listing.at(number) for number in shuffled(listing.size, seed))
-        yield from _until_missing(listed, given, legal, LISTED)
+        yield from _until_missing(listed, given, legal, _LISTED)
 
 
 def _until_missing(

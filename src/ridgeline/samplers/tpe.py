@@ -17,7 +17,7 @@ from ridgeline.samplers.options import TpeOptions, read_options
 from ridgeline.samplers.walk import Walk, keys, legality
 
 TRIES = 6  # proposals drawn per ask before a free neighbour of them is taken
-NEIGHBOURS = 40  # neighbours looked at before the space-filling sequence takes over
+_NEIGHBOURS = 40  # neighbours looked at before the space-filling sequence takes over
 REMEMBERED = 1_000  # observations the estimator sees: the best and the latest half each
 
 
@@ -62,7 +62,7 @@ class TpeSampler:
             if self._free(point, flying):
                 return Proposal(point, f"TPE on {len(self._observations)} observations")
             drawn.append(point)
-        for _ in range(NEIGHBOURS):
+        for _ in range(_NEIGHBOURS):
             near = self._neighbour(rng.choice(drawn), rng)
             if self._free(near, flying):
                 return Proposal(near, f"one knob away from what TPE on {len(self._observations)} observations proposed")

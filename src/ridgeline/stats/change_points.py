@@ -19,12 +19,12 @@ from typing import Any
 from ridgeline.stats.arrays import numpy as np
 from ridgeline.stats.student import interval
 
-PRIOR = (0.5, 0.4, 0.1)  # of none, one and two changes
-JUMPS = (0.3, 3.0, 40.0, 2000.0, 1e6)  # variance of a jump over that of the noise; the last for programs without any
+_PRIOR = (0.5, 0.4, 0.1)  # of none, one and two changes
+_JUMPS = (0.3, 3.0, 40.0, 2000.0, 1e6)  # variance of a jump over that of the noise; the last for programs without any
 BLOCKS = (0.0, 0.5)  # variance between blocks over that of the noise
-LEAST_NOISE = 0.002  # what runs of any program scatter by, in logs, before they say so themselves; counts as two runs
+_LEAST_NOISE = 0.002  # what runs of any program scatter by, in logs, before they say so themselves; counts as two runs
 SURE = 0.96  # of a change at one place: a little more than the 95% that is asked of all that is said
-UNLIKELY = 1e-5  # pairs of changes less probable than this are left out of what to run next
+_UNLIKELY = 1e-5  # pairs of changes less probable than this are left out of what to run next
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ def change_posterior(runs: Sequence[Observed], versions: int) -> ChangePosterior
     logs, fits = [], []
     for share in BLOCKS:
         fit = _whitened(y, steps, member, share)
-        for jump in JUMPS:
+        for jump in _JUMPS:
             logs.append(_evidence(fit, jump, pairs))
             fits.append((fit, jump, share))
     weight = np.exp(np.asarray(logs) - max(float(np.max(each)) for each in logs))  # (fit, model)
     singles, doubles = versions - 1, len(pairs[0])
     prior = np.concatenate(
-        [[PRIOR[0]], np.full(singles, PRIOR[1] / singles), np.full(doubles, PRIOR[2] / max(1, doubles))]
+        [[_PRIOR[0]], np.full(singles, _PRIOR[1] / singles), np.full(doubles, _PRIOR[2] / max(1, doubles))]
     )
     joint = weight * prior
     joint /= joint.sum()
@@ -135,7 +135,7 @@ def _whitened(y: Any, steps: Any, member: Any, share: float) -> _Fit:
     rest = cross[1:, 1:] - np.outer(cross[1:, 0], cross[0, 1:]) / ones
     constant = -0.5 * float(np.sum(np.log1p(share * sizes))) - 0.5 * math.log(ones)
     return _Fit(
-        float(rest[0, 0]) + 2 * LEAST_NOISE**2,
+        float(rest[0, 0]) + 2 * _LEAST_NOISE**2,
         rest[0, 1:],
         rest[1:, 1:],
         float(cross[0, 1] / ones),
@@ -160,7 +160,7 @@ def _evidence(fit: _Fit, jump: float, pairs: Any) -> Any:
 
 
 def _above(fit: _Fit, explained: Any) -> Any:
-    return np.maximum(fit.yy - explained, LEAST_NOISE**2)
+    return np.maximum(fit.yy - explained, _LEAST_NOISE**2)
 
 
 def _summary(joint: Any, fits: Sequence[Any], steps: Any, pairs: Any, versions: int) -> ChangePosterior:
@@ -172,7 +172,7 @@ def _summary(joint: Any, fits: Sequence[Any], steps: Any, pairs: Any, versions: 
     two = float(models[1 + singles :].sum())
     best_fit = int(np.argmax(joint.sum(axis=1)))
     fit, jump, share = fits[best_fit]
-    kept = np.flatnonzero(models[1 + singles :] > UNLIKELY)  # of two thousand pairs few remain
+    kept = np.flatnonzero(models[1 + singles :] > _UNLIKELY)  # of two thousand pairs few remain
     chosen = (pairs[0][kept], pairs[1][kept])
     levels = _levels(fit, jump, chosen, versions)
     chance = np.concatenate([models[: 1 + singles], models[1 + singles + kept]])
@@ -192,7 +192,7 @@ def _left_over(fit: _Fit, jump: float, changes: tuple[int, ...]) -> float:
     """The sum of squares that these changes leave."""
     at = list(changes)
     matrix = fit.g[np.ix_(at, at)] + np.eye(len(at)) / jump
-    return max(fit.yy - float(fit.c[at] @ np.linalg.solve(matrix, fit.c[at])), 2 * LEAST_NOISE**2)
+    return max(fit.yy - float(fit.c[at] @ np.linalg.solve(matrix, fit.c[at])), 2 * _LEAST_NOISE**2)
 
 
 def _levels(fit: _Fit, jump: float, pairs: Any, versions: int) -> Any:
@@ -232,7 +232,7 @@ def jumps(runs: Sequence[Observed], changes: Sequence[int]) -> tuple[Jump, ...]:
     beta, *_ = np.linalg.lstsq(columns, y, rcond=None)
     freedom = max(1, len(y) - columns.shape[1])
     residual = y - columns @ beta
-    spread = math.sqrt(max(float(residual @ residual) / freedom, LEAST_NOISE**2 / len(y)))
+    spread = math.sqrt(max(float(residual @ residual) / freedom, _LEAST_NOISE**2 / len(y)))
     covariance = np.linalg.pinv(columns.T @ columns)
     found = []
     for k, t in enumerate(edges, 1):
@@ -269,15 +269,15 @@ def between_ends(runs: Sequence[Observed], last: int) -> Ends | None:
     means = [math.fsum(side) / len(side) for side in sides]
     squares = sum((v - mean) ** 2 for side, mean in zip(sides, means, strict=True) for v in side)
     freedom = sum(map(len, sides)) - 2
-    spread = math.sqrt((squares + 2 * LEAST_NOISE**2) / (freedom + 2))
+    spread = math.sqrt((squares + 2 * _LEAST_NOISE**2) / (freedom + 2))
     return Ends(means[1] - means[0], spread * math.sqrt(sum(1 / len(side) for side in sides)), freedom)
 
 
 # when to stop
 
-GIVEN_UP = 0.02  # odds of the slowdown looked for against none, of the ends, at which it counts as not reproduced:
+_GIVEN_UP = 0.02  # odds of the slowdown looked for against none, of the ends, at which it counts as not reproduced:
 # the chance that they ever fall to that, although it is there, is no larger
-REPRODUCED = 0.9  # probability of a change at which the search for its place begins
+_REPRODUCED = 0.9  # probability of a change at which the search for its place begins
 
 ENDS, SEARCH, NOT_REPRODUCED, FOUND = "ends", "search", "not-reproduced", "found"
 
@@ -296,10 +296,10 @@ def next_step(
     if posterior.settled:
         return FOUND, None
     searched = any(0 < run.place < versions - 1 for run in runs)
-    if not searched and (ends.odds_of(slower) < GIVEN_UP or ends.range(0.99)[2] < 0):
+    if not searched and (ends.odds_of(slower) < _GIVEN_UP or ends.range(0.99)[2] < 0):
         return NOT_REPRODUCED, None
-    if searched and ends.odds_of(slower) < GIVEN_UP and posterior.none > 0.5:
+    if searched and ends.odds_of(slower) < _GIVEN_UP and posterior.none > 0.5:
         return NOT_REPRODUCED, None
-    if posterior.none > (SURE if searched else 1 - REPRODUCED):
+    if posterior.none > (SURE if searched else 1 - _REPRODUCED):
         return (NOT_REPRODUCED, None) if searched else (ENDS, (0, versions - 1))
     return SEARCH, posterior.next_pair(cost_s)

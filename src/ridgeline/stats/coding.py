@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ridgeline.records.expression import Value
 
-MANY_VALUES = 6  # a numeric knob with more different values than this enters as a curve, not value by value
+_MANY_VALUES = 6  # a numeric knob with more different values than this enters as a curve, not value by value
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class KnobCoding:
     def of(cls, seen: Sequence[Value]) -> KnobCoding:
         different = tuple(dict.fromkeys(seen))
         numbers = [float(v) for v in different if isinstance(v, int | float) and not isinstance(v, bool)]
-        if len(numbers) < len(different) or len(different) <= MANY_VALUES:
+        if len(numbers) < len(different) or len(different) <= _MANY_VALUES:
             return cls(different, False)
         log = min(numbers) > 0 and max(numbers) / min(numbers) > 8
         scaled = [math.log(v) for v in numbers] if log else numbers

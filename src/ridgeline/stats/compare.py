@@ -26,7 +26,7 @@ __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confi
 Direction = Literal["maximize", "minimize"]
 
 POWER = 0.8  # "could show" means: would be seen in four of five campaigns
-LEAST_BETWEEN = 0.25  # variance of a gain between nodes over that between blocks of a node, where nodes are few
+_LEAST_BETWEEN = 0.25  # variance of a gain between nodes over that between blocks of a node, where nodes are few
 _SAME = 1e-12  # block effects that differ by less are the same number in floating point
 
 
@@ -49,7 +49,7 @@ def confirm(
     names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
     scale: Scale = "ratio" if _all_positive(blocks) else "difference"
     effects = {name: _effects(blocks, name, scale, direction) for name in names}
-    errors = {name: standard_error(effects[name], _places(blocks, name) if by_node else ()) for name in names}
+    errors = {name: _standard_error(effects[name], _places(blocks, name) if by_node else ()) for name in names}
     p_values = holm({name: min(1.0, _p_value(effects[name], errors[name]) / share) for name in names})
     strict = 1 - (1 - level) * share / max(1, len(names))  # the level of one interval, so that all hold together
     comparisons = {
@@ -94,11 +94,11 @@ def _shown_by(error: float, blocks: int, level: float) -> float:
     return interval(0.0, error, blocks - 1, level)[1] + t_quantile(POWER, blocks - 1) * error
 
 
-def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> float:
+def _standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> float:
     """Of the mean of block effects; `places` says of each block where it was, or nothing.
 
     Blocks of one place share what the setting gains there. How much gains differ between places, two or three of them
-    cannot show, so it is taken to be at least half of what blocks of one place differ by (`LEAST_BETWEEN` is its
+    cannot show, so it is taken to be at least half of what blocks of one place differ by (`_LEAST_BETWEEN` is its
     square), and more where they show more. Of blocks all in one place, or each in another, nothing needs to be assumed.
     """
     n = len(effects)
@@ -118,7 +118,7 @@ def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> f
     squares = sum(size**2 for size in sizes.values())
     each = (n - squares / n) / (len(sizes) - 1)  # blocks of a place, as the mean of unequal numbers counts here
     shared = squares / n**2
-    ratio = max(LEAST_BETWEEN, (between / within - 1) / each) if within > (_SAME * spread) ** 2 else math.inf
+    ratio = max(_LEAST_BETWEEN, (between / within - 1) / each) if within > (_SAME * spread) ** 2 else math.inf
     if math.isinf(ratio):
         return spread * math.sqrt(shared / (1 - shared) * (n - 1) / n)
     # the spread of all blocks holds some of what places differ by; the mean has more of it

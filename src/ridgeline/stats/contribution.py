@@ -74,7 +74,7 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
     return best
 
 
-FEWEST_TRIALS = 8
+_FEWEST_TRIALS = 8
 SMALL = (
     0.1  # an interval that stays inside this on both sides says that the knob hardly matters; a wider one says nothing
 )
@@ -122,7 +122,7 @@ def contributions(
     }
     groups = _inseparable(columns, points)
     moved = [group for group in groups if baseline.get(group[0]) != winner.get(group[0])]
-    if len(usable) < FEWEST_TRIALS or not moved:
+    if len(usable) < _FEWEST_TRIALS or not moved:
         return []
     sign = 1.0 if direction == "maximize" else -1.0
     rows = [[1.0, *(c for first, *_ in groups for c in columns[first].code(point.get(first)))] for point, _ in usable]

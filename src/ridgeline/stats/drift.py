@@ -17,7 +17,7 @@ from ridgeline.stats.wording import count, percent
 
 FEWEST = 6  # repeats before a trend or step may be called
 PERMUTATIONS = 999
-MOST_MEMORY = 0.6  # of a run in the next; beyond that six to twenty repeats cannot tell memory from drift
+_MOST_MEMORY = 0.6  # of a run in the next; beyond that six to twenty repeats cannot tell memory from drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def drift(values: Sequence[float], direction: Direction, rng: random.Random, lev
 
 
 def _memory(logs: Sequence[float], seen: tuple[float, float, float, int, float]) -> float:
-    """How much of a run's deviation the next one has, from 0 to MOST_MEMORY, once the best step or trend is taken off.
+    """How much of a run's deviation the next one has, from 0 to _MOST_MEMORY, once the best step or trend is taken off.
 
     Taking it off takes part of the memory too: of n runs without any about -3/n is left, and of any there is about
     1 - 7/n (by simulation). A quarter of its own error is added: to overlook memory cries drift where there is none.
@@ -91,7 +91,7 @@ def _memory(logs: Sequence[float], seen: tuple[float, float, float, int, float])
     if total <= 1e-24:
         return 0.0
     lagged = math.fsum(one * other for one, other in pairwise(rest)) / total
-    return min(MOST_MEMORY, max(0.0, (lagged + 3 / n + 0.25 / math.sqrt(n)) / max(0.25, 1 - 7 / n)))
+    return min(_MOST_MEMORY, max(0.0, (lagged + 3 / n + 0.25 / math.sqrt(n)) / max(0.25, 1 - 7 / n)))
 
 
 def _innovations(logs: Sequence[float], memory: float) -> list[float]:

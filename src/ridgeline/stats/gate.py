@@ -25,11 +25,11 @@ from ridgeline.stats.compare import Direction
 FEWEST_REFERENCE = 12  # stored runs: fewer say too little about the noise
 FEWEST_NEW = 6  # new runs before the first look
 LOOKS = 6
-WALKS = 60_000
-SPENDING = 2.0  # exponent: little of the error is spent on the first looks
+_WALKS = 60_000
+_SPENDING = 2.0  # exponent: little of the error is spent on the first looks
 WORTH = 0.5  # of `slower`: a change that is certain but smaller than this is no alarm
-STORED_PER_NEW = 2.0  # stored runs to measure for each new one that a gate may take
-SPARE = 1.02  # times the signal that the rates ask for: the noise itself is an estimate
+_STORED_PER_NEW = 2.0  # stored runs to measure for each new one that a gate may take
+_SPARE = 1.02  # times the signal that the rates ask for: the noise itself is an estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class GatePlan:
         return self.looks[-1]
 
     def __str__(self) -> str:
-        return rates_text(self.slower, self.power, self.false_alarm)
+        return _rates_text(self.slower, self.power, self.false_alarm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class GateResult:
     runs: int
 
 
-def rates_text(slower: float, power: float, false_alarm: float) -> str:
+def _rates_text(slower: float, power: float, false_alarm: float) -> str:
     """'3% slower is found with 90%; 1 false alarm in 100'."""
     return f"{_share(slower)} slower is found with {power:.0%}; 1 false alarm in {1 / false_alarm:.0f}"
 
@@ -101,8 +101,8 @@ def reference_wanted(
     signal = _signal(_gaps(_worse(values, direction)), slower)
     if not signal:
         return most
-    drift = _drift_needed(false_alarm, power) * SPARE
-    return min(most, max(FEWEST_REFERENCE, math.ceil((1 + STORED_PER_NEW) * (drift / signal) ** 2)))
+    drift = _drift_needed(false_alarm, power) * _SPARE
+    return min(most, max(FEWEST_REFERENCE, math.ceil((1 + _STORED_PER_NEW) * (drift / signal) ** 2)))
 
 
 def judge_gate(plan: GatePlan, reference: Sequence[float], values: Sequence[float], direction: Direction) -> GateResult:
@@ -147,7 +147,7 @@ def _limits_for(
     signal = _signal(gaps, slower)
     if not signal:
         return None
-    time = (_drift_needed(false_alarm, power) * SPARE / signal) ** 2
+    time = (_drift_needed(false_alarm, power) * _SPARE / signal) ** 2
     if time >= stored:
         return None
     runs = max(FEWEST_NEW, math.ceil(1 / (1 / time - 1 / stored)))
@@ -170,7 +170,7 @@ def _boundaries(
 ) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
     """The drift at the last look that has this power, and the limits at all of them; `times` ends with 1."""
     steps = np.diff(np.asarray((0.0, *times)))
-    walk = np.cumsum(np.random.default_rng(0).standard_normal((WALKS, len(times))) * np.sqrt(steps), axis=1)
+    walk = np.cumsum(np.random.default_rng(0).standard_normal((_WALKS, len(times))) * np.sqrt(steps), axis=1)
     quiet = walk / np.sqrt(np.asarray(times))
     low, high = 1.0, 12.0
     for _ in range(18):
@@ -190,9 +190,9 @@ def _spent(
     alarm_at, pass_at, missed, alarmed = [], [], 0.0, 0.0
     for at, time in enumerate(times):
         z, shifted = quiet[:, at], quiet[:, at] + drift * math.sqrt(time)
-        alarm = _upper(z[still], (false_alarm * time**SPENDING - alarmed) * count)
+        alarm = _upper(z[still], (false_alarm * time**_SPENDING - alarmed) * count)
         last = at == len(times) - 1
-        lower = alarm if last else min(alarm, -_upper(-shifted[moved], (miss * time**SPENDING - missed) * count))
+        lower = alarm if last else min(alarm, -_upper(-shifted[moved], (miss * time**_SPENDING - missed) * count))
         alarmed += float(np.count_nonzero(still & (z >= alarm))) / count
         missed += float(np.count_nonzero(moved & (shifted < lower))) / count
         still &= (z < alarm) & (z >= lower)

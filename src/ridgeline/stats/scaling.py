@@ -12,7 +12,7 @@ from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.student import interval
 from ridgeline.stats.wording import count
 
-RESAMPLES = 400
+_RESAMPLES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,9 @@ def _law(
         return ScalingLaw(serial, None, None, crosstalk, None, None, peak)
     drawn = [
         _fit({size: mean + rng.gauss(0, noise / math.sqrt(weights[size])) for size, mean in means.items()}, weights)
-        for _ in range(RESAMPLES)
+        for _ in range(_RESAMPLES)
     ]
-    first = int((1 - level) / 2 * RESAMPLES)
+    first = int((1 - level) / 2 * _RESAMPLES)
     serials, crosstalks = (sorted(pair[i] for pair in drawn) for i in (0, 1))
     return ScalingLaw(
         serial, serials[first], serials[-1 - first], crosstalk, crosstalks[first], crosstalks[-1 - first], peak

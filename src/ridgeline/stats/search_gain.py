@@ -10,7 +10,7 @@ from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.student import interval
 from ridgeline.stats.wording import MetricText
 
-FEWEST_FOR_SHRINKING = 6  # settings below which the spread between settings is not known well enough to shrink by
+_FEWEST_FOR_SHRINKING = 6  # settings below which the spread between settings is not known well enough to shrink by
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def search_gain(
     if len(baseline) < 2:
         return SearchGain(math.expm1(best - base), math.expm1(best - base), None, None, level, len(tried))
     centre, spread = mean_and_spread(logs)
-    if len(tried) < FEWEST_FOR_SHRINKING:
+    if len(tried) < _FEWEST_FOR_SHRINKING:
         # unshrunk, the winner of k is one of k chances to be far off
         estimate, error, alpha = best - base, noise * math.sqrt(1 + 1 / len(baseline)), (1 - level) / len(tried)
     else:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PRIOR_SPREAD = 0.05  # of log ratios, before anything is known, counted as much as two settings
-PRIOR_WEIGHT = 2
+_PRIOR_WEIGHT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +32,5 @@ def short_run_ratio(pairs: Sequence[tuple[float, float]]) -> ShortRunRatio | Non
         return None
     logs = [math.log(whole / short) for short, whole in pairs]
     mean = math.fsum(logs) / len(logs)
-    squares = math.fsum((log - mean) ** 2 for log in logs) + PRIOR_WEIGHT * PRIOR_SPREAD**2
-    return ShortRunRatio(mean, math.sqrt(squares / (PRIOR_WEIGHT + len(logs) - 1)), len(logs))
+    squares = math.fsum((log - mean) ** 2 for log in logs) + _PRIOR_WEIGHT * PRIOR_SPREAD**2
+    return ShortRunRatio(mean, math.sqrt(squares / (_PRIOR_WEIGHT + len(logs) - 1)), len(logs))

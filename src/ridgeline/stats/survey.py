@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ridgeline.stats.nodes import NodeEffect, NodeRuns
 
-FEWEST_LOOKS = 6  # before anything can be said of nodes
-SUSPICIOUS = 0.08  # chance of being slow from which on a node is worth a run
+_FEWEST_LOOKS = 6  # before anything can be said of nodes
+_SUSPICIOUS = 0.08  # chance of being slow from which on a node is worth a run
 # runs of the baseline beyond one a node: what is not settled by then is small, or the machine is noisy
-MOST_MORE = 12
+_MOST_MORE = 12
 LIKELY, MOST_MORE_IF_LIKELY = 0.3, 26  # chance of being slow from which on a node is worth more of them
 MOST_URGENT = 2  # runs of the baseline after one trial of the search
 
@@ -50,11 +50,11 @@ def next_look(
     named = set(seen) - set(chances)
     looked_at = sum(map(bool, times.values())) / width
     more = repeats - looked_at
-    enough = SUSPICIOUS if more < MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
+    enough = _SUSPICIOUS if more < _MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
     suspects = [node for node in seen if chances.get(node, 0.0) >= enough]
     new = [node for node in seen if not times[node]]
     # a site that cannot avoid nodes would be asked in vain: that, too, is given up after a while
-    if not suspects and not new and seen and len(seen) + width <= there_are and more < MOST_MORE:
+    if not suspects and not new and seen and len(seen) + width <= there_are and more < _MOST_MORE:
         return BaselinePlacement((), 1, tuple(seen))
     if len(seen) <= width:
         return BaselinePlacement()
@@ -70,7 +70,7 @@ def next_look(
     )
     if len(company) < width - 1:
         company = sorted(set(seen) - {first})
-    begun = repeats >= FEWEST_LOOKS
+    begun = repeats >= _FEWEST_LOOKS
     likely = any(chances[node] >= LIKELY for node in suspects)
     urgent = MOST_URGENT if likely else int(bool(new or suspects or not begun))
     return BaselinePlacement(tuple(sorted([first, *company[: width - 1]])), urgent)

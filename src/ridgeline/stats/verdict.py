@@ -12,7 +12,7 @@ from ridgeline.stats.wording import MetricText, count, decimals, percent_range, 
 FEWEST_BLOCKS = 3  # with two, the t-interval is 12.7 standard errors wide on each side: nothing real could show
 
 Scale = Literal["ratio", "difference"]
-ANY_METRIC = MetricText()
+_ANY_METRIC = MetricText()
 
 
 class Verdict(StrEnum):
@@ -82,7 +82,7 @@ class Comparison:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, where: str = "", than: str = "baseline", goal: MetricText = ANY_METRIC) -> str:
+    def text(self, where: str = "", than: str = "baseline", goal: MetricText = _ANY_METRIC) -> str:
         """`where` says on what the blocks ran, such as 'on 2 node pairs'; `than` is what it was compared with."""
         blocks = f"{count(self.blocks, 'block')}{' ' if where else ''}{where}"
         if self.verdict is Verdict.TOO_FEW_BLOCKS or self.estimate is None or self.low is None or self.high is None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h", "seconds"})
+_TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h", "seconds"})
 
 
 def decimals(width: float, least: int, most: int = 6) -> int:
@@ -61,7 +61,7 @@ class MetricText:
     @property
     def is_time(self) -> bool:
         return (
-            self.direction == "minimize" and (self.unit or self.metric.rpartition("_")[2]).split("/")[0] in TIME_UNITS
+            self.direction == "minimize" and (self.unit or self.metric.rpartition("_")[2]).split("/")[0] in _TIME_UNITS
         )
 
     def value(self, value: float) -> str:

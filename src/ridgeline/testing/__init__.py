@@ -28,7 +28,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.base import Workload
 
-ANSWER_FILE = "answer.json"
+_ANSWER_FILE = "answer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ Act = Callable[[Job], ScriptedAnswer]
 
 def answer_of(job: Job) -> ScriptedAnswer:
     """What `FunctionWorkload` put into the job's folder; a job of another workload does nothing, well."""
-    path = job.folder / ANSWER_FILE
+    path = job.folder / _ANSWER_FILE
     return ScriptedAnswer(**json.loads(path.read_text())) if path.is_file() else ScriptedAnswer()
 
 
@@ -174,7 +174,7 @@ class FunctionWorkload(Workload):
             "exit_code": answer.exit_code,
             "stderr": answer.stderr,
         }
-        (folder / ANSWER_FILE).write_text(json.dumps(fields))
+        (folder / _ANSWER_FILE).write_text(json.dumps(fields))
         (folder / "says").write_text(answer.stderr)
         (folder / "metrics.json").write_text(json.dumps(dict(answer.metrics)) + "\n")
         return Job(

@@ -75,7 +75,7 @@ def missing_name(line: Evidence) -> str:
     return names[0] if names else ""
 
 
-def blamed_values(outcome: Outcome, used: Mapping[str, object]) -> dict[str, object]:
+def _blamed_values(outcome: Outcome, used: Mapping[str, object]) -> dict[str, object]:
     """Of the settings that decide a variant, those that name what is missing: others need not be built to know."""
     if outcome.kind is not Kind.SITE_FAULT or outcome.evidence is None:
         return {}
@@ -97,7 +97,7 @@ OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: ho
 
 
 @dataclass
-class BuildUnderWay:
+class _BuildUnderWay:
     key: str
     job: Job
     settings: Settings
@@ -118,7 +118,7 @@ class Builder:
     record: Callable[[Event], None]
     patiently: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
     study: str = "study"  # its name, for the names of jobs
-    _open: dict[str, BuildUnderWay] = field(default_factory=dict)
+    _open: dict[str, _BuildUnderWay] = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
@@ -179,9 +179,9 @@ class Builder:
             self._lay_out(folder)
             ticket = self.patiently(lambda: self.executor.submit(job))
         assert ticket is not None
-        self._open[folder.name] = BuildUnderWay(folder.name, job, settings, ticket, again, spent_s)
+        self._open[folder.name] = _BuildUnderWay(folder.name, job, settings, ticket, again, spent_s)
 
-    def _end(self, build: BuildUnderWay, ending: Ending) -> None:
+    def _end(self, build: _BuildUnderWay, ending: Ending) -> None:
         del self._open[build.key]
         folder = build.job.folder
         outcome = self._outcome(folder, ending)
@@ -200,7 +200,7 @@ class Builder:
             ticket=build.ticket if on_site else "",
             node_s=round(build.spent_s + ending.cost_s, 3) if on_site else None,
             estimated_s=round(ending.cost_s, 3) if on_site and ending.charged_s is None else None,
-            missing=blamed_values(outcome, used) or {},
+            missing=_blamed_values(outcome, used) or {},
         )
         self.record(event_of(made))
 

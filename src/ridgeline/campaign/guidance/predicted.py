@@ -20,7 +20,7 @@ from ridgeline.stats.stated_range import LEVEL, widening
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
-LARGEST_LOG = 700.0  # beyond, a float ends
+_LARGEST_LOG = 700.0  # beyond, a float ends
 
 
 def stated(proposal: Proposal, study: Study, history: History, through: Normalisation | None) -> PredictedRange | None:
@@ -39,7 +39,7 @@ def stated(proposal: Proposal, study: Study, history: History, through: Normalis
         value, spread = value * math.exp(shift), math.hypot(spread, apart)
     reach = widening(_errors(study, history)) * spread
     if found.in_logs:
-        factor = math.exp(min(reach, LARGEST_LOG - abs(math.log(abs(value)))))
+        factor = math.exp(min(reach, _LARGEST_LOG - abs(math.log(abs(value)))))
         low, high = sorted((value / factor, value * factor))
     else:
         low, high = value - reach, value + reach

@@ -17,12 +17,12 @@ from ridgeline.samplers.base import Expecting, Forecasting, Recalling, Sampler, 
 from ridgeline.workloads.base import Workload
 
 FORMULA = "expect"  # the key of `search` that holds a formula
-ENGINE_ENDINGS = ("-offline", "-serve")
+_ENGINE_ENDINGS = ("-offline", "-serve")
 
 FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupError, TypeError)
 
 Predicted = Callable[[Settings], Expectation | None]
-Sensitivities = Callable[[Settings], tuple[float, ...]]
+_Sensitivities = Callable[[Settings], tuple[float, ...]]
 
 
 def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
@@ -40,7 +40,7 @@ class _StudyPrior:
 
     study: Study
     predicted: Predicted
-    leaned: Sensitivities
+    leaned: _Sensitivities
     called: str
 
     def __call__(self, point: Point) -> Expectation | None:
@@ -66,7 +66,7 @@ def _on_nothing(settings: Settings) -> tuple[float, ...]:
     return ()
 
 
-def _formula(study: Study) -> tuple[Predicted, Sensitivities] | None:
+def _formula(study: Study) -> tuple[Predicted, _Sensitivities] | None:
     text = study.search.options.get(FORMULA)
     if not text:
         return None
@@ -80,13 +80,13 @@ def _formula(study: Study) -> tuple[Predicted, Sensitivities] | None:
     return predicted, _on_nothing
 
 
-def _predicting(workload: Workload) -> tuple[Predicted, Sensitivities] | None:
+def _predicting(workload: Workload) -> tuple[Predicted, _Sensitivities] | None:
     return (workload.expectation, workload.sensitivities) if workload.predicts else None
 
 
-def _twin_of(study: Study) -> tuple[Predicted, Sensitivities] | None:
+def _twin_of(study: Study) -> tuple[Predicted, _Sensitivities] | None:
     """The study as the twin reads it: the keys are the same, but it must know the GPU and give the goal's metric."""
-    if not study.workload.kind.endswith(ENGINE_ENDINGS):
+    if not study.workload.kind.endswith(_ENGINE_ENDINGS):
         return None
     try:
         twin: Workload = catalog.part("workloads", "twin")(study)
@@ -95,7 +95,7 @@ def _twin_of(study: Study) -> tuple[Predicted, Sensitivities] | None:
         return None
 
 
-LITTLE_LEFT = "little is left to find"
+_LITTLE_LEFT = "little is left to find"
 
 
 def sampler_of(found: CheckedStudy, earlier: Sequence[Observation] = ()) -> Sampler:
@@ -118,12 +118,12 @@ def _informed(found: CheckedStudy, space: Space, earlier: Sequence[Observation])
 def little_left(sampler: Sampler, pending: Sequence[Point]) -> str:
     """Why more trials are hardly worth their cost, as the sampler sees it; empty where they may be."""
     prospect = _prospect(sampler, pending)
-    return f"{LITTLE_LEFT}: {prospect}" if prospect is not None and prospect.over else ""
+    return f"{_LITTLE_LEFT}: {prospect}" if prospect is not None and prospect.over else ""
 
 
 def with_prospect(reason: str, sampler: Sampler, pending: Sequence[Point]) -> str:
     """Why the search ended and what more trials could bring, where the sampler can say that."""
-    prospect = None if reason.startswith(LITTLE_LEFT) else _prospect(sampler, pending)
+    prospect = None if reason.startswith(_LITTLE_LEFT) else _prospect(sampler, pending)
     return reason if prospect is None else f"{reason}; with more trials: {prospect}"
 
 

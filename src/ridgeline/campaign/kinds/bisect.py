@@ -34,11 +34,11 @@ from ridgeline.stats.wording import count, metric_text, percent, percent_range
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-UNRESOLVED = "unresolved"
+_UNRESOLVED = "unresolved"
 MOST_RUNS = 400
-RUNS_OF_A_BLOCK = 4  # A B B A
+_RUNS_OF_A_BLOCK = 4  # A B B A
 SHOWN = 8  # most rows of the posterior
-WORTH_A_ROW = 0.01
+_WORTH_A_ROW = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class BisectQuestion:
         answer = answer_of(self.kind, history.verdict, first, candidate, facts, offers=False)
         if verdict is None or verdict.conclusion == FOUND:
             return answer
-        return replace(answer, undecided=verdict.conclusion == UNRESOLVED, not_better=verdict.headline)
+        return replace(answer, undecided=verdict.conclusion == _UNRESOLVED, not_better=verdict.headline)
 
     def _means(self, study: Study, history: History) -> dict[str, float]:
         values: dict[str, list[float]] = {}
@@ -191,7 +191,7 @@ class BisectQuestion:
         tables = [self._measured_table(study, history)]
         notes: list[str] = []
         if verdict is not None and verdict.conclusion != NOT_REPRODUCED and verdict.likely:
-            rows = tuple((f"{a} -> {b}", f"{chance:.1%}") for a, b, chance in verdict.likely if chance >= WORTH_A_ROW)
+            rows = tuple((f"{a} -> {b}", f"{chance:.1%}") for a, b, chance in verdict.likely if chance >= _WORTH_A_ROW)
             tables.append(TextTable("Where the change is", ("between", "probability"), rows))
         if verdict is not None:
             for change in verdict.changes:
@@ -266,7 +266,7 @@ class BisectAgenda(Agenda):
             started = [trial for trial in self.history.trials.values() if trial.block == block]
             order = self._order(block, *pair)
             skipped = self.question.skipped(self.history)
-            if len(started) < RUNS_OF_A_BLOCK and not any(trial.key in skipped for trial in started):
+            if len(started) < _RUNS_OF_A_BLOCK and not any(trial.key in skipped for trial in started):
                 point = order[len(started)]
                 return self.new(point, Stage.CONFIRM, "bisect", block=block) if self.fits(point) else None
             block += 1
@@ -285,7 +285,7 @@ class BisectAgenda(Agenda):
         if len(alive) < 2 or point_key(self.question.points[-1]) in self.question.skipped(self.history):
             return None
         runs = self.question.runs(self.study, self.history, block)
-        if len(runs) + RUNS_OF_A_BLOCK > self.question.most_runs:
+        if len(runs) + _RUNS_OF_A_BLOCK > self.question.most_runs:
             return None
         _, pair = next_step(runs, len(alive), self.question.slower, self._costs_s(alive, block))
         if pair is None:
@@ -324,12 +324,14 @@ class BisectAgenda(Agenda):
             return BisectVerdict(NOTHING_PASSED, text, **known)
         if any(run.metrics[study.goal.metric] <= 0 for _, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)):
             text = f"{study.goal.metric} is not above 0 in every run, and ratios need that; choose another goal"
-            return BisectVerdict(UNRESOLVED, text, **known)
+            return BisectVerdict(_UNRESOLVED, text, **known)
         step = next_step(runs, len(alive), question.slower, [1.0] * len(alive))[0]
         measured = between_ends(runs, len(alive) - 1)
         posterior = question.posterior(study, history)
         if posterior is None or measured is None:
-            return BisectVerdict(UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known)
+            return BisectVerdict(
+                _UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known
+            )
         places = sorted(range(len(alive) - 1), key=lambda t: -posterior.at[t])[:SHOWN]
         pairs = tuple((question.value(alive[t]), question.value(alive[t + 1]), posterior.at[t]) for t in places)
         known |= {"likely": pairs, "none": posterior.none}
@@ -344,7 +346,7 @@ class BisectAgenda(Agenda):
         if step != FOUND:
             where = self._likely_text(alive, posterior)
             text = f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; go on with more --runs or budget"
-            return BisectVerdict(UNRESOLVED, text, **known)
+            return BisectVerdict(_UNRESOLVED, text, **known)
         changes = tuple(self._change(alive, posterior, jump) for jump in jumps(runs, posterior.found))
         text = "; and ".join(map(self._change_text, changes))
         return BisectVerdict(FOUND, f"{text}; {count(len(runs), 'run')}", changes=changes, **known)

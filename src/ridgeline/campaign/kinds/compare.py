@@ -29,7 +29,7 @@ from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 WORSE = "worse"
-CONCLUSIONS = {
+_CONCLUSIONS = {
     Verdict.BETTER: CONFIRMED,
     Verdict.WORSE: WORSE,
     Verdict.NO_DIFFERENCE: NO_DIFFERENCE,
@@ -157,7 +157,7 @@ class ComparisonAgenda(SearchAgenda):
         (found,) = result.comparisons.values()
         winner = self.study.presets[0] if found.verdict is Verdict.BETTER else None
         text = headline(found, judged_text(study, history, found, "A"))
-        return ConfirmationVerdict(CONCLUSIONS[found.verdict], text, winner, (found,))
+        return ConfirmationVerdict(_CONCLUSIONS[found.verdict], text, winner, (found,))
 
 
 def headline(found: Comparison, text: str) -> str:

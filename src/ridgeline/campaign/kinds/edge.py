@@ -30,8 +30,8 @@ from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
-LONGEST_LADDER = 512
+_STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
+_LONGEST_LADDER = 512
 
 Number = int | float
 
@@ -83,11 +83,11 @@ class Bracket:
 def ladder_values(knob: Knob, start: Number) -> tuple[Number, ...]:
     """Values of a knob from low to high with `start` among them; long ones are thinned out evenly."""
     if isinstance(knob, Continuous):
-        values = [knob.at(step / STEPS_OF_A_RANGE) for step in range(STEPS_OF_A_RANGE + 1)]
+        values = [knob.at(step / _STEPS_OF_A_RANGE) for step in range(_STEPS_OF_A_RANGE + 1)]
     elif not knob.ordered or not all(is_number(value) for value in (knob.values[0], knob.values[-1])):
         raise InputError(f"{knob.name} is not a knob of ordered numbers; an edge needs one that can be raised")
     else:
-        stride = -(-len(knob.values) // LONGEST_LADDER)
+        stride = -(-len(knob.values) // _LONGEST_LADDER)
         values = [*knob.values[::stride], knob.values[-1]]
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
 
@@ -163,7 +163,7 @@ def production(ladder: Ladder, now: Bracket, rules: EdgeRules) -> int:
     return max(below, default=now.low)
 
 
-def oddities(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
+def _oddities(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
     """What speaks against one cliff with everything safe below it."""
     failed = [index for index, what in seen.items() if what.failures]
     lines = []
@@ -182,7 +182,7 @@ def oddities(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> list[
     return lines
 
 
-def failing_text(seen: Sequence[Outcome]) -> str:
+def _failing_text(seen: Sequence[Outcome]) -> str:
     first = seen[0]
     return first.reason or first.kind.value
 
@@ -241,7 +241,7 @@ class EdgeVerdict:
         return cls(line.conclusion, line.headline, **known)
 
 
-def ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:
+def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:
     rows = [_ladder_row(rung, verdict) for rung in verdict.tried]
     failed = frozenset(at for at, rung in enumerate(verdict.tried) if rung.failed)
     refused = tuple(f"{value_text(row.value)} was not run: {row.reason}" for row in _nearest_refused(verdict))
@@ -345,7 +345,7 @@ class EdgeQuestion:
         setting = None
         if verdict.point is not None:
             setting = side_by_side("The setting for production", ("start", "production"), self.start, verdict.point)
-        return Exhibits(setting, (ladder_table(verdict, study.goal.metric),), notes=verdict.notes, groups=groups)
+        return Exhibits(setting, (_ladder_table(verdict, study.goal.metric),), notes=verdict.notes, groups=groups)
 
 
 def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
@@ -427,9 +427,9 @@ def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
     """What was found; `conclusion` is edge, unfinished or nothing-passed."""
     ladder, rules, seen = agenda.ladder, agenda.rules, agenda.seen()
     now = bracket(ladder, seen, rules.knob)
-    notes = oddities(ladder, seen, rules.knob)
+    notes = _oddities(ladder, seen, rules.knob)
     worst = next((what.failures for what in seen.values() if what.failures), ())
-    why = failing_text(worst) if worst else "nothing was run"
+    why = _failing_text(worst) if worst else "nothing was run"
     result = EdgeVerdict(
         conclusion=NOTHING_PASSED,
         headline=f"no value of {rules.knob} passed: {why}",
@@ -487,7 +487,7 @@ def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket) -> str:
     knob, low, chosen = result.knob, result.edge, result.production
     assert low is not None and chosen is not None
     if now.high in agenda.seen():
-        above = f"{agenda.ladder.values[now.high]:g} failed: {failing_text(agenda.seen()[now.high].failures)}"
+        above = f"{agenda.ladder.values[now.high]:g} failed: {_failing_text(agenda.seen()[now.high].failures)}"
     elif beyond := next((r for v, r in agenda.ladder.refused.items() if v > low), None):
         above = f"larger ones were not run: {beyond}"
     else:

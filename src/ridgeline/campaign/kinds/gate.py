@@ -43,11 +43,11 @@ from ridgeline.stats.wording import count, percent, percent_range
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-PASSED = "not-slower"
-SLOWER = "slower"
+_PASSED = "not-slower"
+_SLOWER = "slower"
 MEASURED = "measured"
 CANNOT_JUDGE = "cannot-judge"
-FORMAT = 1  # of reference files
+_FORMAT = 1  # of reference files
 MOST_RUNS = 100  # of a gate, where nobody says otherwise
 MOST_STORED = 300  # runs of a reference
 
@@ -131,7 +131,7 @@ class GateQuestion:
         return judge_gate(plan, self.stored, values, study.goal.direction)
 
     def progress(self, study: Study, history: History) -> Progress:
-        done = len(gate_values(study, history))
+        done = len(_gate_values(study, history))
         if history.verdict is not None:
             return Progress("finished", done, done, "runs", 0)
         most = self.most_runs if not self.stored else self.plan(study.goal.direction).most_runs
@@ -139,7 +139,7 @@ class GateQuestion:
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)
-        values = gate_values(study, history)
+        values = _gate_values(study, history)
         trial = next(iter(history.trials.values()), None)
         now = None
         if values and trial is not None:
@@ -147,7 +147,7 @@ class GateQuestion:
         before = Reference(self.reference, self.point, median(self.stored) if self.stored else None)
         facts = {} if verdict is None else {"gate": {**verdict.details(), "values": values}}
         answer = answer_of(self.kind, history.verdict, before, now, facts, offers=False)
-        if verdict is None or verdict.conclusion in (PASSED, MEASURED, NOTHING_PASSED):
+        if verdict is None or verdict.conclusion in (_PASSED, MEASURED, NOTHING_PASSED):
             return answer
         undecided = verdict.conclusion == CANNOT_JUDGE
         return replace(answer, worse=not undecided, undecided=undecided, not_better=verdict.headline)
@@ -159,7 +159,7 @@ class GateQuestion:
         return Exhibits(notes=tuple(notes), groups={t.number: self.called(t) for t in history.trials.values()})
 
 
-def gate_values(study: Study, history: History) -> list[float]:
+def _gate_values(study: Study, history: History) -> list[float]:
     """What the runs that passed measured, in the order they ended."""
     return [run.metrics[study.goal.metric] for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH)]
 
@@ -178,7 +178,7 @@ class GateAgenda(Agenda):
         if self._failed() or self._elsewhere():
             return None
         started = self.history.count(Stage.BASELINE, Stage.SEARCH) - self._baselines_that_failed()
-        if started >= self.question.wanted(self.study, gate_values(self.study, self.history)):
+        if started >= self.question.wanted(self.study, _gate_values(self.study, self.history)):
             return None
         return self.new(self.study.baseline, Stage.SEARCH, "gate") if self.fits(self.study.baseline) else None
 
@@ -199,12 +199,12 @@ class GateAgenda(Agenda):
         if not self.question.nodes:
             return ""
         known = short_names(self.question.nodes)
-        hosts = (node for run in self.history.runs.values() for node in hosts_of(run))
+        hosts = (node for run in self.history.runs.values() for node in _hosts_of(run))
         return next((host for host in hosts if host not in known), "")
 
     def conclude(self) -> GateVerdict:
         study, asked = self.study, self.question
-        values = gate_values(study, self.history)
+        values = _gate_values(study, self.history)
         if failed := self._failed():
             return GateVerdict(NOTHING_PASSED, f"run {failed.number} did not pass: {failed.outcome}", runs=len(values))
         if host := self._elsewhere():
@@ -232,7 +232,7 @@ class GateAgenda(Agenda):
         if found.slower is None:
             text = f"cannot judge: the budget ended after {count(len(values), 'run')}; {text}"
             return GateVerdict(CANNOT_JUDGE, text, *change)
-        word, conclusion = ("slower than", SLOWER) if found.slower else ("not slower than", PASSED)
+        word, conclusion = ("slower than", _SLOWER) if found.slower else ("not slower than", _PASSED)
         return GateVerdict(conclusion, f"{word} the reference: {text}; {rates}", *change)
 
     def _measured(self, values: Sequence[float]) -> GateVerdict:
@@ -242,7 +242,7 @@ class GateAgenda(Agenda):
                 f"no reference: {count(len(values), 'run')} passed, {FEWEST_REFERENCE} are needed; give it more budget"
             )
             return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
-        plan = replace_stored(asked, values).plan(study.goal.direction)
+        plan = _replace_stored(asked, values).plan(study.goal.direction)
         spread = mean_and_spread([math.log(value) for value in values])[1]
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
@@ -250,12 +250,12 @@ class GateAgenda(Agenda):
         return GateVerdict(MEASURED, text, runs=len(values), finds=plan.slower)
 
 
-def replace_stored(asked: GateQuestion, values: Sequence[float]) -> GateQuestion:
+def _replace_stored(asked: GateQuestion, values: Sequence[float]) -> GateQuestion:
     """The gate that these stored runs make possible."""
     return replace(asked, stored=list(values), most_runs=MOST_RUNS)
 
 
-def hosts_of(run: Run) -> frozenset[str]:
+def _hosts_of(run: Run) -> frozenset[str]:
     """Where a run was, without domains."""
     return short_names(run.ending.nodes or [machine.host for machine in run.ending.machines])
 
@@ -281,7 +281,7 @@ class ReferenceFile:
     before: tuple[Mapping[str, Any], ...] = ()  # earlier references in short, oldest first
 
     def write(self, path: Path) -> None:
-        content = {"ridgeline_reference": FORMAT, **asdict(self)}
+        content = {"ridgeline_reference": _FORMAT, **asdict(self)}
         write_whole(path, json.dumps(content, indent=1, default=list) + "\n")
 
     @classmethod
@@ -294,7 +294,7 @@ class ReferenceFile:
             raise InputError(f"{path}: no such reference; measure it once with --update and commit it") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as a reference ({error}); {anew}") from None
-        if not isinstance(content, dict) or content.get("ridgeline_reference") != FORMAT:
+        if not isinstance(content, dict) or content.get("ridgeline_reference") != _FORMAT:
             raise InputError(f"{path}: not a reference file of this version; {anew}, under another name")
         known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
         try:
@@ -358,8 +358,8 @@ def measured_reference(
     at: str,
 ) -> ReferenceFile:
     """What a finished measurement stores; `old` is the reference that it takes the place of."""
-    values = gate_values(study, history)
-    hosts = sorted({host for run in history.runs.values() for host in hosts_of(run)})
+    values = _gate_values(study, history)
+    hosts = sorted({host for run in history.runs.values() for host in _hosts_of(run)})
     on_nodes = study.site.batch != "local" and "name" not in machine
     facts = history.receipts[-1] if history.receipts else {}
     measured = {

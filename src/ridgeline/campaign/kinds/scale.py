@@ -70,7 +70,7 @@ class ScalingVerdict:
         return cls(line.conclusion, line.headline, **known)
 
 
-def scaling_table(verdict: ScalingVerdict) -> TextTable:
+def _scaling_table(verdict: ScalingVerdict) -> TextTable:
     head = (verdict.over, "runs", verdict.metric, "speed-up", "efficiency")
     rows = tuple(_row(step, first=at == 0) for at, step in enumerate(verdict.steps))
     notes = tuple(f"{size}: {reason}" for size, reason in verdict.failed.items())
@@ -85,12 +85,12 @@ def _row(step: ScaledSize, first: bool) -> tuple[str, ...]:
     return str(step.size), str(step.runs), metric_text(step.mean), speed, share
 
 
-def law_text(law: ScalingLaw) -> str:
+def _law_text(law: ScalingLaw) -> str:
     between = "" if law.serial_low is None else f" ({law.serial_low:.0%} to {law.serial_high:.0%})"
     return f"{law.name}: {law.serial:.0%} serial{between}"
 
 
-def scaling_figures(verdict: ScalingVerdict) -> tuple[CurveFigure, ...]:
+def _scaling_figures(verdict: ScalingVerdict) -> tuple[CurveFigure, ...]:
     """Speed-up and efficiency against size, each with what perfect scaling would give."""
     sizes = [step.size for step in verdict.steps]
     speed = tuple(CurvePoint(s.size, s.speedup, s.speedup_low, s.speedup_high) for s in verdict.steps)
@@ -108,8 +108,8 @@ def scaling_figures(verdict: ScalingVerdict) -> tuple[CurveFigure, ...]:
 
 
 UNITS = {"nodes": "node", "ranks_per_node": "rank", "ranks": "rank", "threads": "thread", "gpus": "GPU"}
-RESAMPLING_SEED = 1  # the same runs give the same intervals
-SCALED = "scaling"
+_RESAMPLING_SEED = 1  # the same runs give the same intervals
+_SCALED = "scaling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,8 @@ class ScalingQuestion:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)
         if verdict is None or not verdict.steps:
             return Exhibits(groups=groups)
-        law = () if verdict.law is None else (law_text(verdict.law),)
-        return Exhibits(tables=(scaling_table(verdict),), figures=scaling_figures(verdict), notes=law, groups=groups)
+        law = () if verdict.law is None else (_law_text(verdict.law),)
+        return Exhibits(tables=(_scaling_table(verdict),), figures=_scaling_figures(verdict), notes=law, groups=groups)
 
     def values(self, study: Study, history: History) -> dict[int, list[float]]:
         """What the runs that passed measured, by size."""
@@ -271,10 +271,10 @@ def verdict(study: Study, history: History, question: ScalingQuestion) -> Scalin
         why = "; ".join(f"{size}: {reason}" for size, reason in lost.items()) or "the budget had no room for more"
         headline = f"scaling needs runs at two sizes or more, {len(runs)} passed ({why})"
         return ScalingVerdict(NOTHING_PASSED, headline, failed=lost)
-    rng, unit = random.Random(RESAMPLING_SEED), UNITS.get(over, over)
+    rng, unit = random.Random(_RESAMPLING_SEED), UNITS.get(over, over)
     result = scaling(runs, study.goal.direction, rng, level=study.confirm.level, unit=unit)
     return ScalingVerdict(
-        SCALED,
+        _SCALED,
         result.headline,
         over,
         study.goal.metric,

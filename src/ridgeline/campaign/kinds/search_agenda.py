@@ -25,7 +25,7 @@ from ridgeline.samplers.base import Budgeted, Forgetting, Refusal, Sampler
 from ridgeline.stats.short_runs import ShortRunRatio
 from ridgeline.stats.wording import count
 
-PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
+_PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
 
 
 @dataclass
@@ -170,7 +170,7 @@ class SearchAgenda(Agenda):
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
             return None
-        stage = Stage.SHORT if self._short and proposer != PERSON else Stage.SEARCH
+        stage = Stage.SHORT if self._short and proposer != _PERSON else Stage.SEARCH
         predicted = stated(proposal, self.study, self.history, self._observed_through)
         why = with_range(proposal, predicted, stage, self.study, self.history)
         return self.new(proposal.point, stage, proposer, why, predicted=predicted)
@@ -178,7 +178,7 @@ class SearchAgenda(Agenda):
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: a person's wish, the way out of the oldest failure, the study's presets, the sampler."""
         if (wanted := self._wanted()) is not None:
-            return PERSON, Proposal(wanted, "somebody asked for it")
+            return _PERSON, Proposal(wanted, "somebody asked for it")
         if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
             return PROPOSER, advised
         for preset in self._presets.values():

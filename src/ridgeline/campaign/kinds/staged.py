@@ -26,7 +26,7 @@ _LAYOUT = (
 _MEMORY = r"mem|batch|(^|_)bs$|running|num_seqs|chunk|prefill|cache|page|kv|pool|tokens|block|tile|buffer"
 _BACK_END = r"backend|back_end|kernel|attention|dtype|quant|graph|compile|speculat|algorithm|solver|moe|^eager"
 _ENVIRONMENT = r"^[A-Z][A-Z0-9_]*$|^(opt|march|flags?|cflags|compiler|env|module|image|governor|pinning|binding)$"
-PATTERNS: Mapping[str, re.Pattern[str]] = {
+_PATTERNS: Mapping[str, re.Pattern[str]] = {
     "environment": re.compile(_ENVIRONMENT),
     "layout": re.compile(_LAYOUT),
     "batch and memory": re.compile(_MEMORY),
@@ -39,14 +39,14 @@ _ASKED_FIRST = ("network", "layout", "batch and memory", "back end", "environmen
 def knob_groups(study: Study) -> dict[str, tuple[str, ...]]:
     """Every knob of the study in one group: the study's own groups first and in its order, then ours, then the rest."""
     own = {name: group for group, names in study.groups.items() for name in names}
-    found: dict[str, list[str]] = {group: [] for group in (*study.groups, *PATTERNS, REST)}
+    found: dict[str, list[str]] = {group: [] for group in (*study.groups, *_PATTERNS, REST)}
     for knob in study.space.by_name:
         found[own.get(knob) or _group_of(knob)].append(knob)
     return {group: tuple(names) for group, names in found.items() if names}
 
 
 def _group_of(knob: str) -> str:
-    return next((group for group in _ASKED_FIRST if PATTERNS[group].search(knob)), REST)
+    return next((group for group in _ASKED_FIRST if _PATTERNS[group].search(knob)), REST)
 
 
 MakeSampler = Callable[[Space], Sampler]

@@ -35,7 +35,7 @@ from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 Judge = Callable[[Sequence[Block], float], Confirmation]  # of blocks, at a level
-SIMPLER_WITHIN = 0.01  # of the goal: a setting with fewer changes that is shown to lose no more is preferred
+_SIMPLER_WITHIN = 0.01  # of the goal: a setting with fewer changes that is shown to lose no more is preferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StepsVerdict(ConfirmationVerdict):
         return cls(**same, steps=steps, simpler=line.details.get("simpler", ""))
 
 
-def judged_steps(
+def _judged_steps(
     study: Study,
     blocks: Sequence[Block],
     points: Sequence[Point],
@@ -163,7 +163,7 @@ def _simplest(
         for point in fewer
         if (low := beside[point_key(point)].low) is not None
         and beside[point_key(point)].scale == "ratio"
-        and low >= 1 - SIMPLER_WITHIN
+        and low >= 1 - _SIMPLER_WITHIN
         and against_base[point_key(point)].verdict is Verdict.BETTER
     ]
     if not as_good:
@@ -172,7 +172,7 @@ def _simplest(
     judged = beside[point_key(point)]
     assert judged.low is not None and judged.high is not None
     interval = percent_range(judged.low - 1, judged.high - 1)
-    why = f"a simpler setting is preferred: {count(number, 'change')} instead of {own}, within {SIMPLER_WITHIN:.0%}"
+    why = f"a simpler setting is preferred: {count(number, 'change')} instead of {own}, within {_SIMPLER_WITHIN:.0%}"
     return point, f"{why} of the other ({interval}); without {changes(point, setting)}"
 
 
@@ -181,7 +181,7 @@ def _changed(study: Study, point: Point) -> int:
     return sum(study.baseline.get(name) != point.get(name) for name in names)
 
 
-def steps_table(verdict: StepsVerdict, metric: str) -> TextTable:
+def _steps_table(verdict: StepsVerdict, metric: str) -> TextTable:
     rows = tuple(
         (
             step.name,
@@ -197,7 +197,7 @@ def steps_table(verdict: StepsVerdict, metric: str) -> TextTable:
     return TextTable("Gain of each change", head, rows, changed=changed)
 
 
-MOST_STEPS = 6  # changed knobs that are steps of their own; more go group by group
+_MOST_STEPS = 6  # changed knobs that are steps of their own; more go group by group
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class StepsQuestion:
             return Exhibits(groups=called)
         verdict = self.verdict_from(history.verdict)
         return Exhibits(
-            tables=(steps_table(verdict, study.goal.metric),) if verdict.steps else (),
+            tables=(_steps_table(verdict, study.goal.metric),) if verdict.steps else (),
             comparisons_title="Each setting on the way against the baseline, in fresh interleaved runs",
             comparisons=confirmation.compared_settings(study.baseline, verdict.comparisons),
             notes=(verdict.simpler,) if verdict.simpler else (),
@@ -301,7 +301,7 @@ class StepsAgenda(SearchAgenda):
         if not blocks:
             text = "the steps were not compared: none passed, or the budget left no room for their blocks"
             return StepsVerdict(UNCONFIRMED, text, disqualified=failed)
-        return judged_steps(
+        return _judged_steps(
             study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol > 1
         )
 
@@ -319,7 +319,7 @@ def steps_question(
     if not changed:
         raise InputError("the setting is the baseline itself; there are no steps between the two")
     groups = {group: [knob for knob in knobs if knob in changed] for group, knobs in knob_groups(study).items()}
-    each = len(changed) <= MOST_STEPS
+    each = len(changed) <= _MOST_STEPS
     wanted = [(group, part) for group, knobs in groups.items() if knobs for part in _parts(knobs, each)]
     points, names = _legal_steps(found, setting, wanted)
     return StepsQuestion(points, names, _simpler(found, setting, matters, points), blocks)

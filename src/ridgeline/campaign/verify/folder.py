@@ -34,7 +34,7 @@ from ridgeline.workloads.base import Workload
 TEXTS = {**dict.fromkeys(("headline", "notes", "why", "reason", "disqualified", "failed"), NUMBERS), "paste": WORDS}
 
 
-def check_verdict(
+def _check_verdict(
     question: CampaignQuestion, study: CheckedStudy, history: History, events: Sequence[Event], found: Verification
 ) -> None:
     at = next((i for i in reversed(range(len(events))) if events[i]["event"] == "verdict"), None)
@@ -79,7 +79,7 @@ def _only_wording(at: str, stated: Any, found: Any) -> bool:
     return kept is not None and reworded(stated, found, kept)
 
 
-def check_candidates(history: History, found: Verification) -> None:
+def _check_candidates(history: History, found: Verification) -> None:
     """Only settings that were tried can be confirmed."""
     tried = [dict(trial.point) for trial in history.trials.values()]
     for point in (point for confirmed in history.confirmations for point in confirmed.candidates):
@@ -107,7 +107,7 @@ def verify_folder(path: Path) -> Verification:
     ended = {event["run"]: event for event in events if event["event"] == "ended"}
     RunCheck(file.study, history, workload, ended, _trimmed(path), found).all_runs()
     if workload is not None:
-        check_verdict(question, CheckedStudy(file, workload), history, events, found)
+        _check_verdict(question, CheckedStudy(file, workload), history, events, found)
     return found
 
 
@@ -145,7 +145,7 @@ def _journal(study: Study, history: History, journal: Path, found: Verification)
             settings = {"settings": str(error)}
         for name, stated, other in differences(trial.settings, settings):
             found.differs(JOURNAL, f"trial {trial.number}: {name}, against its point", stated, other)
-    check_candidates(history, found)
+    _check_candidates(history, found)
     _loose_ends(history, journal, found)
 
 

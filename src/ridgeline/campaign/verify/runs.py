@@ -37,7 +37,7 @@ from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
 
 SCRIPT, ENV = "run.sh", "env"
-DATES_S = 5.0  # file systems and clocks of nodes differ by this much
+_DATES_S = 5.0  # file systems and clocks of nodes differ by this much
 _FOLDER = re.compile(r"^cd (\S.*) \|\| exit", re.MULTILINE)
 _RUN_ID = re.compile(r"RIDGELINE_RUN=[0-9a-f]+")
 # a study folder may be looked at elsewhere: where it lay, and with it Python and this package, is no part of a setting
@@ -55,7 +55,7 @@ _PRETENDED_PLACE = tuple(f"export {name}=" for name in (NODES_ENV, SPEED_ENV, ST
 
 
 @dataclass(frozen=True)
-class ScriptCheck:
+class _ScriptCheck:
     """Prepares each run once more, in a folder that is thrown away, and compares what that leaves with what is there.
 
     What another release wrote may be worded otherwise: its script must then hold the command, and is not compared
@@ -161,7 +161,7 @@ class ScriptCheck:
 
     def _by_the_run_itself(self, run: Run, path: Path) -> bool:
         """As far as dates tell: in a folder that was copied without them, a copied source may have been changed."""
-        began_s, ended_s = run.ending.started_s - DATES_S, run.ending.ended_s + DATES_S
+        began_s, ended_s = run.ending.started_s - _DATES_S, run.ending.ended_s + _DATES_S
         last = book(run.folder, EXIT_FILE)
         if last is not None and began_s <= last.changed_s <= ended_s:
             return run.ending.started_s <= path.stat().st_mtime <= ended_s
@@ -221,9 +221,9 @@ def _first_difference(stated: list[str], derived: list[str]) -> tuple[str, str]:
 
 
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
-PRETENDED = "simulated"  # the site that tells times of its own
+_PRETENDED = "simulated"  # the site that tells times of its own
 CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
-OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
+_OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class RunCheck:
 
     def _given_again(self, workload: Workload, run: Run) -> None:
         found, history = self.found, self.history
-        given = ScriptCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
+        given = _ScriptCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
         given.one(run, history.trials[run.trial], script_kept=not self._declared(run, SCRIPT))
 
     def _place(self, run: Run) -> None:
@@ -314,7 +314,7 @@ class RunCheck:
         file = f"{self._relative(run.folder)}/{left.file}"
         if fields.get("exit_code", "") != str(run.ending.exit_code):
             self.found.differs(file, "exit_code", run.ending.exit_code, fields.get("exit_code", ABSENT), run.number)
-        if self.study.site.batch != PRETENDED:
+        if self.study.site.batch != _PRETENDED:
             self._times(run, file, fields)
 
     def _times(self, run: Run, file: str, fields: Mapping[str, str]) -> None:
@@ -370,7 +370,7 @@ class RunCheck:
             if found is not None and _agree(stated, found):
                 self.found.numbers += 1
             elif not self._gap(run, stated.source):
-                file = JOURNAL if stated.source in OF_THE_RUN else f"{self._relative(run.folder)}/{stated.source}"
+                file = JOURNAL if stated.source in _OF_THE_RUN else f"{self._relative(run.folder)}/{stated.source}"
                 self.found.differs(file, stated.metric, *_what_differs(stated, found), run.number)
 
     def _texts(self, workload: Workload, run: Run, reading: Reading) -> None:
@@ -397,7 +397,7 @@ class RunCheck:
 
     def _gap(self, run: Run, name: str) -> bool:
         """Whether this file of a run, or with no name its folder, cannot tell; it is then noted."""
-        if name in OF_THE_RUN and name:
+        if name in _OF_THE_RUN and name:
             return False
         path = run.folder / name if name else run.folder
         file = self._relative(path)

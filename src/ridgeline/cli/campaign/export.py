@@ -24,7 +24,7 @@ class Format(StrEnum):
     prometheus = "prometheus"
 
 
-NEEDS_OUT = {Format.parquet: "runs.parquet", Format.mlflow: "mlruns", Format.optuna: "optuna.log"}
+_NEEDS_OUT = {Format.parquet: "runs.parquet", Format.mlflow: "mlruns", Format.optuna: "optuna.log"}
 
 
 def export(
@@ -51,8 +51,8 @@ def export(
     from ridgeline.campaign.status import answer_on_paper, read_status
 
     form = Format.json if as_json else form
-    if out is None and form in NEEDS_OUT:
-        raise InputError(f"--format {form} is not for a terminal; say where to, such as --out {NEEDS_OUT[form]}")
+    if out is None and form in _NEEDS_OUT:
+        raise InputError(f"--format {form} is not for a terminal; say where to, such as --out {_NEEDS_OUT[form]}")
     if front and form not in (Format.csv, Format.json, Format.parquet):
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv, json or parquet")
     now = read_status(folder)

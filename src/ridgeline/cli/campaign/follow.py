@@ -23,9 +23,9 @@ from ridgeline.study.live.logs import last_lines, newest_log
 POLL_S = 0.5
 CLOCK_S = 1.0
 HOME, REST = "\x1b[H", "\x1b[K\n"  # to the first cell; the rest of a line away
-BELOW = "\x1b[J"
+_BELOW = "\x1b[J"
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
-LEAST_HEIGHT = 12
+_LEAST_HEIGHT = 12
 LOG_LINES = 6
 
 
@@ -59,7 +59,7 @@ def _draw(now: CampaignStatus) -> None:
     # one column less: a terminal that is full to its last column begins another line
     lines = follow_lines(now, size.columns - 1, size.lines - 1, time.time(), plain=not _speaks_unicode())
     screen, text = uncleaned(sys.stdout), REST.join(map(clean_line, lines))
-    screen.write(HOME + (text if _speaks_unicode() else in_ascii(text)) + REST + BELOW)
+    screen.write(HOME + (text if _speaks_unicode() else in_ascii(text)) + REST + _BELOW)
     screen.flush()
 
 
@@ -84,7 +84,7 @@ def follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, pla
     head = [cut(line, width) for line in _head(now, now_s)]
     picture = picture_lines(now, width, now_s)
     spark = _spark(now, width, plain)
-    left = max(LEAST_HEIGHT, height) - len(head) - len(picture) - len(spark) - 1
+    left = max(_LEAST_HEIGHT, height) - len(head) - len(picture) - len(spark) - 1
     log = _log(now, width, min(LOG_LINES, max(0, left // 3)))
     runs = _runs(now, width, left - len(log))
     return [*head, *picture, *spark, *runs, *log][: max(1, height)]

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 REDRAW_S = 0.2
-TICK_S = 1.0
-BOX_WIDTH = 100
+_TICK_S = 1.0
+_BOX_WIDTH = 100
 # of the live picture's lines; colour only adds to what the words say, and NO_COLOR leaves the words
-STYLES = (
+_STYLES = (
     (r"(?m)^  #\d+ +running .*$", "cyan"),
     (r"(?m)^  best .*$", "bold"),
     (r"(?m)^  failed .*$", "red"),
@@ -206,11 +206,11 @@ class Face:
         spent = f"{count(len(now.history.runs), 'run')}, {node_hours_text(now.history.node_hours)}"
         text.append(f"\n{spent}", style="not bold dim")
         look = "green" if answer.confirmed else "yellow" if not answer.conclusion else "cyan"
-        self._console.print(Panel(text, border_style=look, width=min(width, BOX_WIDTH), padding=(0, 1)))
+        self._console.print(Panel(text, border_style=look, width=min(width, _BOX_WIDTH), padding=(0, 1)))
 
     def tick(self) -> None:
         """Called again and again while nothing happens: redraws when the clock has moved on."""
-        if self._campaign is not None and time.monotonic() - self._drawn_s > TICK_S:
+        if self._campaign is not None and time.monotonic() - self._drawn_s > _TICK_S:
             self._draw(self._campaign)
 
     def update(self, campaign: Campaign) -> None:
@@ -247,7 +247,7 @@ class Face:
         if self._live.console.options.ascii_only:
             shown = in_ascii(shown)
         text = Text(shown, no_wrap=True, overflow="ignore")
-        for pattern, look in STYLES:
+        for pattern, look in _STYLES:
             text.highlight_regex(pattern, look)
         self._live.update(text, refresh=True)
         self._drawn_s = time.monotonic()

@@ -16,8 +16,8 @@ from ridgeline.errors import InputError
 from ridgeline.study.study_file import read_study_file
 
 KNOB = "command"
-INTERPRETERS = ("sh", "bash", "python", "python3", "perl", "env", "numactl", "taskset", "mpirun", "srun")
-ENDINGS = (".yaml", ".yml")
+_INTERPRETERS = ("sh", "bash", "python", "python3", "perl", "env", "numactl", "taskset", "mpirun", "srun")
+_ENDINGS = (".yaml", ".yml")
 
 
 def is_study(words: Sequence[str]) -> bool:
@@ -25,7 +25,7 @@ def is_study(words: Sequence[str]) -> bool:
     if len(words) != 1:
         return False
     path = Path(words[0])
-    return words[0].endswith(ENDINGS) or path.is_dir() or (path.is_file() and not os.access(path, os.X_OK))
+    return words[0].endswith(_ENDINGS) or path.is_dir() or (path.is_file() and not os.access(path, os.X_OK))
 
 
 def study_of_commands(commands: Sequence[str], name: str = "", **more: Any) -> CheckedStudy:
@@ -36,7 +36,7 @@ def study_of_commands(commands: Sequence[str], name: str = "", **more: Any) -> C
     here = shlex.quote(str(Path.cwd())).replace("{", "{{").replace("}", "}}")
     content = {
         "version": 1,
-        "name": name or program_name(commands[0]),
+        "name": name or _program_name(commands[0]),
         "workload": {"kind": "command", "run": f"cd {here} && {{{KNOB}}}"},
         "space": {KNOB: list(commands)},
         "goal": {"minimize": "wall_s"},
@@ -49,7 +49,7 @@ def study_of_commands(commands: Sequence[str], name: str = "", **more: Any) -> C
         return check_new(read_study_file(path, files=Path(folder), home=Path.cwd()))
 
 
-def program_name(command: str) -> str:
+def _program_name(command: str) -> str:
     """What a study folder of this command is called: the program's file name, or that of the script it runs."""
     try:
         words = shlex.split(command)
@@ -57,7 +57,7 @@ def program_name(command: str) -> str:
         raise InputError(f"{command!r} is no command line ({error}); close its quotes") from None
     plain_words = [word for word in words if "=" not in word and not word.startswith("-")]
     program = next(iter(plain_words), "command")
-    if PurePath(program).name in INTERPRETERS and len(plain_words) > 1:
+    if PurePath(program).name in _INTERPRETERS and len(plain_words) > 1:
         program = PurePath(plain_words[1]).stem
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in PurePath(program).name)
     return plain.strip(".-") or "command"

@@ -28,8 +28,8 @@ from ridgeline.study.live.tail import JournalTail
 from ridgeline.study.lock import Presence, look_for_controller
 
 # what reading a damaged, edited or half-deleted folder can raise: shown on the page
-TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)
-CURRENT_S = 1.0  # a picture is good for so long where nothing changed: its clocks move
+_TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)
+_CURRENT_S = 1.0  # a picture is good for so long where nothing changed: its clocks move
 
 
 @dataclass
@@ -62,7 +62,7 @@ class WatchedStudy:
     def snapshot(self) -> Snapshot:
         with self._busy:
             pulse, now_s = self.pulse(), time.monotonic()
-            if self._shown is None or self._shown[0] != pulse or now_s - self._shown[1] > CURRENT_S:
+            if self._shown is None or self._shown[0] != pulse or now_s - self._shown[1] > _CURRENT_S:
                 self._shown = (pulse, now_s, self._look())
             return self._shown[2]
 
@@ -76,7 +76,7 @@ class WatchedStudy:
                 progress=live_progress(now.study, now.history, now.exhibits, answer),
                 figures=live_figures(now.history, now.exhibits),
             )
-        except TROUBLE as error:
+        except _TROUBLE as error:
             before = Snapshot(self.path.name, State.DAMAGED, "") if self._shown is None else self._shown[2]
             return replace(before, state=State.DAMAGED, state_text="", note=str(error), steerable=False)
 
@@ -87,7 +87,7 @@ class WatchedStudy:
                 StudyFolder.open(self.path)
             try:
                 self._read_on()
-            except TROUBLE:
+            except _TROUBLE:
                 self._forget()
                 raise
             history = self._history
@@ -111,7 +111,7 @@ class WatchedStudy:
     def knobs(self) -> tuple[Sequence[Knob], Point]:
         try:
             now = self.status()
-        except TROUBLE:
+        except _TROUBLE:
             return (), {}
         if now.question.kind != "search":
             return (), {}
@@ -121,7 +121,7 @@ class WatchedStudy:
     def refusal(self, instruction: Instruction) -> str:
         try:
             now = self.status()
-        except TROUBLE as error:
+        except _TROUBLE as error:
             return str(error)
         if not now.is_over:
             return ""
@@ -131,7 +131,7 @@ class WatchedStudy:
     def metrics(self) -> str:
         try:
             now = self.status()
-        except TROUBLE:
+        except _TROUBLE:
             return ""
         return metrics_text(now.as_json(), now.study.goal.metric)
 
@@ -140,14 +140,14 @@ class WatchedStudy:
 
         try:
             now = self.status()
-        except TROUBLE:
+        except _TROUBLE:
             return b""
         return b"".join(page(now.study, now.history, answer_on_paper(now), now.exhibits))
 
     def seen(self, name: str) -> StudySeen | None:
         try:
             now = self.status()
-        except TROUBLE:
+        except _TROUBLE:
             return None
         return StudySeen(name, now.study, now.history, now.answer)
 

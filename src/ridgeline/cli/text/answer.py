@@ -19,14 +19,14 @@ def error_of(answer: Answer) -> type[NothingFound]:
 def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     """What stands above the answer where that comes last: tables, what else there is to say, and doubts."""
     for table in exhibits.tables:
-        yield from table_lines(table)
+        yield from _table_lines(table)
         yield ""
     if answer.refuted:
         yield answer.refuted
     yield from exhibits.notes
     if answer.keep and answer.candidate is not None:
         yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
-    elif answer.candidate is not None and answer.offers and (doubt := doubt_about(answer, answer.candidate)):
+    elif answer.candidate is not None and answer.offers and (doubt := _doubt_about(answer, answer.candidate)):
         yield doubt
     if answer.paste:
         yield from _measured_lines(answer)
@@ -38,7 +38,7 @@ def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     What is to be pasted is never cut or wrapped, however narrow the terminal.
     """
     for table in exhibits.tables:
-        yield from table_lines(table)
+        yield from _table_lines(table)
         yield ""
     yield answer.statement
     if answer.refuted:
@@ -48,7 +48,7 @@ def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
         yield from _kept_lines(answer)
     elif answer.candidate is not None and answer.offers:
         yield ""
-        if doubt := doubt_about(answer, answer.candidate):
+        if doubt := _doubt_about(answer, answer.candidate):
             yield doubt
         yield from _measured_lines(answer)
         yield from paste_lines(answer.paste)
@@ -69,7 +69,7 @@ def _measured_lines(answer: Answer) -> Iterable[str]:
         yield f"  {answer.pasted_as}:"
 
 
-def doubt_about(answer: Answer, candidate: Candidate) -> str:
+def _doubt_about(answer: Answer, candidate: Candidate) -> str:
     """Why the setting that follows is not yet the answer; empty where it is."""
     if candidate.confirmed:
         return ""
@@ -84,7 +84,7 @@ def yaml_lines(point: Point) -> Iterable[str]:
     yield from (f"  {name}: {yaml_text(value)}" for name, value in point.items())
 
 
-def table_lines(table: TextTable) -> Iterable[str]:
+def _table_lines(table: TextTable) -> Iterable[str]:
     rows: Sequence[Sequence[str]] = (table.head, *table.rows)
     widths = [max(len(row[i]) for row in rows) for i in range(len(table.head))]
     for row in rows:

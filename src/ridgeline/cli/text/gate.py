@@ -11,14 +11,14 @@ from xml.sax.saxutils import escape, quoteattr
 from ridgeline.records.answer import Answer
 from ridgeline.stats.wording import metric_text, percent, percent_range
 
-TITLES = {
+_TITLES = {
     "not-slower": "not slower",
     "slower": "slower",
     "cannot-judge": "cannot judge",
     "measured": "reference measured",
 }
-LEVELS = {"not-slower": "notice", "measured": "notice", "cannot-judge": "warning"}
-SEVERITIES = {"cannot-judge": "info"}
+_LEVELS = {"not-slower": "notice", "measured": "notice", "cannot-judge": "warning"}
+_SEVERITIES = {"cannot-judge": "info"}
 
 
 def junit_text(name: str, answer: Answer, seconds: float) -> str:
@@ -42,7 +42,7 @@ def junit_text(name: str, answer: Answer, seconds: float) -> str:
 
 def github_line(name: str, answer: Answer, reference: str) -> str:
     """A workflow command; GitHub shows it at the reference file."""
-    level = LEVELS.get(answer.conclusion or "", "error")
+    level = _LEVELS.get(answer.conclusion or "", "error")
     title = f"{name}: {_title(answer)}"
     return f"::{level} file={_property(reference)},title={_property(title)}::{_data(answer.headline)}"
 
@@ -64,7 +64,7 @@ def gitlab_text(name: str, answer: Answer, reference: str) -> str:
                 "description": f"{name}: {answer.headline}",
                 "check_name": "ridgeline-gate",
                 "fingerprint": hashlib.sha256(f"{name} {answer.conclusion}".encode()).hexdigest(),
-                "severity": SEVERITIES.get(answer.conclusion or "", "major"),
+                "severity": _SEVERITIES.get(answer.conclusion or "", "major"),
                 "location": {"path": reference, "lines": {"begin": 1}},
             }
         )
@@ -88,4 +88,4 @@ def markdown_text(name: str, metric: str, answer: Answer) -> str:
 
 
 def _title(answer: Answer) -> str:
-    return TITLES.get(answer.conclusion or "", "did not pass")
+    return _TITLES.get(answer.conclusion or "", "did not pass")

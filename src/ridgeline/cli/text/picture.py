@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ridgeline.campaign.under_way import RunUnderWay
 
 RUNS_SHOWN = 4
-FAILURES_SHOWN = 2
+_FAILURES_SHOWN = 2
 FULL, EMPTY = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
 # what a drawing is made of, for terminals that have nothing but ASCII
-IN_ASCII = str.maketrans({FULL: "#", EMPTY: "-", "\N{HORIZONTAL ELLIPSIS}": "~", "\N{RIGHTWARDS ARROW}": ">"})
-HANGING = 8  # columns by which a line goes on below its beginning
-NARROWEST = 20
+_IN_ASCII = str.maketrans({FULL: "#", EMPTY: "-", "\N{HORIZONTAL ELLIPSIS}": "~", "\N{RIGHTWARDS ARROW}": ">"})
+_HANGING = 8  # columns by which a line goes on below its beginning
+_NARROWEST = 20
 _GLUE = "\N{NO-BREAK SPACE}"
 
 
@@ -45,7 +45,7 @@ def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
         f"spent {budget_text(now, now_s)}",
         outcomes,
     ]
-    lines += [cut(f"  failed  {text}", width) for text in last_failures(now)]
+    lines += [cut(f"  failed  {text}", width) for text in _last_failures(now)]
     return [*lines, *(line for text in below if text for line in fitted(f"  {text}", width))]
 
 
@@ -58,21 +58,21 @@ def bar(now: CampaignStatus, width: int) -> str:
     return f"{FULL * full}{EMPTY * (cells - full)}  "
 
 
-def last_failures(now: CampaignStatus) -> list[str]:
+def _last_failures(now: CampaignStatus) -> list[str]:
     found = [run for run in now.history.runs.values() if run.outcome is not None and run.outcome.kind.value != "ok"]
     shown = [(run.trial, KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value), run.outcome.reason)
-             for run in found[-FAILURES_SHOWN:] if run.outcome is not None]  # fmt: skip
+             for run in found[-_FAILURES_SHOWN:] if run.outcome is not None]  # fmt: skip
     return [f"#{trial} {kind}{f': {reason}' if reason else ''}" for trial, kind, reason in shown]
 
 
 def _run_lines(run: RunUnderWay, width: int, now_s: float) -> Iterable[str]:
     """Two lines, cut: a setting is shown in full once its run has ended, and another log line follows this one."""
     yield cut(f"  #{run.trial.number:<4} {clock_text(run, now_s)}   {setting_text(run.trial.point)}", width)
-    yield cut(f"{'':{HANGING}}{run.last_line}", width)
+    yield cut(f"{'':{_HANGING}}{run.last_line}", width)
 
 
 def in_ascii(text: str) -> str:
-    return text.translate(IN_ASCII).encode("ascii", "replace").decode()
+    return text.translate(_IN_ASCII).encode("ascii", "replace").decode()
 
 
 def cut(line: str, width: int) -> str:
@@ -89,10 +89,10 @@ def fitted(line: str, width: int) -> list[str]:
     margin = len(line) - len(line.lstrip())
     parts = re.split(r"(\s{2,})", line.strip())
     pieces = wrap(
-        "".join(part.replace(" ", _GLUE) if part.strip() and len(part) < width - HANGING else part for part in parts),
-        max(width, NARROWEST),
+        "".join(part.replace(" ", _GLUE) if part.strip() and len(part) < width - _HANGING else part for part in parts),
+        max(width, _NARROWEST),
         initial_indent=" " * margin,
-        subsequent_indent=" " * HANGING,
+        subsequent_indent=" " * _HANGING,
         break_long_words=False,
         break_on_hyphens=False,
     )

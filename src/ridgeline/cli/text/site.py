@@ -11,14 +11,14 @@ from ridgeline.report.insights import node_text
 from ridgeline.stats.nodes import FEWEST_RUNS, NodeEffect
 from ridgeline.stats.wording import MetricText, count
 
-COPY_ONE = "Copy a site beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml"
+_COPY_ONE = "Copy a site beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml"
 
 
 def sites_text(sites: Sequence[tuple[Site, Path]], batch: Mapping[str, str]) -> str:
     """`batch` names the batch systems there are, each with the package it comes from."""
     shown = [name if package == "ridgeline" else f"{name} (from {package})" for name, package in batch.items()]
     rows = (f"{site.name:20} {site.batch:6} {path}" for site, path in sites)
-    return "\n".join([*rows, "", f"`batch` in a site file may be {', '.join(shown)}.", COPY_ONE])
+    return "\n".join([*rows, "", f"`batch` in a site file may be {', '.join(shown)}.", _COPY_ONE])
 
 
 def site_head(site: Site) -> str:

@@ -56,7 +56,7 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         gain=_gain(now),
         done=f"{now.progress.done} of {now.progress.of} {now.progress.unit}" if now.progress.of else "",
         share=1.0 if state is State.FINISHED else now.progress.done / now.progress.of if now.progress.of else None,
-        updated=age_text(now_s - last) if (last := _last_change_s(now)) else "",
+        updated=_age_text(now_s - last) if (last := _last_change_s(now)) else "",
     )
 
 
@@ -78,7 +78,7 @@ def _gain(now: CampaignStatus) -> str:
     return f"{candidate.gain.ratio:.3g}x"
 
 
-def age_text(seconds: float) -> str:
+def _age_text(seconds: float) -> str:
     """'3 min ago'; the largest unit that fits."""
     for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= unit_s:
@@ -181,14 +181,14 @@ def _running(now: CampaignStatus, run: RunUnderWay, state: State, now_s: float) 
         planned.number if can_cancel else 0,
         f"#{run.trial.number} {now.question.called(run.trial)}, {clock}",
         setting_text(run.trial.point),
-        why_chosen(run.trial, now.history.blocks),
+        _why_chosen(run.trial, now.history.blocks),
         "\n".join(last_lines(log, LOG_LINES)),
         "" if log is None else log.relative_to(now.history.root).as_posix(),
         ", ".join(f"on {machine.host}" for machine in machines(planned.folder)),
     )
 
 
-def why_chosen(trial: Trial, blocks: int) -> str:
+def _why_chosen(trial: Trial, blocks: int) -> str:
     """What a trial is for, in a sentence; its proposer's own reason where there is one."""
     if trial.why:
         return trial.why

@@ -27,7 +27,7 @@ KIND_TEXT = {
     "site-fault": "site fault",
 }
 
-MOVES_SHOWN = 3
+_MOVES_SHOWN = 3
 
 
 def setting_text(point: Mapping[str, object]) -> str:
@@ -118,9 +118,9 @@ def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     yield f"  spent {budget_text(now)}"
     yield f"  runs  {outcome_text({kind.value: n for kind, n in history.outcomes.items()})}"
     moved = now.moved
-    if len(moved) > MOVES_SHOWN:
-        yield f"  {count(len(moved) - MOVES_SHOWN, 'earlier move')} after failures: see `why` in the report"
-    for trial in moved[-MOVES_SHOWN:]:
+    if len(moved) > _MOVES_SHOWN:
+        yield f"  {count(len(moved) - _MOVES_SHOWN, 'earlier move')} after failures: see `why` in the report"
+    for trial in moved[-_MOVES_SHOWN:]:
         yield f"  #{trial.number:<4} {trial.why}"
     yield f"  {answer.statement}"
     if answer.refuted:

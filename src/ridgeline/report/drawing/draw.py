@@ -13,7 +13,7 @@ from ridgeline.report.drawing.plot import plot
 from ridgeline.report.drawing.rows import bars, intervals
 from ridgeline.report.figures.shapes import BarFigure, Figure, HeatFigure, IntervalFigure, ParallelFigure, PlotFigure
 
-PARALLEL_LEGEND = (
+_PARALLEL_LEGEND = (
     ("p0", "worst"),
     ("p2", "middle"),
     ("p4", "best"),
@@ -21,7 +21,7 @@ PARALLEL_LEGEND = (
     ("l-winner", "the setting"),
 )
 WIDE_PX, MID_PX, HALF_PX, NARROW_PX = 1080.0, 740.0, 528.0, 350.0
-LARGEST_TWICE = 60_000  # characters: a larger drawing is scaled for tablets and paper instead of drawn again
+_LARGEST_TWICE = 60_000  # characters: a larger drawing is scaled for tablets and paper instead of drawn again
 _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 
 
@@ -51,7 +51,7 @@ def drawn(figure: Figure, half: bool = False) -> str:
     wide = draw(figure, HALF_PX if half else WIDE_PX)
     if half:
         return f"<div class=wide>{wide}</div>{narrow}"
-    if len(wide) > LARGEST_TWICE:
+    if len(wide) > _LARGEST_TWICE:
         return f"<div class='wide all'>{wide}</div>{narrow}"
     return f"<div class=wide>{wide}</div><div class=mid>{draw(figure, MID_PX)}</div>{narrow}"
 
@@ -70,7 +70,7 @@ def legend(figure: Figure) -> str:
         names = dict.fromkeys(part.name for row in figure.rows for part in row.parts)
         items = [_item("bar", str(at), name) for at, name in enumerate(names)] if len(names) > 1 else []
     elif isinstance(figure, ParallelFigure):
-        items = [f"<li><i class='key-line {kind}'></i>{told}" for kind, told in PARALLEL_LEGEND]
+        items = [f"<li><i class='key-line {kind}'></i>{told}" for kind, told in _PARALLEL_LEGEND]
     return f"<ul class=legend>{''.join(items)}</ul>" if items else ""
 
 

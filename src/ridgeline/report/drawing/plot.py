@@ -8,7 +8,7 @@ from ridgeline.report.drawing import svg
 from ridgeline.report.drawing.scales import PixelScale, pixel_scale, thinned, ticks
 from ridgeline.report.figures.shapes import PlotFigure, PlotSeries
 
-LANE_PX = 17.0
+_LANE_PX = 17.0
 TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
 
 
@@ -17,7 +17,7 @@ def plot(figure: PlotFigure, width: float) -> str:
     inner = 190.0 if figure.small or width < 500 else 260.0 if width < 600 else 290.0
     top = TOP_PX + (14.0 if figure.spans and figure.spans[0].look == "block" else 0.0)
     bottom = top + inner
-    strip_end = bottom + (LANE_PX * len(lanes) + 4 if lanes else 0)
+    strip_end = bottom + (_LANE_PX * len(lanes) + 4 if lanes else 0)
     named = not figure.small or figure.x.label != figure.title  # else its title already says what x is
     height = strip_end + (AXIS_PX if named else AXIS_PX - 16)
     y = pixel_scale(figure.y, _ys(figure), bottom, top)
@@ -95,11 +95,11 @@ def _strip(
     figure: PlotFigure, lanes: list[str], x: PixelScale, bottom: float, left: float, width: float
 ) -> Iterator[str]:
     for at, lane in enumerate(lanes):
-        top = bottom + 3 + at * LANE_PX
-        yield svg.box(left, top, width - RIGHT_PX - left, LANE_PX - 2, "lane")
+        top = bottom + 3 + at * _LANE_PX
+        yield svg.box(left, top, width - RIGHT_PX - left, _LANE_PX - 2, "lane")
         yield svg.text(left - 6, top + 12, svg.cut(lane, left), '"tick bad"', "end")
     for mark in figure.strip:
-        centre = bottom + 3 + lanes.index(mark.lane) * LANE_PX + (LANE_PX - 2) / 2
+        centre = bottom + 3 + lanes.index(mark.lane) * _LANE_PX + (_LANE_PX - 2) / 2
         yield svg.mark(x(mark.x), centre, "failed", mark.label, mark.trial)
 
 

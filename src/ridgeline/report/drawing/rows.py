@@ -11,8 +11,8 @@ from ridgeline.report.drawing.scales import PixelScale, pixel_scale, thinned, ti
 from ridgeline.report.figures.shapes import Axis, BarFigure, IntervalFigure, IntervalRow
 
 ROW_PX, LINE_PX, AXIS_PX, SIDE_PX = 22.0, 15.0, 42.0, 14.0
-BESIDE_PX = 480.0  # from this width on, labels stand left of the plot and values right of it
-FAR = 2.0  # times the spread of the rows: a neutral value further off than that would squeeze them to dots
+_BESIDE_PX = 480.0  # from this width on, labels stand left of the plot and values right of it
+_FAR = 2.0  # times the spread of the rows: a neutral value further off than that would squeeze them to dots
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class _RowText:
 
 
 def intervals(figure: IntervalFigure, width: float) -> str:
-    beside = width >= BESIDE_PX
+    beside = width >= _BESIDE_PX
     known = [v for r in figure.rows for v in (r.value, r.low, r.high, *r.dots) if v is not None]
-    neutral = figure.neutral if figure.neutral is not None and is_near(figure.neutral, known) else None
+    neutral = figure.neutral if figure.neutral is not None and _is_near(figure.neutral, known) else None
     axis = figure.x if neutral == figure.neutral else replace(figure.x, label=_says_where(figure, known))
     left, right = _columns(figure, width) if beside else (SIDE_PX, SIDE_PX)
     x = pixel_scale(axis, [*known, *([] if neutral is None else [neutral])], left, width - right)
@@ -53,13 +53,13 @@ def intervals(figure: IntervalFigure, width: float) -> str:
     return svg.drawing(width, height + AXIS_PX, f"{figure.title}. {figure.says}", parts)
 
 
-def is_near(neutral: float, known: Sequence[float]) -> bool:
+def _is_near(neutral: float, known: Sequence[float]) -> bool:
     """Whether an axis that holds the neutral value still shows how the rows differ."""
     if not known:
         return True
     low, high = min(known), max(known)
     gap = max(low - neutral, neutral - high, 0.0)
-    return gap <= FAR * (high - low)
+    return gap <= _FAR * (high - low)
 
 
 def _says_where(figure: IntervalFigure, known: Sequence[float]) -> str:
@@ -112,7 +112,7 @@ def _axis(axis: Axis, x: PixelScale, height: float, width: float) -> Iterator[st
 
 
 def bars(figure: BarFigure, width: float) -> str:
-    beside = width >= BESIDE_PX
+    beside = width >= _BESIDE_PX
     labels = max((len(f"{row.label}  {row.text}") for row in figure.rows), default=0) * svg.CHARACTER_PX + 16
     left = min(0.4 * width, labels) if beside else SIDE_PX
     tall = ROW_PX + 4 if beside else ROW_PX + LINE_PX + 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ridgeline.report.figures.shapes import Axis
 
-PAD = 0.05  # of the range, so that no mark sits on the frame
+_PAD = 0.05  # of the range, so that no mark sits on the frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ def pixel_scale(axis: Axis, values: Iterable[float], start: float, end: float) -
     log = axis.log and bool(known) and min(known) > 0
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if log:
-        room = PAD * math.log(high / low) if high > low else 0.1
+        room = _PAD * math.log(high / low) if high > low else 0.1
         low, high = low * math.exp(-room), high * math.exp(room)
     else:
-        room = PAD * (high - low) if high > low else (abs(high) * 0.1 or 1.0)
+        room = _PAD * (high - low) if high > low else (abs(high) * 0.1 or 1.0)
         low, high = (0.0 if axis.from_zero and low >= 0 else low - room), high + room
     low = low if axis.low is None else axis.low
     high = high if axis.high is None else axis.high
@@ -48,12 +48,12 @@ def ticks(axis: Axis, scale: PixelScale, most: int) -> list[tuple[float, str]]:
         return [(v, text) for v, text in axis.ticks if scale.low <= v <= scale.high]
     if scale.log:
         return _log_ticks(scale, most)
-    values = round_values(scale.low, scale.high, most)
+    values = _round_values(scale.low, scale.high, most)
     step = values[1] - values[0] if len(values) > 1 else 1.0
-    return [(v, tick_text(v, step)) for v in values]
+    return [(v, _tick_text(v, step)) for v in values]
 
 
-def round_values(low: float, high: float, most: int) -> list[float]:
+def _round_values(low: float, high: float, most: int) -> list[float]:
     """So many round numbers in the range, or fewer; up to a quarter more where whole numbers ask for it."""
     raw = (high - low) / max(1, most)
     if raw <= 0 or not math.isfinite(raw):
@@ -73,11 +73,11 @@ def _log_ticks(scale: PixelScale, most: int) -> list[tuple[float, str]]:
         if len(found) >= 3:
             break
     if len(found) < 2:
-        found = round_values(scale.low, scale.high, most)
-    return [(v, tick_text(v, v)) for v in found[:: len(found) // (most + 1) + 1]]
+        found = _round_values(scale.low, scale.high, most)
+    return [(v, _tick_text(v, v)) for v in found[:: len(found) // (most + 1) + 1]]
 
 
-def tick_text(value: float, step: float) -> str:
+def _tick_text(value: float, step: float) -> str:
     """Never rounded to where the tick does not stand: a step of 2.5 needs a decimal."""
     for factor, suffix in ((1e9, "G"), (1e6, "M"), (1.0, "")):
         if abs(value) >= factor or factor == 1.0:

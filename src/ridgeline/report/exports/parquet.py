@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from ridgeline.report.table import Row, columns
 
-MAGIC = b"PAR1"
+_MAGIC = b"PAR1"
 OPTIONAL, UTF8, PLAIN, RLE, UNCOMPRESSED = 1, 0, 0, 3, 0
 
 
@@ -37,8 +37,8 @@ Field = tuple[int, _Thrift, Any]  # number, type, value; of a list (type of its 
 def write_parquet(table: Sequence[Row], stream: BinaryIO) -> None:
     names = columns(table)
     kinds = {name: _kind([row.get(name) for row in table]) for name in names}
-    stream.write(MAGIC)
-    at, chunks = len(MAGIC), []
+    stream.write(_MAGIC)
+    at, chunks = len(_MAGIC), []
     for name in names:
         page = _page([row.get(name) for row in table], kinds[name])
         stream.write(page)
@@ -49,11 +49,11 @@ def write_parquet(table: Sequence[Row], stream: BinaryIO) -> None:
             (1, _Thrift.I32, 1),
             (2, _Thrift.LIST, (_Thrift.STRUCT, [_root(len(names)), *(_element(n, kinds[n]) for n in names)])),
             (3, _Thrift.I64, len(table)),
-            (4, _Thrift.LIST, (_Thrift.STRUCT, [_row_group(chunks, at - len(MAGIC), len(table))])),
+            (4, _Thrift.LIST, (_Thrift.STRUCT, [_row_group(chunks, at - len(_MAGIC), len(table))])),
             (6, _Thrift.BINARY, b"ridgeline"),
         ]
     )
-    stream.write(footer + struct.pack("<I", len(footer)) + MAGIC)
+    stream.write(footer + struct.pack("<I", len(footer)) + _MAGIC)
 
 
 def _kind(values: Iterable[Any]) -> _Type:

@@ -33,9 +33,9 @@ from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
 LOGS = ("engine.log", "sglang.log")
-LARGEST_LOG_BYTES = 64 * 2**20  # read for a figure; what is larger is for `ridgeline diagnose`
-MOST_POINTS = 240  # of a line
-FEWEST_STEPS = 4  # decode lines of a run, below which there is no course to draw
+_LARGEST_LOG_BYTES = 64 * 2**20  # read for a figure; what is larger is for `ridgeline diagnose`
+_MOST_POINTS = 240  # of a line
+_FEWEST_STEPS = 4  # decode lines of a run, below which there is no course to draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def logged_runs(study: Study, history: History, answer: Answer) -> list[EngineCo
         for run in reversed(runs):
             ranks = _ranks_of(history.trials[run.trial].settings.get("attn_dp"))
             steps, note = whole_engine(_steps(run.folder), ranks)
-            if len(steps) >= FEWEST_STEPS:
+            if len(steps) >= _FEWEST_STEPS:
                 look = "baseline" if at == 0 else "winner"
                 found.append(EngineCourse(f"{label} (#{run.trial}{note})", look, steps, run))
                 break
@@ -70,7 +70,7 @@ def _steps(folder: Path) -> tuple[DecodeBatch, ...]:
     for name in LOGS:
         path = folder / name
         try:
-            if not path.is_file() or path.stat().st_size > LARGEST_LOG_BYTES:
+            if not path.is_file() or path.stat().st_size > _LARGEST_LOG_BYTES:
                 continue
             steps = read_sglang_log(TextFile(path)).decodes
         except (RidgelineError, OSError):
@@ -151,7 +151,7 @@ def _course(
     series = []
     for one in logged:
         known = [(_time(step), value) for step in one.steps if (value := of(step)) is not None]
-        known = known[:: len(known) // MOST_POINTS + 1]
+        known = known[:: len(known) // _MOST_POINTS + 1]
         if known:
             points = tuple(
                 PlotPoint(t - known[0][0], v, label=f"{metric_text(v)} after {t - known[0][0]:g} s") for t, v in known
@@ -172,7 +172,7 @@ def step_times(logged: Sequence[EngineCourse]) -> PlotFigure | None:
     for one in logged:
         for graph, told in ((True, ""), (False, ", without CUDA graph")):
             steps = [s for s in one.steps if s.gen_tok_s and s.running and (s.cuda_graph is not False) == graph]
-            steps = steps[:: len(steps) // MOST_POINTS + 1]
+            steps = steps[:: len(steps) // _MOST_POINTS + 1]
             points = tuple(_step_point(s) for s in steps)
             if points:
                 series.append(PlotSeries(one.label + told, points, one.look if graph else "other"))
@@ -268,7 +268,7 @@ def power(logged: Sequence[EngineCourse]) -> PlotFigure | None:
         except (RidgelineError, OSError):
             continue
         drawn = [(s.time_s, sum(g.power_w or 0.0 for g in s.gpus)) for s in samples if s.gpus]
-        if len(drawn) >= FEWEST_STEPS:
+        if len(drawn) >= _FEWEST_STEPS:
             points = tuple(
                 PlotPoint(t - drawn[0][0], w, label=f"{w:.0f} W after {t - drawn[0][0]:.0f} s") for t, w in drawn
             )

@@ -18,7 +18,7 @@ from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
 OUT_OF_MEMORY = ("oom-start", "oom-run")
-MOST_PARTS = 12  # columns or lines of the map; a number with more values is cut into about that many ranges
+_MOST_PARTS = 12  # columns or lines of the map; a number with more values is cut into about that many ranges
 
 
 def failure_counts(history: History) -> list[tuple[str, int, str]]:
@@ -176,7 +176,7 @@ def _parts(name: str, runs: Sequence[tuple[Trial, Run]]) -> list[list[Value]]:
     """The values of a knob from low to high; neighbours together where there are too many."""
     seen = list(dict.fromkeys(t.point.get(name) for t, _ in runs))
     seen.sort(key=lambda v: (not is_number(v), v if is_number(v) else 0, str(v)))
-    size = -(-len(seen) // MOST_PARTS)
+    size = -(-len(seen) // _MOST_PARTS)
     return [seen[at : at + size] for at in range(0, len(seen), size)]
 
 

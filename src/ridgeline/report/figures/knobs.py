@@ -37,11 +37,11 @@ from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import metric_text, percent
 from ridgeline.study.history import History
 
-FEWEST_FOR_IMPORTANCE = 6  # runs of the search; of fewer, any knob explains everything
-LEAST_SHARE = 0.01  # of the spread that a knob must explain to be drawn
+_FEWEST_FOR_IMPORTANCE = 6  # runs of the search; of fewer, any knob explains everything
+_LEAST_SHARE = 0.01  # of the spread that a knob must explain to be drawn
 PARTS = 4  # a number of many values is cut into so many parts of equal size before its share is worked out
-MOST_LINES = 300  # of the parallel coordinates: the best ones and the latest; more cannot be told apart
-SEARCHED = (Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
+_MOST_LINES = 300  # of the parallel coordinates: the best ones and the latest; more cannot be told apart
+_SEARCHED = (Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
 
 
 def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | None:
@@ -51,7 +51,7 @@ def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | 
     """
     if answer.candidate is None:
         return None
-    trials = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(*SEARCHED)]
+    trials = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(*_SEARCHED)]
     found = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
     rows = tuple(
         IntervalRow(
@@ -93,7 +93,7 @@ def _text(value: Value) -> str:
 def importance(study: Study, history: History) -> BarFigure | None:
     runs = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(Stage.SEARCH)]
     usable = [(point, math.log(value)) for point, value in runs if value > 0]
-    if len(usable) < FEWEST_FOR_IMPORTANCE:
+    if len(usable) < _FEWEST_FOR_IMPORTANCE:
         return None
     together: dict[tuple[object, ...], list[str]] = {}
     for name in varied_knobs(study, history):
@@ -102,9 +102,9 @@ def importance(study: Study, history: History) -> BarFigure | None:
     ranked = sorted(((s, n) for n, s in shares.items() if s is not None), reverse=True)
     if not ranked:
         return None
-    shown = [(share, name) for share, name in ranked if share >= LEAST_SHARE]
+    shown = [(share, name) for share, name in ranked if share >= _LEAST_SHARE]
     rows = tuple(BarRow(name, (BarPart("share", share),), f"{share:.0%}") for share, name in shown)
-    nothing = ", ".join(name for share, name in ranked if share < LEAST_SHARE)
+    nothing = ", ".join(name for share, name in ranked if share < _LEAST_SHARE)
     notes = (f"Not shown, since alone they explain nothing: {nothing}.",) if nothing else ()
     says = (
         "The share of the spread between the search's runs that the values of one knob explain alone, less what "
@@ -147,7 +147,7 @@ def _parts(values: Sequence[Value]) -> list[object]:
 
 def slices(study: Study, history: History, answer: Answer) -> FigureGroup | None:
     """One small figure for each knob: its values against the goal, with the failures below."""
-    runs = [(t, r) for t, r in judged_runs(history) if t.stage in (*SEARCHED, Stage.CONFIRM)]
+    runs = [(t, r) for t, r in judged_runs(history) if t.stage in (*_SEARCHED, Stage.CONFIRM)]
     figures = tuple(_slice(study, answer, name, runs) for name in varied_knobs(study, history))
     if not figures:
         return None
@@ -186,7 +186,7 @@ def look_of(study: Study, answer: Answer, trial: Trial) -> str:
 def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure | None:
     """All knobs and the goal beside each other, one line a setting that ran."""
     names = varied_knobs(study, history)
-    latest = {t.key: (t, r) for t, r in judged_runs(history) if t.stage in (*SEARCHED, Stage.CONFIRM)}
+    latest = {t.key: (t, r) for t, r in judged_runs(history) if t.stage in (*_SEARCHED, Stage.CONFIRM)}
     runs = [*latest.values()]
     if len(names) < 2 or len(runs) < 3:
         return None
@@ -195,7 +195,7 @@ def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure |
     ranked = sorted(values, key=lambda number: study.goal.score(values[number]))
     shares = {number: at / max(1, len(ranked) - 1) for at, number in enumerate(ranked)}
     runs.sort(key=lambda pair: shares.get(pair[0].number, -1.0))
-    runs = runs[-MOST_LINES:]
+    runs = runs[-_MOST_LINES:]
     low, high = (min(values.values()), max(values.values())) if values else (0.0, 1.0)
     lines = tuple(
         ParallelLine(

@@ -28,8 +28,8 @@ from ridgeline.stats.stated_range import LEVEL
 from ridgeline.stats.wording import count, metric_text, percent
 from ridgeline.study.history import History
 
-PREDICTED = "predicted_"
-MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions predict the rate of all tokens
+_PREDICTED = "predicted_"
+_MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions predict the rate of all tokens
 NORMAL_90 = 1.645
 _ONCE_STATED = re.compile(r"^expected ([0-9.]+) to ([0-9.]+) x the best so far")
 
@@ -84,9 +84,9 @@ def _predictions(study: Study, history: History) -> list[PlotFigure]:
     for trial, run in history.ok_runs(*Stage):
         metrics = run.metrics
         for name, value in metrics.items():
-            plain = name.removeprefix(PREDICTED)
-            of = MEASURED_AS.get(plain, plain)
-            if name.startswith(PREDICTED) and of in metrics:
+            plain = name.removeprefix(_PREDICTED)
+            of = _MEASURED_AS.get(plain, plain)
+            if name.startswith(_PREDICTED) and of in metrics:
                 text = f"#{trial.number}: predicted {metric_text(value)}, measured {metric_text(metrics[of])}"
                 pairs.setdefault(of, []).append(PlotPoint(value, metrics[of], label=text, trial=trial.number))
     return [_agreement(metric, points) for metric, points in pairs.items() if points]

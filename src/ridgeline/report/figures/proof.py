@@ -30,7 +30,7 @@ from ridgeline.report.figures.values import goal_axis
 from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.study.history import History
 
-LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ def _ratios(study: Study, runs: Sequence[tuple[Trial, Run]]) -> dict[str, float]
     return {k: math.exp(sign * (math.fsum(v) / len(v) - level)) for k, v in logs.items() if k != base}
 
 
-def letters_of(study: Study, blocks: Sequence[ProofBlock], first: str | None) -> dict[str, str]:
+def _letters_of(study: Study, blocks: Sequence[ProofBlock], first: str | None) -> dict[str, str]:
     """A is the reference, B the setting the answer is about, then the others."""
     base = point_key(study.baseline)
     keys = dict.fromkeys(trial.key for block in blocks for trial, _ in block.runs)
     others = sorted((key for key in keys if key != base), key=lambda key: key != first)
-    return {base: "A", **{key: LETTERS[at % len(LETTERS)] for at, key in enumerate(others)}}
+    return {base: "A", **{key: _LETTERS[at % len(_LETTERS)] for at, key in enumerate(others)}}
 
 
 def proof(study: Study, history: History, answer: Answer) -> list[PlotFigure | IntervalFigure]:
@@ -88,7 +88,7 @@ def proof(study: Study, history: History, answer: Answer) -> list[PlotFigure | I
     if not blocks:
         return []
     first = None if answer.candidate is None else point_key(answer.candidate.point)
-    letters = letters_of(study, blocks, first)
+    letters = _letters_of(study, blocks, first)
     pair = proof_pair(study, history, answer) is not None and len(letters) < 3
     runs = [] if pair else [_runs_in_order(study, answer, blocks, letters)]
     return [*runs, *_by_block(study, history, answer, blocks, letters)]
@@ -127,7 +127,7 @@ def _runs_in_order(
         spans.append(PlotSpan(f"block {block.number + 1}{': ' + nodes if nodes else ''}", start, at + 0.5, "block"))
     values = [p.y for row in points.values() for p in row]
     series = tuple(
-        PlotSeries(setting_name(study, answer, key, letter), tuple(points[key]), _look(letter, at), "points")
+        PlotSeries(_setting_name(study, answer, key, letter), tuple(points[key]), _look(letter, at), "points")
         for at, (key, letter) in enumerate(letters.items())
         if points[key]
     )
@@ -154,7 +154,7 @@ def _look(letter: str, at: int) -> str:
     return BASELINE if letter == "A" else WINNER if letter == "B" else str(at)
 
 
-def setting_name(study: Study, answer: Answer, key: str, letter: str) -> str:
+def _setting_name(study: Study, answer: Answer, key: str, letter: str) -> str:
     text = changes(study.baseline, json.loads(key)) or answer.reference.label.removeprefix("setting A")
     return f"{letter}: {text}" if text else letter
 
@@ -214,7 +214,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
     if not blocks:
         return None
     first = None if answer.candidate is None else point_key(answer.candidate.point)
-    letters = letters_of(study, blocks, first)
+    letters = _letters_of(study, blocks, first)
     head = ("block", "nodes", "order", *letters.values(), "B / A")
     rows = []
     for block in blocks:
@@ -224,7 +224,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
         ]
         ratio = next((f"{ratio:.3f}" for key, ratio in block.ratios.items() if letters[key] == "B"), "–")
         rows.append((str(block.number + 1), ", ".join(block.nodes), block.order(letters), *measured, ratio))
-    names = tuple(setting_name(study, answer, key, letter) for key, letter in letters.items())
+    names = tuple(_setting_name(study, answer, key, letter) for key, letter in letters.items())
     aside = tuple(f"block {a.block + 1} was run again: {a.reason}" for a in history.set_aside)
     return TextTable("Every block", head, tuple(rows), notes=(*names, *aside))
 

@@ -14,7 +14,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import Axis
 from ridgeline.study.history import History
 
-LOG_FROM = 20.0  # times between the smallest and the largest value, from which on a log axis shows more
+_LOG_FROM = 20.0  # times between the smallest and the largest value, from which on a log axis shows more
 
 
 def is_ok(run: Run) -> bool:
@@ -35,7 +35,7 @@ def goal_axis(study: Study, values: Sequence[float], unit: str) -> Axis:
 
 def needs_log(values: Iterable[float]) -> bool:
     known = list(values)
-    return bool(known) and min(known) > 0 and max(known) / min(known) >= LOG_FROM
+    return bool(known) and min(known) > 0 and max(known) / min(known) >= _LOG_FROM
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
-LOOK_S = 0.2  # between polls; a few stat calls each, which network file systems can take
+_LOOK_S = 0.2  # between polls; a few stat calls each, which network file systems can take
 CLOCK_S = 5.0  # clocks on the page move at least so often
-BEAT_S = 15.0  # a line that means nothing, so that no proxy takes the connection for dead
+_BEAT_S = 15.0  # a line that means nothing, so that no proxy takes the connection for dead
 REST = 1.5  # times the drawing took, between two drawings: a huge study does not take the whole processor
 
 Sections = Mapping[str, str]
@@ -58,7 +58,7 @@ class Feed:
                         yield f"event: steerable\ndata: {json.dumps(steerable)}\n\n"
                     continue
                 try:
-                    await asyncio.wait_for(self._news.wait(), BEAT_S)
+                    await asyncio.wait_for(self._news.wait(), _BEAT_S)
                 except TimeoutError:
                     yield ": still here\n\n"
         finally:
@@ -84,4 +84,4 @@ class Feed:
                     self._picture, self._version = picture, self._version + 1
                     self._news.set()
                     self._news = asyncio.Event()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(_LOOK_S)

@@ -15,11 +15,11 @@ HEAD = (
     "<link rel=icon href='data:,'><script src=/static/page.js defer></script>"
     "<script src=/static/watch.js defer></script></head>"
 )
-SCRIPTLESS = (
+_SCRIPTLESS = (
     "<noscript><p class='note warn'>Without JavaScript this page shows one moment; "
     "reload it for the next.</p></noscript>"
 )
-PANELS = (
+_PANELS = (
     ("progress", "Progress"),
     ("running", "Running now"),
     ("crashes", "What failed, and why"),
@@ -35,11 +35,11 @@ def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, 
     report = "" if now.is_service else f"<a href='/study/{escape(slug)}/report'>report</a>"
     notify = "" if now.is_service else "<button id=notify type=button hidden>Notify me when it ends</button>"
     links = f"<nav aria-label=pages>{back}{report}{notify}</nav>"
-    panels = "".join(_panel(name, title, drawn[name]) for name, title in PANELS if _shown(name, now))
+    panels = "".join(_panel(name, title, drawn[name]) for name, title in _PANELS if _shown(name, now))
     body = (
         f"<header><div class=top><h1>{escape(now.name)}</h1>{links}</div>"
         f"<p class=question>{escape(now.question)}</p><div id=state role=status>{drawn['state']}</div></header>"
-        f"{SCRIPTLESS}<p id=away class='note bad' hidden></p><div class=lead>"
+        f"{_SCRIPTLESS}<p id=away class='note bad' hidden></p><div class=lead>"
         f"<div id=headline>{drawn['headline']}</div><div id=gauges class=card>{drawn['gauges']}</div></div>"
         f"{panels}{_steering(now, drawn['buttons'], knobs, start)}<div id=told>{drawn['told']}</div>"
         f"{'' if now.is_service else _report(slug)}"
@@ -50,7 +50,7 @@ def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, 
 def index_page(studies: Mapping[str, Snapshot], where: str) -> str:
     empty = "" if studies else f"<p class=sub>There is no study in {escape(where)} yet.</p>"
     body = (
-        f"<header><h1>Studies</h1><p class=question>{escape(where)}</p></header>{SCRIPTLESS}"
+        f"<header><h1>Studies</h1><p class=question>{escape(where)}</p></header>{_SCRIPTLESS}"
         f"<p id=away class='note bad' hidden></p>{empty}<div id=studies>{index_rows(studies)['studies']}</div>"
         f"{'<p><a id=compare href=/compare>Compare all studies</a></p>' if len(studies) > 1 else ''}"
     )

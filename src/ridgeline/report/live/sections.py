@@ -14,7 +14,7 @@ from ridgeline.report.html import code_html
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
 
 LOOKS = {State.RUNNING: "good", State.PAUSED: "warn", State.GONE: "bad", State.DAMAGED: "bad"}
-LONGEST_LIST = 60  # values that a list to choose from may have; of more, any may be typed
+_LONGEST_LIST = 60  # values that a list to choose from may have; of more, any may be typed
 
 
 def sections(now: Snapshot) -> dict[str, str]:
@@ -59,11 +59,11 @@ def _buttons(now: Snapshot) -> str:
 
 
 def _gauge(gauge: Gauge) -> str:
-    bar = "" if gauge.share is None else bar_html(gauge.share, gauge.label)
+    bar = "" if gauge.share is None else _bar_html(gauge.share, gauge.label)
     return f"<div class=gauge><b>{escape(gauge.label)}</b><span>{escape(gauge.text)}</span>{bar}</div>"
 
 
-def bar_html(share: float, label: str) -> str:
+def _bar_html(share: float, label: str) -> str:
     return f"<progress max=100 value={min(1.0, max(0.0, share)) * 100:.1f} aria-label='{escape(label)}'></progress>"
 
 
@@ -128,7 +128,7 @@ def knob_fields(knobs: Iterable[Knob], start: Point) -> str:
 
 def _field(knob: Knob, value: object) -> str:
     name = f"data-knob='{escape(knob.name)}'"
-    if isinstance(knob, Discrete) and len(knob.values) <= LONGEST_LIST:
+    if isinstance(knob, Discrete) and len(knob.values) <= _LONGEST_LIST:
         options = "".join(
             f"<option value='{escape(json.dumps(each))}'{' selected' if _same(each, value) else ''}>{escape(str(each))}"
             for each in knob.values
@@ -155,7 +155,7 @@ def _index_row(slug: str, now: Snapshot) -> str:
     said = escape((now.headline or now.note or now.state_text).replace(" -> ", " → "))
     best = f"<b>{escape(now.gain)}</b><div class=sub>{said}</div>" if now.gain else f"<div class=sub>{said}</div>"
     done = f"<div class=sub>{escape(now.done)}</div>" if now.done else ""
-    bar = f"{'' if now.share is None else bar_html(now.share, f'progress of {now.name}')}{done}"
+    bar = f"{'' if now.share is None else _bar_html(now.share, f'progress of {now.name}')}{done}"
     pick = f"<input type=checkbox value='{escape(slug)}' aria-label='compare {escape(now.name)}'>"
     folder = "" if slug == now.name else f"<div class=sub>{escape(slug)}</div>"
     return (

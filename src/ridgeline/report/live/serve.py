@@ -20,8 +20,8 @@ from ridgeline.errors import InputError
 from ridgeline.report.live.access import LOOPBACK, SHORTEST_TOKEN, Access
 from ridgeline.report.live.server import Dashboard
 
-GONE_MS = 60_000  # without a sign of life of the other machine, which may be asleep or unplugged
-EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  refused without a token of one's own
+_GONE_MS = 60_000  # without a sign of life of the other machine, which may be asleep or unplugged
+_EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  refused without a token of one's own
 
 
 def token_from(file: Path | None, host: str) -> str:
@@ -49,7 +49,7 @@ def listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit these
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE_MS)
         found.bind(address)
         found.listen(128)  # whoever follows the printed address at once waits for the server instead of being refused
     except OSError as error:
@@ -63,9 +63,9 @@ def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[
     bound = listening(host, port)
     port = bound.getsockname()[1]
     own = (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
-    names = LOOPBACK if host in LOOPBACK else None if host in EVERYWHERE else (*LOOPBACK, *own)
+    names = LOOPBACK if host in LOOPBACK else None if host in _EVERYWHERE else (*LOOPBACK, *own)
     access = Access(token, f"ridgeline-{port}", names)
-    shown = socket.getfqdn() if host in EVERYWHERE else f"[{host}]" if ":" in host else host
+    shown = socket.getfqdn() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
     say(f"http://{shown}:{port}/?token={token}")
     if host in LOOPBACK:
         login = quote(f"{getpass.getuser()}@{socket.gethostname()}")

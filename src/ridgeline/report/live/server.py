@@ -25,9 +25,9 @@ from ridgeline.report.page import whole_page
 from ridgeline.report.project import project_sections
 from ridgeline.study.live.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
-STATIC = {"page.js": "text/javascript", "watch.js": "text/javascript", "ridgeline.css": "text/css"}
+_STATIC = {"page.js": "text/javascript", "watch.js": "text/javascript", "ridgeline.css": "text/css"}
 # the report brings its own scripts: it may run them, as a stranger that cannot use our cookie
-REPORT_POLICY = (
+_REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
@@ -80,16 +80,16 @@ class Dashboard:
 
     async def static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in STATIC:
+        if name not in _STATIC:
             raise HTTPException(404)
-        return Response(files("ridgeline.report").joinpath("assets", name).read_bytes(), media_type=STATIC[name])
+        return Response(files("ridgeline.report").joinpath("assets", name).read_bytes(), media_type=_STATIC[name])
 
     async def report(self, request: Request) -> Response:
         folder = await self._folder(request)
         page = await asyncio.to_thread(folder.report)
         if not page:
             return PlainTextResponse("there is no report of this folder yet\n", 404)
-        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"})
+        return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"})
 
     async def compare(self, request: Request) -> Response:
         """Several studies as one page: those the address names, else all."""
@@ -98,7 +98,7 @@ class Dashboard:
         page = await asyncio.to_thread(_compared, {slug: found[slug] for slug in chosen})
         if not page:
             return PlainTextResponse("there is no study here that can be compared\n", 404)
-        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
+        return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
 
     async def metrics(self, request: Request) -> Response:
         chosen = [await self._folder(request)] if "slug" in request.path_params else [*self._look_around().values()]

@@ -17,9 +17,9 @@ from ridgeline.study.journal import read_events
 from ridgeline.study.live.instructions import Instruction
 from ridgeline.study.live.logs import last_lines
 
-EVENTS_SHOWN = 60
-TAIL_LINES = 20
-SPEAK = ("why", "evidence", "reason", "url")  # details that need no name
+_EVENTS_SHOWN = 60
+_TAIL_LINES = 20
+_SPEAK = ("why", "evidence", "reason", "url")  # details that need no name
 BAD = ("mend", "mend-failed", "replace-failed", "ended")
 
 
@@ -69,7 +69,7 @@ class WatchedService:
                 Gauge("mended", _times(sum(member.mended for member in members.values()))),
             ),
             running=[self._shown(name, member) for name, member in members.items()],
-            events=[_said(event) for event in reversed(events[-EVENTS_SHOWN:])]
+            events=[_said(event) for event in reversed(events[-_EVENTS_SHOWN:])]
             or [Said("", "nothing has happened yet")],
             is_service=True,
         )
@@ -81,7 +81,7 @@ class WatchedService:
         title = f"{name}: {member.state}"
         named = "" if newest is None else newest.relative_to(self.path).as_posix()
         return RunningRun(
-            0, title, f"start {member.generation}{mended}", "", "\n".join(last_lines(newest, TAIL_LINES)), named
+            0, title, f"start {member.generation}{mended}", "", "\n".join(last_lines(newest, _TAIL_LINES)), named
         )
 
     def _logs(self, name: str) -> list[Path]:
@@ -128,7 +128,7 @@ def _said(event: Mapping[str, Any]) -> Said:
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else ""
     member = f"{event['member']}: " if event.get("member") else ""
     details = {name: value for name, value in event.items() if name not in ("event", "at", "member") and value != ""}
-    more = ", ".join(f"{value}" if name in SPEAK else f"{name} {value}" for name, value in details.items())
+    more = ", ".join(f"{value}" if name in _SPEAK else f"{name} {value}" for name, value in details.items())
     text = f"{member}{event.get('event')}{f' ({more})' if more else ''}"
     return Said(when, masked(text), event.get("event") in BAD)
 

@@ -16,7 +16,7 @@ from ridgeline.samplers.guided.model import ObservedData, ScoreModel
 
 TEMPERATURE = 2.0  # leave-one-out scores are of few observations: differences count by half
 
-FEWEST_JUDGED = 12  # results, before which it is too early to say that no knob matters
+_FEWEST_JUDGED = 12  # results, before which it is too early to say that no knob matters
 SAYS_LITTLE = 0.3  # log density gained for each observation: a spread narrower by a quarter
 
 Fits = tuple[Fit, Fit]
@@ -47,7 +47,7 @@ class Blend:
     def says_nothing(self) -> bool:
         """Whether the knobs predict the observations hardly better than their mean does."""
         count = self._models[0].count
-        gain = float(self._heights.max()) - self._models[0].predicted_by_mean() if count >= FEWEST_JUDGED else math.inf
+        gain = float(self._heights.max()) - self._models[0].predicted_by_mean() if count >= _FEWEST_JUDGED else math.inf
         return gain < SAYS_LITTLE * count
 
     @property

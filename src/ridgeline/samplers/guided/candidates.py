@@ -17,7 +17,7 @@ from ridgeline.samplers.listing import Listing, shuffled
 
 FIRST, MORE, MOST = 4_000, 500, 20_000  # looks before the first observation, more for each, and points that are held
 _END = object()
-STEPS_ALONG = 8  # values of one ordered knob tried on each side of a good point
+_STEPS_ALONG = 8  # values of one ordered knob tried on each side of a good point
 PAIRS = 60  # neighbours two knobs away, drawn
 
 
@@ -106,10 +106,10 @@ def _others(knob: Knob, value: Value, rng: random.Random) -> Sequence[Value]:
     if not isinstance(knob, Discrete):
         number, reach = float(value or 0.0), (knob.high - knob.low)
         if knob.log:
-            return [knob.at(rng.random()) for _ in range(STEPS_ALONG)]
+            return [knob.at(rng.random()) for _ in range(_STEPS_ALONG)]
         return [knob.rounded(number + reach * rng.gauss(0, width)) for width in (0.02, 0.05, 0.1, 0.3) for _ in "12"]
     if not knob.ordered:
         return [other for other in knob.values if other != value]
     index = knob.values.index(value)
-    near = range(max(0, index - STEPS_ALONG), min(len(knob.values), index + STEPS_ALONG + 1))
+    near = range(max(0, index - _STEPS_ALONG), min(len(knob.values), index + _STEPS_ALONG + 1))
     return [knob.values[i] for i in near if i != index]

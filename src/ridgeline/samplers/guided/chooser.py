@@ -60,17 +60,17 @@ def relative_cost(observations: Sequence[Observation], observed: Array, rows: Ar
     return found
 
 
-def fitted_count(observations: int) -> int:
+def _fitted_count(observations: int) -> int:
     """How many of so many observations length scales are found from: a few more say little new of them. All up to 16,
     then a multiple of 2, from 32 of 4, and so on."""
     step = 1 << max(0, observations.bit_length() - 4)
     return observations - observations % step
 
 
-FEWEST_FITTED = 2  # results without which there are no length scales to find
-SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
-FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
-CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
+_FEWEST_FITTED = 2  # results without which there are no length scales to find
+_SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
+_FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
+_CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the prior itself is asked in a turn
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 NOTHING: Mapping[str, Point] = MappingProxyType({})
@@ -159,7 +159,9 @@ class Chooser:
         def judge(field: Field) -> tuple[Forecast, Array]:
             found = forecast(scores, view.chances, field)
             if family is not None:
-                return found, prior_lead(found, family, view.better_by(FAMILY_GAIN) - view.best, view.chances.too_risky)
+                return found, prior_lead(
+                    found, family, view.better_by(_FAMILY_GAIN) - view.best, view.chances.too_risky
+                )
             return found, acquisition(found, view.to_beat, costs, view.chances.too_risky)
 
         chosen = self._chosen(field, observations, taken, mode, judge)
@@ -172,7 +174,7 @@ class Chooser:
         own = [point for point in tried if encode(self._space, point) is not None]
         if not own or not isinstance(self._current, Expected):
             return np.zeros(len(rows), dtype=bool)
-        found: Array = self._current.likeness(rows, self._features.of(own)).max(axis=1) > SAME_FAMILY
+        found: Array = self._current.likeness(rows, self._features.of(own)).max(axis=1) > _SAME_FAMILY
         return found
 
     def _chosen(
@@ -259,9 +261,9 @@ class Chooser:
         return self._kept[mode][1]
 
     def _fit(self, mode: PriorMode, scale: Scale, seen: ObservedData) -> Fit | Fits | None:
-        """The length scales found from the first `fitted_count` observations; None: from all, to be found now."""
-        count = fitted_count(len(seen.values))
-        if count == len(seen.values) or np.isfinite(seen.values[:count]).sum() < FEWEST_FITTED:
+        """The length scales found from the first `_fitted_count` observations; None: from all, to be found now."""
+        count = _fitted_count(len(seen.values))
+        if count == len(seen.values) or np.isfinite(seen.values[:count]).sum() < _FEWEST_FITTED:
             return None
         if (mode, scale, count) not in self._fits:
             self._fits[mode, scale, count] = score_model(seen.first(count), self._features.columns).fit
@@ -346,6 +348,6 @@ class Chooser:
                 found.append(row)
             else:
                 checks += 1
-            if len(found) == count or checks == CHECKS:
+            if len(found) == count or checks == _CHECKS:
                 break
         return found

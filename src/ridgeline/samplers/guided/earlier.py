@@ -16,7 +16,7 @@ from ridgeline.samplers.guided.model import ObservedData, PriorValues, Scale, Sc
 
 FEWEST = 3  # results, without which earlier studies say nothing
 SPREAD = 0.1  # how far off, as a share, another node's or release's results may be here
-DISCOUNT = 0.7  # of the log odds: another node or release fails elsewhere
+_DISCOUNT = 0.7  # of the log odds: another node or release fails elsewhere
 
 
 class Earlier:
@@ -42,5 +42,5 @@ class Earlier:
         values, odds = (None, None) if beside is None else (beside.columns, beside.odds)
         mean, _ = self._scores.at(rows, values)
         chance = np.clip(self._chances.at(rows, odds), 1e-3, 1.0 - 1e-3)
-        odds = np.clip(DISCOUNT * np.log(chance / (1.0 - chance)), -FARTHEST_ODDS, FARTHEST_ODDS)
+        odds = np.clip(_DISCOUNT * np.log(chance / (1.0 - chance)), -FARTHEST_ODDS, FARTHEST_ODDS)
         return PriorValues(mean, odds, self._spread, reach=self._reach)

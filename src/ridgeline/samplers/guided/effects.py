@@ -26,9 +26,9 @@ from ridgeline.samplers.guided.gaussian import (
     likelihood,
 )
 
-WEIGHT_AT = float(np.log(4.0))  # log of a knob's weight: alike within half of its range
+_WEIGHT_AT = float(np.log(4.0))  # log of a knob's weight: alike within half of its range
 SHARES = 2.0  # all shares together: single knobs then count as much as pairs
-OWN_AT = -2.5  # log odds of the part of the likeness that only equal values have
+_OWN_AT = -2.5  # log odds of the part of the likeness that only equal values have
 SAME = 1e-9  # squared distance of equal values
 TABLE = 400  # rows of a table that several knobs are looked up in together
 
@@ -103,7 +103,7 @@ def _likeness(distance: Array) -> Array:
 def fitted_effects(places: Array, values: Array, columns: Columns) -> EffectsFit:
     """The hyperparameters with the largest likelihood times prior."""
     knobs = int(columns.max()) + 1
-    expected = np.append(np.repeat([WEIGHT_AT, np.log(SHARES / knobs), OWN_AT], knobs), [0.0, NOISE_AT])
+    expected = np.append(np.repeat([_WEIGHT_AT, np.log(SHARES / knobs), _OWN_AT], knobs), [0.0, NOISE_AT])
     one, other = pairs = np.triu_indices(len(places), 1)
     apart = (places[one] - places[other]) ** 2
     squares = np.stack([apart[:, columns == knob].sum(axis=1) for knob in range(knobs)])

@@ -23,14 +23,14 @@ from ridgeline.samplers.guided.gaussian import NORMAL_90, Array, Fit, GaussianPr
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import FITTED, PriorValues, Scale
 
-SPREAD_OUT = 20  # points of the survey that fill the space
+_SPREAD_OUT = 20  # points of the survey that fill the space
 ROUNDS, EACH = 6, 4  # then so many rounds of points where the answers promise most
-LOOKED_AT = 2_000  # points of the pool looked at for legal ones
+_LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
-SENSITIVITY_POINTS = 10  # points of the survey that are asked what their answers rest on
+_SENSITIVITY_POINTS = 10  # points of the survey that are asked what their answers rest on
 LAST, OTHERS = 30, 20  # points asked beside the survey whose answers are carried to others
-BESIDES = 0.07  # how far off, as a share, an expectation may be for reasons that it does not name
-UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
+_BESIDES = 0.07  # how far off, as a share, an expectation may be for reasons that it does not name
+_UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
 
 
 class Expected:
@@ -56,13 +56,13 @@ class Expected:
         for turn in range(ROUNDS):
             self._seek(pool, random.Random(f"survey {turn}"))
         stated = statistics.median(self._spreads) if self._spreads else None
-        self.spread = stated if stated is not None else UNSTATED * (1.0 if scale.sign else self._unit)
+        self.spread = stated if stated is not None else _UNSTATED * (1.0 if scale.sign else self._unit)
         known = [value for value, _ in self._asked.values() if not math.isnan(value)]
         self.reach = max(statistics.pstdev(known), 1e-9) if known else 1.0
         self._sensitivity_at = self._ask_sensitivities()
         if self._sensitivity_at:
             named = statistics.median(math.hypot(*each) for each in self._sensitivity_at.values())
-            self.spread = math.sqrt(max(self.spread**2 - named**2, BESIDES**2))
+            self.spread = math.sqrt(max(self.spread**2 - named**2, _BESIDES**2))
 
     @property
     def says_something(self) -> bool:
@@ -106,7 +106,7 @@ class Expected:
         if not self._scale.sign or not isinstance(self._prior, SensitivityPrior):
             return {}
         found: dict[str, tuple[float, ...]] = {}
-        for key in [key for key in self._survey if not math.isnan(self._asked[key][0])][:SENSITIVITY_POINTS]:
+        for key in [key for key in self._survey if not math.isnan(self._asked[key][0])][:_SENSITIVITY_POINTS]:
             said = self._prior.sensitivities(self._survey[key])
             if said and all(map(math.isfinite, said)) and len(said) == len(next(iter(found.values()), said)):
                 found[key] = tuple(self._scale.sign * move for move in said)
@@ -151,8 +151,8 @@ class Expected:
         return self._fit
 
     def _spread_out(self, pool: Pool) -> None:
-        for point in pool.grown(0)[0][:LOOKED_AT]:
-            if len(self._survey) >= SPREAD_OUT:
+        for point in pool.grown(0)[0][:_LOOKED_AT]:
+            if len(self._survey) >= _SPREAD_OUT:
                 return
             self._take(point)
 

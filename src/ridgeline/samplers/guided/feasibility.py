@@ -17,7 +17,7 @@ from ridgeline.samplers.guided.model import ChanceModel, ObservedData
 TOO_RISKY = 0.2  # a chance to pass below this, or far below the best one, comes last
 TOO_RISKY_PREDICTED = 0.6  # the same where the chance was predicted: an edge of memory that is known is not tried out
 BELIEVED = 0.9  # before the first outcome
-SLIP = 0.1  # share of outcomes that come about for reasons that nobody predicts
+_SLIP = 0.1  # share of outcomes that come about for reasons that nobody predicts
 NEGLIGIBLE = 0.03  # what has less weight does not count
 
 
@@ -50,7 +50,7 @@ class Feasibility:
 
 def credit(odds: Array, passed: Array) -> float:
     """How far predicted odds of passing are trusted after these outcomes, against one chance for all."""
-    predicted = SLIP / 2 + (1.0 - SLIP) / (1.0 + np.exp(-odds))
+    predicted = _SLIP / 2 + (1.0 - _SLIP) / (1.0 + np.exp(-odds))
     height = math.log(BELIEVED / (1.0 - BELIEVED)) + float(np.log(np.where(passed, predicted, 1.0 - predicted)).sum())
     before = np.cumsum(passed) - passed
     alike = (before + 1.0) / (np.arange(len(passed)) + 2.0)  # the share so far, with one of each added

@@ -20,7 +20,7 @@ APART = 0.5**0.5  # two one-hot rows are then 1 apart
 ABSENT = 0.5  # where a knob does not exist it is in the middle, and a column of its own says so
 
 
-FEWEST_NUMBERS = 3  # different numbers after one word, without which a text is only a text
+_FEWEST_NUMBERS = 3  # different numbers after one word, without which a text is only a text
 _WORD_AND_NUMBER = re.compile(r"(.*?)[-_:,= ]?(\d+(?:\.\d+)?)")
 
 
@@ -67,7 +67,7 @@ def _parts(knob: Knob) -> Sequence[_Places]:
     for word, number in split.values():
         if number is not None:
             by_word.setdefault(word, set()).add(number)
-    if len(split) < len(knob.values) or max(map(len, by_word.values()), default=0) < FEWEST_NUMBERS:
+    if len(split) < len(knob.values) or max(map(len, by_word.values()), default=0) < _FEWEST_NUMBERS:
         return [_Places(knob)]
     words = sorted({word for word, _ in split.values()})
     numbers = sorted(set().union(*by_word.values()))

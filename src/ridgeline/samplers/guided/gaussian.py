@@ -20,12 +20,12 @@ from threadpoolctl import ThreadpoolController
 Array = npt.NDArray[Any]
 Columns = npt.NDArray[np.intp]
 
-STEPS = 30  # of the ascent; beyond, the answer no longer changes visibly
+_STEPS = 30  # of the ascent; beyond, the answer no longer changes visibly
 FIRST_STEP, LARGEST_STEP, SMALLEST_STEP = 0.3, 1.0, 1e-3
 ROOT5 = 5.0**0.5
 NORMAL_90 = 1.6449  # standard deviations to each side that hold nine of ten
 JITTER = 1e-6
-SCALE_SPREAD = 1.0  # of the log of a knob's weight around its prior
+_SCALE_SPREAD = 1.0  # of the log of a knob's weight around its prior
 NOISE_AT, NOISE_SPREAD = float(np.log(0.03)), 1.5  # log of the noise variance, where the values have variance 1
 
 
@@ -138,7 +138,7 @@ def ascended(posterior: Callable[[Array], tuple[float, Array]], start: Array) ->
     """Where the posterior, which gives its height and slope, is highest; ascent by the signs of the slope (Rprop)."""
     at, best, best_height = start.copy(), start, -np.inf
     step, before = np.full(at.size, FIRST_STEP), np.zeros(at.size)
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         height, slope = posterior(at)
         if height > best_height:
             best, best_height = at.copy(), height
@@ -176,6 +176,6 @@ def _posterior(at: Array, expected: Array, places: Array, values: Array, columns
     by_column = 2.0 * (bent.sum(axis=1) @ places**2) - 2.0 * np.einsum("ij,ij->j", places, bent @ places)
     by_knob = np.bincount(columns, weights=by_column, minlength=knobs) * weights
     slope = 0.5 * np.concatenate([by_knob, [(pull * kernel).sum(), np.trace(pull) * noise]])
-    spread = np.array([SCALE_SPREAD] * knobs + [1.0, NOISE_SPREAD])
+    spread = np.array([_SCALE_SPREAD] * knobs + [1.0, NOISE_SPREAD])
     off = (at - expected) / spread
     return height - 0.5 * float(off @ off), slope - off / spread

@@ -22,13 +22,15 @@ from ridgeline.samplers.guided.trees import TreeOptions, Trees
 REMEMBERED = 150  # observations the process sees: the best, the latest, and some of the rest
 FITTED, EFFECTS_FITTED = 80, 50  # of them, observations that length scales are found from; where effects add up
 STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
-WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
-DOUBT = 1.0  # few observations tell little about length scales: spreads are wider by this over the root of their number
-FEWEST_ENDED = 3  # runs that ended by themselves, without which a bound is taken as it is
-LEVEL_SPREAD = 3.0
-LABEL_NOISE = 0.1
-PASSING = TreeOptions(trees=30, cuts=20, leaf=1, shrinkage=1.0)  # trees that tell what passes
-LABELS_FITTED = 40  # observations that the length scales of the chance are found from
+_WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
+_DOUBT = (
+    1.0  # few observations tell little about length scales: spreads are wider by this over the root of their number
+)
+_FEWEST_ENDED = 3  # runs that ended by themselves, without which a bound is taken as it is
+_LEVEL_SPREAD = 3.0
+_LABEL_NOISE = 0.1
+_PASSING = TreeOptions(trees=30, cuts=20, leaf=1, shrinkage=1.0)  # trees that tell what passes
+_LABELS_FITTED = 40  # observations that the length scales of the chance are found from
 SURE = 0.002  # chances nearer to 0 are not weights
 
 
@@ -130,7 +132,7 @@ class ScoreModel:
         passed = np.flatnonzero(~np.isnan(seen.values))
         self._adds_up = adds_up
         self._kept = passed[remembered(seen.values[passed])]
-        values = without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
+        values = _without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
         self._expected = None if seen.expected is None else seen.expected[self._kept]
         self._level = float(values.mean())
         self._middle = np.zeros(1) if self._expected is None else self._expected.mean(axis=0)
@@ -150,7 +152,7 @@ class ScoreModel:
 
     def _beyond_bounds(self, rows: Array, standard: Array, bounded: Array) -> Array:
         """How far beyond its time limit a run would have gone is what the runs that ended say of it."""
-        if not bounded.any() or (~bounded).sum() < FEWEST_ENDED:
+        if not bounded.any() or (~bounded).sum() < _FEWEST_ENDED:
             return standard
         level = float(standard[~bounded].mean())
         ended = type(self._process)(rows[~bounded], self._columns, self.fit)
@@ -183,7 +185,7 @@ class ScoreModel:
 
     def _solve(self, standard: Array, basis: Array) -> None:
         known, sure = _trust_prior(basis.shape[1] - 1, self._trust)
-        prior, precision = np.append(0.0, known), np.diag(np.append(LEVEL_SPREAD**-2, sure))
+        prior, precision = np.append(0.0, known), np.diag(np.append(_LEVEL_SPREAD**-2, sure))
         solved = self._process.solved(basis)
         self._uncertain = np.linalg.inv(basis.T @ solved + precision)
         self._trusts = self._uncertain @ (solved.T @ standard + precision @ prior)
@@ -220,7 +222,7 @@ class ScoreModel:
         mean = basis @ self._trusts + across @ self._dual.astype(across.dtype)
         left = basis - across @ self._solved_basis.astype(across.dtype)
         spread = np.sqrt(self._process.spread(across) ** 2 + ((left @ self._uncertain) * left).sum(axis=1))
-        spread = spread * (1 + DOUBT / math.sqrt(len(self._kept)))
+        spread = spread * (1 + _DOUBT / math.sqrt(len(self._kept)))
         return self._level + self._unit * mean, self._unit * spread
 
     roughly = at
@@ -243,7 +245,7 @@ class ScoreModel:
         covariance = self._process.joint(rows) + left @ self._uncertain @ left.T
         covariance[np.diag_indices_from(covariance)] += 1e-6
         factor = np.linalg.cholesky(covariance.astype(float))
-        factor = factor * (1 + DOUBT / math.sqrt(len(self._kept)))
+        factor = factor * (1 + _DOUBT / math.sqrt(len(self._kept)))
         return mean + self._unit * (rng.standard_normal((count, len(rows))) @ factor.T)
 
 
@@ -261,11 +263,11 @@ class ChanceModel:
             return
         rows, self._columns = _with_odds(seen.rows[self._kept], seen.odds, self._kept, columns)
         labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
-        some = np.linspace(0, len(labels) - 1, min(len(labels), LABELS_FITTED)).round().astype(int)
+        some = np.linspace(0, len(labels) - 1, min(len(labels), _LABELS_FITTED)).round().astype(int)
         fit = fitted(rows[some].astype(float), labels[some], self._columns)
         self._process = GaussianProcess(rows, self._columns, fit)
         self._dual = self._process.solved(labels)
-        self._trees = Trees(self._shown(rows), passed[self._kept].astype(float), PASSING)
+        self._trees = Trees(self._shown(rows), passed[self._kept].astype(float), _PASSING)
 
     def _shown(self, rows: Array) -> Array:
         return rows if self._products is None else self._products.beside(rows)
@@ -282,7 +284,7 @@ class ChanceModel:
             return self.at(rows, odds)
         label = self._expected_label(odds)
         rows, _ = _with_odds(rows, odds, slice(None), self._columns)
-        z = (label + self._process.across(rows) @ self._dual) / math.sqrt(LABEL_NOISE + 0.25)
+        z = (label + self._process.across(rows) @ self._dual) / math.sqrt(_LABEL_NOISE + 0.25)
         rough = 0.5 + 0.5 * np.tanh(0.8 * z)  # about the share of a normal distribution below z, and much quicker
         found: Array = np.clip(rough, SURE, 1.0)
         return found
@@ -296,7 +298,7 @@ class ChanceModel:
         rows, _ = _with_odds(rows, odds, slice(None), self._columns)
         across = self._process.across(rows)
         spread = self._process.spread(across)
-        smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
+        smooth = normal_share((label + across @ self._dual) / np.sqrt(_LABEL_NOISE + spread**2))
         parted = self._trees.at(self._shown(rows))[0]
         # the best candidate is often one of which a model is wrong: where nothing was predicted, both have to agree
         found: Array = np.clip(np.minimum(smooth, parted) if odds is None else np.sqrt(smooth * parted), SURE, 1.0)
@@ -310,11 +312,11 @@ def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: 
     return np.concatenate([rows, place[:, None].astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
 
 
-def without_the_worst(values: Array) -> Array:
+def _without_the_worst(values: Array) -> Array:
     """How bad the bad ones are matters little, and would stretch the scale for the good."""
     middle = float(np.median(values))
     above = max(float(values.max()) - middle, float(values.std()))  # many may share the best
-    return np.maximum(values, middle - WORST * above)
+    return np.maximum(values, middle - _WORST * above)
 
 
 def _trust_prior(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:

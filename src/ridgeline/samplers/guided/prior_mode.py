@@ -20,12 +20,12 @@ from ridgeline.records.observation import Prospect
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, covariance_of_runs
 from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, ObservedData
 
-WEIGHED = 50  # observations that are weighed: of more, an even share
+_WEIGHED = 50  # observations that are weighed: of more, an even share
 ALONE_FROM, ALONE_FOR = 6, 2  # after earlier studies, from that trial on: so many with them, so many without
 NEGLIGIBLE = 0.03  # a mode with less weight does not count
-WIDTHS = (1.0, 2.0)  # what the modes leave open may be so many times as wide as stated
-REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
-STRETCHES = (0.5, 2.0)  # of the usual weight of a knob
+_WIDTHS = (1.0, 2.0)  # what the modes leave open may be so many times as wide as stated
+_REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
+_STRETCHES = (0.5, 2.0)  # of the usual weight of a knob
 NOISE_OF_REACH, NOISE_OF_SPREAD = 0.1, 0.5  # a run's own noise, as a share of what an expectation says
 
 
@@ -35,17 +35,17 @@ class PriorMode(Enum):
     NOT_AT_ALL = "not at all"
 
 
-PRIOR_WEIGHTS = {PriorMode.AS_IT_STANDS: 0.8, PriorMode.EITHER_WAY: 0.1, PriorMode.NOT_AT_ALL: 0.1}
+_PRIOR_WEIGHTS = {PriorMode.AS_IT_STANDS: 0.8, PriorMode.EITHER_WAY: 0.1, PriorMode.NOT_AT_ALL: 0.1}
 ModeWeights = dict[PriorMode, float]
 
 
 def mode_weights(seen: ObservedData, columns: Columns) -> ModeWeights:
     """How far each mode is trusted after these observations; the sum is 1."""
     passed = np.flatnonzero(~np.isnan(seen.values))
-    some = passed[np.linspace(0, len(passed) - 1, min(len(passed), WEIGHED)).round().astype(int)]
+    some = passed[np.linspace(0, len(passed) - 1, min(len(passed), _WEIGHED)).round().astype(int)]
     if seen.expected is None or len(some) < 2:
-        return dict(PRIOR_WEIGHTS)
-    heights = {mode: math.log(part) + _evidence(mode, seen, some, columns) for mode, part in PRIOR_WEIGHTS.items()}
+        return dict(_PRIOR_WEIGHTS)
+    heights = {mode: math.log(part) + _evidence(mode, seen, some, columns) for mode, part in _PRIOR_WEIGHTS.items()}
     top = max(heights.values())
     parts = {mode: math.exp(height - top) for mode, height in heights.items()}
     return {mode: part / sum(parts.values()) for mode, part in parts.items()}
@@ -84,9 +84,9 @@ def _evidence(mode: PriorMode, seen: ObservedData, some: Columns, columns: Colum
     mean, trust = STRAIGHT if mode is PriorMode.AS_IT_STANDS else EITHER_WAY
     known = (prior * np.append(trust, np.ones(prior.shape[1] - 1))) if straight else prior[:, :0]
     off = values - mean * prior[:, 0] if straight else values
-    wide, widths = (seen.spread, WIDTHS) if straight else (seen.reach, REACHES)
+    wide, widths = (seen.spread, _WIDTHS) if straight else (seen.reach, _REACHES)
     heights = []
-    for width, stretch in itertools.product(widths, STRETCHES):
+    for width, stretch in itertools.product(widths, _STRETCHES):
         fit = Fit(np.full(int(columns.max()) + 1, usual * stretch), (wide * width) ** 2, noise)
         heights.append(_height(off, covariance_of_runs(seen.rows[some], columns, fit) + known @ known.T))
     return float(np.logaddexp.reduce(heights)) - math.log(len(heights))

@@ -14,9 +14,9 @@ from ridgeline.samplers.encoding import along, shape
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 
-FEWEST_VALUES = 3  # of a knob: two values are a switch, and no size
+_FEWEST_VALUES = 3  # of a knob: two values are a switch, and no size
 MOST_KNOBS = 12  # with more, the pairs outnumber any observations by far
-READ_AT = 129  # of a knob with very many values, so many are read, evenly
+_READ_AT = 129  # of a knob with very many values, so many are read, evenly
 
 
 class Products:
@@ -41,13 +41,13 @@ class Products:
 def _sizes(knob: Knob) -> tuple[Array, Array] | None:
     """Places along a knob and the logs of its numbers there, or the places again where it has none above 0; None for
     a knob without an order, and for a switch."""
-    if shape(knob) == "choice" or (knob.count is not None and knob.count < FEWEST_VALUES):
+    if shape(knob) == "choice" or (knob.count is not None and knob.count < _FEWEST_VALUES):
         return None
     if isinstance(knob, Discrete):
-        index = np.linspace(0, len(knob.values) - 1, min(len(knob.values), READ_AT)).round().astype(int)
+        index = np.linspace(0, len(knob.values) - 1, min(len(knob.values), _READ_AT)).round().astype(int)
         places, read = index / (len(knob.values) - 1), [knob.values[i] for i in index]
     else:
-        places = np.linspace(0, 1, READ_AT)
+        places = np.linspace(0, 1, _READ_AT)
         read = [knob.at(float(place)) for place in places]
     if not all(is_number(value) and value > 0 for value in read):
         return places, places

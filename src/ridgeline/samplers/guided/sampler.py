@@ -21,15 +21,15 @@ from ridgeline.samplers.walk import Walk, keys, legality
 if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
 
-PRIOR_LEADS = 4  # settings known, the baseline's among them, until which the prior's best ones are tried
-MOSTLY_FAILS = 5  # failures for each pass, from which on new settings stay near to what passed
+_PRIOR_LEADS = 4  # settings known, the baseline's among them, until which the prior's best ones are tried
+_MOSTLY_FAILS = 5  # failures for each pass, from which on new settings stay near to what passed
 # observations (of a small space a quarter), and a third of all: before, a search without a prior does not end by itself
-FEWEST_WITHOUT_GAIN = 12
-FEWEST_FILLING = 2  # space-filling trials of a small budget
-FEWEST_PASSED = 2  # results without which a model says nothing
-NOTHING_NEW = "space-filling, since the model proposed nothing new that is legal"
+_FEWEST_WITHOUT_GAIN = 12
+_FEWEST_FILLING = 2  # space-filling trials of a small budget
+_FEWEST_PASSED = 2  # results without which a model says nothing
+_NOTHING_NEW = "space-filling, since the model proposed nothing new that is legal"
 NO_EFFECT = "space-filling, as every other trial while no knob has shown an effect"
-OFFERED = 50  # points that fill the space, of which one that may pass is taken
+_OFFERED = 50  # points that fill the space, of which one that may pass is taken
 
 
 class GuidedSampler:
@@ -89,22 +89,22 @@ class GuidedSampler:
 
             mode = mode_of(self._choosing().mode_weights(self._observations), known, bool(self._earlier))
             if mode is not PriorMode.NOT_AT_ALL:
-                leads = mode is PriorMode.AS_IT_STANDS and self._prior is not None and known < PRIOR_LEADS
+                leads = mode is PriorMode.AS_IT_STANDS and self._prior is not None and known < _PRIOR_LEADS
                 chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying, mode, leads)
-                return chosen or Proposal(filled, NOTHING_NEW)
+                return chosen or Proposal(filled, _NOTHING_NEW)
         startup = self._startup(known)
         failed = sum(observation.score is None for observation in self._observations)
         working = {point_key(observation.point) for observation in self._observations if observation.score is not None}
-        if failed >= MOSTLY_FAILS and len(working) * MOSTLY_FAILS <= failed:  # the baseline passes several times over
+        if failed >= _MOSTLY_FAILS and len(working) * _MOSTLY_FAILS <= failed:  # the baseline passes several times over
             return self._where_most_fails(filled, pending)
         if known < startup:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
-        if passed < FEWEST_PASSED:
+        if passed < _FEWEST_PASSED:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
         if known % 2 and self._choosing().says_nothing(self._observations, self._observed_keys | flying):
             return Proposal(self._first(filled, pending), NO_EFFECT)
         chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying)
-        return chosen or Proposal(filled, NOTHING_NEW)
+        return chosen or Proposal(filled, _NOTHING_NEW)
 
     def _where_most_fails(self, filled: Point, pending: Sequence[Point]) -> Proposal:
         """One step from what passed; where nothing did, another that fills the space, and what the failures share."""
@@ -126,7 +126,7 @@ class GuidedSampler:
         """A third of a small budget fills the space: its other trials have to find something."""
         if self._trials_left is None:
             return self._options.startup
-        return min(self._options.startup, max(FEWEST_FILLING, (known + self._trials_left) // 3))
+        return min(self._options.startup, max(_FEWEST_FILLING, (known + self._trials_left) // 3))
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
         """`filled`, or another of the first that fill the space, where some settings passed and others failed."""
@@ -136,12 +136,12 @@ class GuidedSampler:
         from ridgeline.samplers.guided.start import careful_start  # numpy: not before it is needed
 
         own = [point for point in pending if encode(self._space, point) is not None]
-        offered = self._walk.free(self._observed_keys, keys(pending), OFFERED)
+        offered = self._walk.free(self._observed_keys, keys(pending), _OFFERED)
         return careful_start(self._space, self._observations, own, offered)
 
     def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
         passed = sum(observation.score is not None for observation in self._observations)
-        if not self._options.worth or passed < max(self._options.startup, FEWEST_PASSED):
+        if not self._options.worth or passed < max(self._options.startup, _FEWEST_PASSED):
             return None
         from ridgeline.samplers.guided.prior_mode import PriorMode, mixed  # numpy: not before it is needed
 
@@ -152,7 +152,7 @@ class GuidedSampler:
 
         found = mixed(self._choosing().mode_weights(self._observations), prospect)
         alone = self._prior is None and not self._earlier
-        fewest = min(FEWEST_WITHOUT_GAIN, self._space.raw_size() // 4)
+        fewest = min(_FEWEST_WITHOUT_GAIN, self._space.raw_size() // 4)
         quiet = self._since_last_gain() >= max(fewest, len(self._observations) // 3)
         return replace(found, gaining=alone and not quiet)
 

@@ -16,11 +16,11 @@ from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, ObservedData, PriorValues, Scale, ScoreModel
 
-SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
-FAR_BELOW = 0.75  # of the best chance: where nothing is likely to pass, the likeliest are tried
-SCREENED = 1_500  # candidates that get a closer look
+_SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
+_FAR_BELOW = 0.75  # of the best chance: where nothing is likely to pass, the likeliest are tried
+_SCREENED = 1_500  # candidates that get a closer look
 CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts so many times over
-CENTRES = 4  # the best settings so far, around which all neighbours are candidates
+_CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class View:
 
     @property
     def to_beat(self) -> float:
-        return self.better_by(SMALLEST_GAIN)
+        return self.better_by(_SMALLEST_GAIN)
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,19 @@ def incumbents(
     passed = np.flatnonzero(~np.isnan(seen.values))
     mean, _ = scores.at(seen.rows[passed], None if seen.expected is None else seen.expected[passed])
     order = passed[np.argsort(-mean, kind="stable")]
-    return float(mean.max()), [observations[i].point for i in order[:CENTRES]]
+    return float(mean.max()), [observations[i].point for i in order[:_CENTRES]]
 
 
 def screened(view: View, scores: ScoreModel | Blend, by_mean: bool = False) -> Field:
     """The candidates worth a closer look, in the order in which they stand."""
     field = view.field
-    if len(field.keys) <= SCREENED:
+    if len(field.keys) <= _SCREENED:
         return field
     mean, spread = scores.roughly(field.rows, field.expected)
     rough = mean if by_mean else log_expected_improvement(mean, spread, view.to_beat)
     chance = view.chances.roughly(field.rows, field.odds)
     rough = np.where(chance < TOO_RISKY * float(chance.max()), rough - 1e12, rough + CAUTION * np.log(chance))
-    return field.only(np.sort(np.argsort(-rough, kind="stable")[:SCREENED]).tolist())
+    return field.only(np.sort(np.argsort(-rough, kind="stable")[:_SCREENED]).tolist())
 
 
 def forecast(scores: ScoreModel | Blend, chances: Feasibility, field: Field) -> Forecast:
@@ -107,7 +107,7 @@ def forecast(scores: ScoreModel | Blend, chances: Feasibility, field: Field) -> 
 def prior_lead(forecast: Forecast, same_family: Array, worth: float, too_risky: float) -> Array:
     """The best mean leads, not the widest interval: an engineer tries what the twin puts first. A setting that the
     prior takes for much the same as one already tried has to be better by `worth`."""
-    last = forecast.chance < min(too_risky, FAR_BELOW * float(forecast.chance.max()))
+    last = forecast.chance < min(too_risky, _FAR_BELOW * float(forecast.chance.max()))
     found: Array = forecast.mean - worth * same_family - 1e12 * last
     return found
 
@@ -117,7 +117,7 @@ def acquisition(forecast: Forecast, best: float, costs: Array, too_risky: float)
     promises: beyond an edge of memory a model sees speed that nobody will ever have."""
     gains = log_expected_improvement(forecast.mean, forecast.spread, best)
     acquisition = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
-    last = forecast.chance < min(too_risky, FAR_BELOW * float(forecast.chance.max()))
+    last = forecast.chance < min(too_risky, _FAR_BELOW * float(forecast.chance.max()))
     found: Array = np.where(last, acquisition - 1e12, acquisition)
     return found
 

@@ -13,9 +13,9 @@ from ridgeline.stats.slow_nodes.effect import FEWEST_RUNS, NodeEffect, NodeRun
 from ridgeline.stats.slow_nodes.evidence import FREE, NodeOdds, RunFacts, alike, spread_of_settings, weigh
 from ridgeline.stats.student import interval
 
-FEWEST_FREEDOM = 4  # residual degrees of freedom
+_FEWEST_FREEDOM = 4  # residual degrees of freedom
 MARGIN = 1.5  # on odds, since they are computed with the likeliest spreads and bounds instead of all there could be
-LEAST_WORTH = 0.05  # of one run's worth: nodes that runs separate by less are not decided
+_LEAST_WORTH = 0.05  # of one run's worth: nodes that runs separate by less are not decided
 
 
 def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) -> tuple[NodeEffect, ...]:
@@ -23,7 +23,7 @@ def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) ->
     found = {effect.node: effect for effect in known}
     names = [*found]
     facts, used = _facts(runs, names, sign)
-    if len(used) <= FEWEST_FREEDOM:
+    if len(used) <= _FEWEST_FREEDOM:
         return tuple(known)
     decided: dict[str, NodeEffect] = {}
     while len(decided) < len(names):
@@ -129,4 +129,4 @@ class _Weighing:
         return math.fsum(len(group) * (slow + fast) for group, slow, fast in each)
 
     def _separated(self, at: int) -> bool:
-        return self.weighed.worth_runs[at] > LEAST_WORTH and round(self.weighed.freedom, 2) >= FEWEST_FREEDOM
+        return self.weighed.worth_runs[at] > _LEAST_WORTH and round(self.weighed.freedom, 2) >= _FEWEST_FREEDOM

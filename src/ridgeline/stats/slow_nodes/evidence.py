@@ -25,20 +25,20 @@ from ridgeline.stats.arrays import numpy
 from ridgeline.stats.coding import KnobCoding
 
 TAILS = 4.0  # degrees of freedom of the noise: two runs in a hundred are beyond three of its standard deviations
-USUAL_SIZE = 0.08  # how far from its peers an unlike node is, in logs: the standard deviation over such nodes
+_USUAL_SIZE = 0.08  # how far from its peers an unlike node is, in logs: the standard deviation over such nodes
 FAST = 0.05  # how much rarer a single fast node is than a single slow one
 # what noise is thought to be before any run, in logs, and how many runs that thought is worth: where five runs are
 # alike by luck, nobody should be accused for it
 NOISE, WORTH = 0.015, 2.0
 # how much the machine wanders over a campaign, and pairs of nodes differ: variances over the noise's, and their chances
-WANDERING = ((0.0, 0.5), (1.0, 0.3), (8.0, 0.2))
+_WANDERING = ((0.0, 0.5), (1.0, 0.3), (8.0, 0.2))
 PAIRS = ((0.0, 0.8), (0.3, 0.2))
-CLOSELY = 4  # stories weighed with their own idea of which runs were disturbed; the others are far behind
+_CLOSELY = 4  # stories weighed with their own idea of which runs were disturbed; the others are far behind
 ROUNDS = 5  # of finding disturbed runs
 FREE = 1e4  # a variance, over that of the noise, that leaves every setting its own level
 ROUGH = 3.0  # beyond this a setting that ran once says less of its node than a quarter of a repeat
-TAMED = 4.0  # repeats further from their median count as that far: one disturbed run must not pass for noise
-FEWEST_SETTINGS = 12  # of fewer it is not known how they spread
+_TAMED = 4.0  # repeats further from their median count as that far: one disturbed run must not pass for noise
+_FEWEST_SETTINGS = 12  # of fewer it is not known how they spread
 NODES = 2.0  # nodes may differ too, by about the noise; otherwise a slow one would be taken for a rough space
 OWN = (1.0, 3.0, 10.0, 100.0, 1e3)  # what a setting has beyond its knobs: always something
 _BORDER = 1e12  # on the diagonal beside vectors: large enough for any, and not used
@@ -67,7 +67,7 @@ class Effect:
     @property
     def kept(self) -> float:
         """The share of the mean that is left when it is pulled toward none, as unlike nodes are spread."""
-        return USUAL_SIZE**2 / (USUAL_SIZE**2 + self.error**2)
+        return _USUAL_SIZE**2 / (_USUAL_SIZE**2 + self.error**2)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def weigh(facts: RunFacts, columns: Any, known: Any) -> NodeOdds:
     evidence = alike.evidence()
     none, likeliest = _averaged(evidence, chances)
     gain, effects, slabs = _at_a_glance(alike, columns, likeliest)
-    for at in sorted(range(columns.shape[1]), key=lambda at: -gain[at])[:CLOSELY]:
+    for at in sorted(range(columns.shape[1]), key=lambda at: -gain[at])[:_CLOSELY]:
         column = columns[:, at]
         story = _Hypothesis(facts.speeds, fixed, machines + slabs[at] * numpy.multiply.outer(column, column))
         story.settle()
@@ -105,7 +105,7 @@ def weigh(facts: RunFacts, columns: Any, known: Any) -> NodeOdds:
 
 def _machines(facts: RunFacts) -> tuple[Any, Any]:
     """The covariances that runs could have, the noise left out, and the chance of each before any run."""
-    wanderings = WANDERING if facts.walk is not None else ((0.0, 1.0),)
+    wanderings = _WANDERING if facts.walk is not None else ((0.0, 1.0),)
     pairs = PAIRS if facts.pairs is not None else ((0.0, 1.0),)
     walk = 0.0 if facts.walk is None else facts.walk
     both = 0.0 if facts.pairs is None else facts.pairs
@@ -205,7 +205,7 @@ def _at_a_glance(alike: _Hypothesis, columns: Any, at: int) -> tuple[Any, list[E
     score = columns.T @ alike.residuals[at]
     whole = float(alike.squares[at])
     noise = numpy.maximum(whole - score**2 / precision, WORTH * NOISE**2) / max(freedom - 1, 1)
-    slabs = USUAL_SIZE**2 / noise
+    slabs = _USUAL_SIZE**2 / noise
     left = numpy.maximum(whole - slabs * score**2 / (1 + slabs * precision), whole * 1e-9)
     gain = -0.5 * numpy.log1p(slabs * precision) - 0.5 * freedom * numpy.log(left / whole)
     errors = numpy.sqrt(noise / precision)
@@ -232,7 +232,7 @@ def alike(labels: Sequence[Hashable]) -> Any:
 def spread_of_settings(settings: Sequence[str], points: Sequence[Point], speeds: Any, columns: Any) -> Any:
     """The covariance of the levels of these runs' settings, over the noise's variance; None where a setting that ran
     once tells nothing. `columns` says which nodes (columns) each run was on."""
-    if len(set(settings)) < FEWEST_SETTINGS or not any(points):
+    if len(set(settings)) < _FEWEST_SETTINGS or not any(points):
         return None
     own, knobs = alike(settings), _alike_in_knobs(points)
     speeds = _tamed(settings, speeds)
@@ -250,7 +250,7 @@ def _tamed(settings: Sequence[str], speeds: Any) -> Any:
         own = labels == setting
         if own.sum() > 2:
             middle = numpy.median(speeds[own])
-            reach = TAMED * 1.4826 * numpy.median(abs(speeds[own] - middle))
+            reach = _TAMED * 1.4826 * numpy.median(abs(speeds[own] - middle))
             tamed[own] = numpy.clip(speeds[own], middle - reach, middle + reach)
     return tamed
 

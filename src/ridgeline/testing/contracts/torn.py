@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-GARBAGE = st.one_of(
+_GARBAGE = st.one_of(
     st.binary(max_size=40),
     st.sampled_from(
         [b"\x00" * 9, b"\xff\xfe", b"\x1b[31m", b"9" * 400, b"-", b"1e999", b"nan", b"(" * 60, b'"', b"\r"]
@@ -30,7 +30,7 @@ def mutated(draw: st.DrawFn, texts: Sequence[bytes]) -> bytes:
         elif how == "drop":
             text = text[:here] + text[there:]
         elif how == "splice":
-            text = text[:here] + draw(GARBAGE) + text[here + draw(st.integers(0, 3)) :]
+            text = text[:here] + draw(_GARBAGE) + text[here + draw(st.integers(0, 3)) :]
         elif how == "repeat":
             text = text[:there] + text[here:there] * draw(st.integers(1, 3)) + text[there:]
         elif how == "join":

@@ -13,7 +13,7 @@ MOST = 6  # doubtful points and measured settings that are named
 # What is left of the belief before: below the first a factor is known, above the second nothing was learned of it.
 KNOWN, UNKNOWN = 0.5, 0.9
 # Errors of two factors that move together this much: only their combination is known.
-MIXED_UP = 0.8
+_MIXED_UP = 0.8
 
 
 def calibration_text(fit: FactorFit, out: Path) -> str:
@@ -47,7 +47,7 @@ def _learned_lines(learned: Sequence[Learned]) -> list[str]:
         ("says nothing of", [f.name for f in nothing]),
     ]
     lines = ["  " + "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)] if learned else []
-    pairs = {tuple(sorted((f.name, f.mixed_with))) for f in learned if abs(f.alike) > MIXED_UP and f not in nothing}
+    pairs = {tuple(sorted((f.name, f.mixed_with))) for f in learned if abs(f.alike) > _MIXED_UP and f not in nothing}
     return lines + [f"  can't separate {a} from {b}: only their combination is known" for a, b in sorted(pairs)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ridgeline.twin.explain import Explanation
 
-REMEDIES = {
+_REMEDIES = {
     "compute": "faster tensor cores, a smaller dtype, or more GPUs",
     "memory": "more memory bandwidth, a smaller dtype, or more GPUs that share the weights",
     "network": "fewer ranks that must talk, a faster fabric, or attention DP and pipeline stages instead of TP",
@@ -19,4 +19,4 @@ def explanation_text(step: Explanation) -> str:
     for t in sorted(step.terms, key=lambda t: -t.seconds):
         if t.seconds > 0:
             lines.append(f"  {t.seconds * 1000:10.3f} ms  {t.seconds / step.seconds:4.0%}  {t.name:<44} {t.bound}")
-    return "\n".join([*lines, f"  mostly {step.bound}: {REMEDIES[step.bound]}"])
+    return "\n".join([*lines, f"  mostly {step.bound}: {_REMEDIES[step.bound]}"])

@@ -14,7 +14,7 @@ from ridgeline.planner.planner import Choice, Plan
 from ridgeline.service.from_plan import printed
 
 # A choice that serves less than this share of the best is not offered for its smaller loss alone.
-WORTH_LESS_RISK = 0.5
+_WORTH_LESS_RISK = 0.5
 
 
 def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
@@ -71,7 +71,7 @@ def _safer(choices: Sequence[Choice]) -> list[str]:
     able = [c for c in choices if c.option.meets] or [best]
     after = max(able, key=lambda c: c.option.goodput_s * (1 - c.option.loss.gpu))
     share = after.option.goodput_s / max(best.option.goodput_s, 1e-9)
-    if after.option.loss.gpu >= best.option.loss.gpu or share < WORTH_LESS_RISK:
+    if after.option.loss.gpu >= best.option.loss.gpu or share < _WORTH_LESS_RISK:
         return []
     return [
         f"  safer is #{after.rank}, {after.option.layout}: {share:.0%} of this goodput, and one GPU costs "
