@@ -100,8 +100,6 @@ def _scripts(study: Study, history: History, answer: Answer) -> Iterator[tuple[s
 
 def _text(path: Path) -> str:
     text = text_of(path)
-    return (
-        text
-        if len(text) <= _LARGEST_TEXT
-        else f"{text[:_LARGEST_TEXT]}\n... cut; the file has {len(text):,} characters"
-    )
+    if len(text) <= _LARGEST_TEXT:
+        return text
+    return f"{text[:_LARGEST_TEXT]}\n... cut; the file has {len(text):,} characters"

@@ -23,9 +23,7 @@ REMEMBERED = 150  # observations the process sees: the best, the latest, and som
 FITTED, EFFECTS_FITTED = 80, 50  # of them, observations that length scales are found from; where effects add up
 STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
 _WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
-_DOUBT = (
-    1.0  # few observations tell little about length scales: spreads are wider by this over the root of their number
-)
+_DOUBT = 1.0  # few observations say little about length scales: spreads grow by this over the root of their number
 _FEWEST_ENDED = 3  # runs that ended by themselves, without which a bound is taken as it is
 _LEVEL_SPREAD = 3.0
 _LABEL_NOISE = 0.1
