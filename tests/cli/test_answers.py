@@ -214,14 +214,14 @@ def test_an_offline_answer_says_what_its_command_is_for_and_how_to_measure_again
     at = lines.index("  to measure it again:")
     repeat = lines[at + 1].split()
     assert repeat[0] == "sh" and Path(repeat[1]).is_file()
-    assert lines[at + 2] == "  to serve with it:"
+    assert lines[at + 2] == "  to serve with this setting:"
     assert "sglang.launch_server" in "".join(lines[at + 3 :])
     point = json.loads((Path(repeat[1]).parent / "result.json").read_text())["settings"]
     told = json.loads(ridgeline("best", folder, "--json", cwd=folder).stdout)
     assert {name: point[name] for name in told["settings"]} == told["settings"]
-    assert (told["pasted_as"], told["repeat"]) == ("to serve with it", " ".join(repeat))
+    assert (told["pasted_as"], told["repeat"]) == ("to serve with this setting", " ".join(repeat))
     served = folder.parent / "llama-8b-serve"
-    assert "to serve with it" not in ridgeline("best", served, cwd=served).stdout
+    assert "to serve with this setting" not in ridgeline("best", served, cwd=served).stdout
 
 
 def test_service_units_stand_beside_the_node_hours_where_the_site_has_a_price(tmp_path: Path) -> None:

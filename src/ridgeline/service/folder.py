@@ -19,7 +19,12 @@ from ridgeline.study.lock import StudyLock
 
 DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
 MENDS_WITHIN_S = 1800.0  # restarts of a member that count
+_POLLED_S = 30.0  # within so much of the end of its wait a member that waited is started again
 STEADY_S = 300.0  # a member that served for so long was cured by its last restart: the next trouble is a new one
+
+
+def _dead_wait_s(restarts: int) -> float:
+    return DEAD_WAITS_S[min(restarts, len(DEAD_WAITS_S) - 1)]
 
 
 @dataclass
@@ -144,8 +149,7 @@ class ServiceFolder:
             self.started[name] = Started(int(event["generation"]), at_s=at_s)
             self.leaving.pop(name, None)
         elif what == "mend":
-            start = self.started.get(name)
-            if start is not None and start.ready and at_s - start.ready_at_s >= STEADY_S:
+            if self._was_steady(name, at_s):
                 self.mended.pop(name, None)
             self.mended.setdefault(name, []).append(Mend(at_s, str(event.get("why", ""))))
             self.leaving[name] = float(event.get("until", at_s))
@@ -216,10 +220,18 @@ class ServiceFolder:
         mends = self.mended.get(name, ())
         return [m.at_s for m in mends if time.time() - m.at_s < MENDS_WITHIN_S and (not why or m.why in why)]
 
+    def _was_steady(self, name: str, at_s: float) -> bool:
+        """Whether a member in trouble had served for long before; time that it spent dead in back-off is no service."""
+        start, before = self.started.get(name), [m.at_s for m in self.mended.get(name, ())]
+        if start is None or not start.ready or at_s - start.ready_at_s < STEADY_S:
+            return False
+        lately = [mend_s for mend_s in before if at_s - mend_s < MENDS_WITHIN_S]
+        return not lately or at_s > lately[-1] + _dead_wait_s(len(lately)) + _POLLED_S
+
     def next_try_in_s(self, name: str) -> float:
         """Until `keep` starts a member again that has ended; 0: at its next poll. What keeps dying waits longer."""
         lately = self.restarts(name)
-        wait_s = DEAD_WAITS_S[min(len(lately), len(DEAD_WAITS_S) - 1)]
+        wait_s = _dead_wait_s(len(lately))
         next_s = max(lately[-1] + wait_s if lately else 0.0, self.retries.get(name, 0.0))
         return max(0.0, next_s - time.time())
 

@@ -21,7 +21,7 @@ def status(
 ) -> None:
     """Show how far a campaign has got, while it runs or afterwards.
 
-    Examples: ridgeline status studies/first --follow; ridgeline status studies/first --why 12
+    Example: ridgeline status studies/first --follow
     """
     if why is not None:
         if following or as_json:
