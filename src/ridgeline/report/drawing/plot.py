@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ridgeline.report.drawing import svg
@@ -115,10 +116,12 @@ def _series(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[str]:
         seen: set[tuple[int, int]] = set()
         yield f'<g class="m {kind}">'
         for p in series.points:
-            place = round(x(p.x)), round(y(p.y))
-            if place not in seen:  # nobody can see or point at a mark under another
+            across, down = x(p.x), y(p.y)
+            if not (math.isfinite(across) and math.isfinite(down)):  # of a journal that was damaged
+                continue
+            if (place := (round(across), round(down))) not in seen:  # nobody can see or point at a mark under another
                 seen.add(place)
-                yield svg.mark(x(p.x), y(p.y), series.look, p.label, p.trial, grouped=True)
+                yield svg.mark(across, down, series.look, p.label, p.trial, grouped=True)
         yield "</g>"
 
 
