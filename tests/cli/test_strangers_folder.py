@@ -36,7 +36,22 @@ READING = {
 }
 # verbs that run a study or a service, or that take no study folder
 OTHERS = {
-    *("check", "tune", "resume", "compare", "edge", "scale", "steps", "watch", "site", "preflight", "schema", "model"),
+    *(
+        "check",
+        "tune",
+        "resume",
+        "compare",
+        "bisect",
+        "gate",
+        "edge",
+        "scale",
+        "steps",
+        "watch",
+        "site",
+        "preflight",
+        "schema",
+        "model",
+    ),
     *("hardware", "memory", "layouts", "plan", "fleet", "deploy", "rehearse", "keep", "serve-twin", "simulate"),
     *("explain", "calibrate", "make-model", "bench", "import"),
 }
