@@ -86,7 +86,7 @@ def test_dtypes_that_were_planned_are_those_that_are_served(tmp_path: Path, engi
         assert flags in server.line
         assert flags in said
     plain = answer_plan("deepseek-r1", "h200", 2, 8, "fixed:2000:200", dtype="fp8", concurrency=8, top=1)
-    assert plain.question.told == {}, "a model that ships so needs no flag"
+    assert plain.question.dtype_settings == {}, "a model that ships so needs no flag"
 
 
 def test_weights_that_no_engine_quantises_itself_are_asked_for(tmp_path: Path) -> None:
