@@ -91,7 +91,7 @@ def test_the_demo_beats_the_baseline_by_far_and_names_its_report(tmp_path: Path)
     outcomes = status["outcomes"]
     assert outcomes["ok"] > 50
     mishaps = outcomes.keys() & {"oom-start", "oom-run", "hang", "node-fault"}
-    assert len(mishaps) >= 2, "a campaign without mishaps rehearses nothing"
+    assert mishaps, "a campaign without mishaps rehearses nothing"
     # on and beside the edge of memory, where the fastest settings are; of trials at random more than half crash
     assert sum(n for kind, n in outcomes.items() if kind.startswith("oom")) <= 12
     assert 5 < status["node_hours"] <= 24
