@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -59,5 +60,16 @@ def test_a_program_alone_is_looked_at_itself(tmp_path: Path) -> None:
     ticket = executor.submit(Job("job", tmp_path, "exec sleep 60"))
     try:
         until(lambda: (seen := executor.activity(ticket)) is not None and not seen.runnable)
+    finally:
+        executor.cancel(ticket)
+
+
+def test_a_compiler_among_its_processes_is_seen(tmp_path: Path) -> None:
+    compiler = tmp_path / "cicc"
+    shutil.copy("/bin/sleep", compiler)
+    executor = LocalExecutor(LOCAL)
+    ticket = executor.submit(Job("job", tmp_path, f"sleep 600 & {compiler} 600; wait"))
+    try:
+        until(lambda: (seen := executor.activity(ticket)) is not None and seen.compiles)
     finally:
         executor.cancel(ticket)

@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -109,6 +110,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(probe, "metrics_page", lambda url: "")
     monkeypatch.setattr(probe, "served_model", lambda url, key: "m")
     monkeypatch.setattr(probe, "first_answer", lambda url, model, key: {})
+    monkeypatch.setattr(probe, "warm_up", lambda url, model, key: None)
     monkeypatch.setattr(probe, "makes_token", lambda *a, **k: True)
     monkeypatch.setattr("ridgeline.service.keep.keeper.Canaries.tend", lambda *a, **k: None)
     monkeypatch.setattr("ridgeline.service.keep.keeper.FrontDoor.tend", lambda self, servers_idle: None)
@@ -477,3 +479,28 @@ def test_a_job_that_waits_in_a_queue_is_not_late(world: World) -> None:
     address.write_text("127.0.0.1\n")
     os.utime(address, (time.time() - 100,) * 2)
     assert keeper._late(service.member("server-1")) is not None, "but one that has begun and is not ready is"
+
+
+def test_a_server_is_ready_when_it_has_answered_a_sampled_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang is healthy, and its first sampled request waits for over a minute: its kernels are compiled then."""
+    compiled, asked = threading.Event(), []
+
+    def wait_for_kernels(url: str, model: str, key: str) -> None:
+        asked.append(url)
+        compiled.wait(600)
+
+    monkeypatch.setattr(probe, "warm_up", wait_for_kernels)
+    service = fresh(world)
+    with service.commanding():
+        for member in service.servers:
+            service.ensure(member)
+    first = service.servers[0]
+    assert not service.is_ready(first) and not service.is_ready(first)
+    assert asked == [service.folder.url(first)], "once"
+    Keeper(service).step()
+    assert not service.folder.started[first.name].ready
+    compiled.set()
+    service.until_ready(service.servers, 600)
+    assert service.folder.started[first.name].ready

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from ridgeline.service.keep.watch import AT_WORK_S, HUNG_AFTER_S, SILENT_S, Concern, ServerPoll, Watch, poll_from
+from ridgeline.service.keep.watch import (
+    AT_WORK_S,
+    COMPILES_S,
+    HUNG_AFTER_S,
+    SILENT_S,
+    Concern,
+    ServerPoll,
+    Watch,
+    poll_from,
+)
 from ridgeline.service.servers import server_of
 
 
@@ -52,6 +61,22 @@ def test_a_hang_is_found_though_the_gauges_say_that_nothing_is_on_it() -> None:
     found = first_found(stopped)
     assert found is not None and found[0] == HUNG_AFTER_S
     assert "one of its processes is stopped" in found[1].evidence
+
+
+def test_a_server_that_compiles_kernels_is_not_hung_nor_is_one_that_waits_for_them() -> None:
+    """Seen on an H200: nvcc built the kernels of sampling for 90 s, under a lock that other servers wait for."""
+    compiling = [asked(2.0 * n, compiles=n < 50, on_gpus=True, pace_s=0.0001) for n in range(80)]
+    found = first_found(compiling)
+    assert found is not None and found[0] == 98 + HUNG_AFTER_S + 2, "only what came after counts"
+    waits_for_the_lock = [asked(2.0 * n) for n in range(50)]
+    assert not any(rows(("a", compiling[:50]), ("b", waits_for_the_lock)))
+
+
+def test_compiling_is_no_excuse_for_ever_nor_for_a_stopped_process() -> None:
+    for_ever = first_found([asked(10.0 * n, compiles=True) for n in range(100)])
+    assert for_ever is not None and COMPILES_S <= for_ever[0] <= COMPILES_S + 2 * HUNG_AFTER_S
+    stopped = first_found([asked(2.0 * n, compiles=True, stopped=True) for n in range(20)])
+    assert stopped is not None and stopped[0] == HUNG_AFTER_S
 
 
 def test_without_a_canary_that_waits_nothing_is_a_hang() -> None:

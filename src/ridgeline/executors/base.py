@@ -31,12 +31,14 @@ class Activity:
 
     A server's program answers HTTP, and what it started computes. `stopped`: any of them is suspended (SIGSTOP).
     `runnable`: one of them runs, or waits for a core. `waited_s` is how long their threads have waited for one so far.
+    `compiles`: a compiler is among them, as engines build some kernels when they first use them.
     """
 
     cpu_s: float
     stopped: bool = False
     runnable: bool = False
     waited_s: float = 0.0
+    compiles: bool = False
 
 
 class Executor(ABC):

@@ -486,6 +486,10 @@ def _line(fd: int) -> bytes:
 STARTER = Starter()
 
 
+# what engines build kernels with at their first use (FlashInfer, DeepGEMM, Inductor, Triton's launchers)
+_COMPILERS = frozenset(
+    ("ninja", "nvcc", "cicc", "ptxas", "cc1plus", "cc1", "hipcc", "clang", "clang++", "nvlink", "ld", "lld")
+)
 _SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
 GRACE_S = 3.0  # between asking a job to end and ending it
 
@@ -572,7 +576,8 @@ class LocalExecutor(Executor):
             return None
         stopped, runnable = any(work.state in "Tt" for work in own), any(work.state == "R" for work in working)
         waited_s = sum(work.waited_s for work in working)
-        return Activity(sum(work.cpu_s for work in working), stopped, runnable, waited_s)
+        compiles = any(work.name in _COMPILERS for work in working)
+        return Activity(sum(work.cpu_s for work in working), stopped, runnable, waited_s, compiles)
 
     def _stop(self, ticket: str) -> Ending:
         self._running[ticket].stop(Cause.CANCELLED, "cancelled")

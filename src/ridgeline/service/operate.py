@@ -10,6 +10,7 @@ a person waits for another.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ POLL_S = 0.2
 DRAIN_S = 600.0
 _END_S = 120.0
 ACTION_WAIT_S = 30.0  # for an action of another process to end
+_WARM_S = 0.5  # for which a poll waits for a server's first answer; most take less
 _CANCEL_AGAIN_S = 60.0  # a batch system may have lost what it was told
 
 
@@ -49,6 +51,7 @@ class Operator:
         self.folder = ServiceFolder(root, service)
         self.members = self._members(self.folder.second)
         self._endings: dict[str, Ending] = {}
+        self._warm_ups: dict[str, threading.Thread] = {}  # by ticket
         self._cancelled: dict[str, float] = {}  # ticket -> when the site was told last
         self.apply_journal()
         self.key = probe.key_of(service.api_key_env)
@@ -277,7 +280,7 @@ class Operator:
             self.refresh()  # `keep` may have started one of them anew
             for member in list(waiting):
                 url = self.folder.url(member)
-                if url and probe.is_healthy(url) and self._alive(member):
+                if self.is_ready(member):
                     waiting.remove(member)
                     with self.action():
                         self.folder.record({"event": "ready", "member": member.name, "url": url})
@@ -303,9 +306,27 @@ class Operator:
                 return why
         return said
 
-    def _alive(self, member: Member) -> bool:
-        """Somebody else may answer at its port."""
-        return self.ending(member) is None
+    def is_ready(self, member: Member) -> bool:
+        """Healthy, itself and nobody else at its port, and warm."""
+        url = self.folder.url(member)
+        return bool(url) and probe.is_healthy(url) and self.ending(member) is None and self._is_warm(member, url)
+
+    def _is_warm(self, member: Member, url: str) -> bool:
+        """It has answered a sampled request, or refused it.
+
+        Engines compile some kernels at their first use (SGLang those of sampling, for over a minute): users should not
+        be the ones who wait for that. Servers of split roles are warmed by the first request through their router.
+        """
+        ticket = self.folder.started[member.name].ticket
+        if member.role != "both":
+            return True
+        if ticket not in self._warm_ups:
+            model = self.service.served_name or probe.served_model(url, self.key) or self.service.model
+            arguments = (url, model, self.key)
+            self._warm_ups[ticket] = threading.Thread(target=probe.warm_up, args=arguments, daemon=True)
+            self._warm_ups[ticket].start()
+        self._warm_ups[ticket].join(_WARM_S)
+        return not self._warm_ups[ticket].is_alive()
 
     def _died(self, member: Member, ending: Ending) -> str:
         said = self.folder.last_lines(member)

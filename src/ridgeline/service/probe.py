@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -18,6 +19,8 @@ from ridgeline.service.servers import server_of
 _TIMEOUT_S = 5.0
 _PAGE_TIMEOUT_S = 3.0  # `keep` asks every two seconds
 _REQUEST_TIMEOUT_S = 120.0
+_WARM_UP_LIMIT_S = 600.0
+_SAMPLED = {"temperature": 0.8, "top_p": 0.95, "top_k": 20}
 _TOKEN_IDS = (100, 1000)  # in every vocabulary
 
 
@@ -80,7 +83,7 @@ def buckets(text: str, name: str) -> dict[float, float]:
 
 def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
     """A real request through the front door. Raises OSError with what was said."""
-    body = {"model": model, "prompt": "Say one word.", "max_tokens": 4}
+    body = {"model": model, "prompt": "Say one word.", "max_tokens": 4, **_SAMPLED}
     try:
         content = ask(f"{url}/v1/completions", body, key=key, timeout_s=_REQUEST_TIMEOUT_S)
     except urllib.error.HTTPError as error:
@@ -112,6 +115,13 @@ def makes_token(
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return False
     return True
+
+
+def warm_up(url: str, model: str, key: str) -> None:
+    """A sampled request straight to a server, for as long as it takes; whether it is well is judged elsewhere."""
+    body = {"model": model, "prompt": "Say one word.", "max_tokens": 4, **_SAMPLED}
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        ask(f"{url}/v1/completions", body, key=key, timeout_s=_WARM_UP_LIMIT_S)
 
 
 def why_refused(url: str, model: str, key: str, limit_s: float) -> str:

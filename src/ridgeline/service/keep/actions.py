@@ -275,9 +275,9 @@ class Actions:
     def _note_ready(self, member: Member) -> None:
         """A member that was started, by us or by somebody who was killed, and answers now."""
         operator = self._operator
+        if not operator.is_ready(member):
+            return
         url = operator.folder.url(member)
-        if not url or not probe.is_healthy(url) or operator.ending(member) is not None:
-            return  # somebody else may answer at its port
         with operator.action():
             operator.folder.record({"event": "ready", "member": member.name, "url": url})
             if member.is_router:

@@ -217,13 +217,13 @@ class Keeper:
             answers=canaries.answers,
             pace_s=self._paces.get(member.role) if pace_s is None else pace_s,
             step_tokens=self._step_tokens.get(member.role, 0),
-            on_gpus=member.resources.gpus > 0 or not self._engine.works_on_cpus,
+            on_gpus=member.resources.gpus > 0 or bool(operator.service.gpu) or not self._engine.works_on_cpus,
         )
         activity = operator.activity(member) if canaries.waiting else None
         if activity is None:
             return found
         found = replace(found, cpu_s=activity.cpu_s, waited_s=activity.waited_s)
-        return replace(found, stopped=activity.stopped, runnable=activity.runnable)
+        return replace(found, stopped=activity.stopped, runnable=activity.runnable, compiles=activity.compiles)
 
     def _canaries_of(self, member: Member) -> Canaries:
         operator = self.operator

@@ -9,6 +9,8 @@ than the engine can be busy with anything. How long that is:
 - else a step of prompt tokens is the longest that an engine does without moving a counter. It is given `PATIENCE` times
   the larger of: that step at the pace that servers of its role showed, and the longest quiet from which it came back.
   Of processes that work on CPUs only the time counts in which they had cores: others may have taken them away.
+- time in which a compiler runs among its processes, or among those of another server here for whose kernels it may
+  wait, does not count, up to `COMPILES_S`.
 - a server of a role whose pace nobody has measured is given `AT_WORK_S`; `SILENT_S` where it has GPUs or another node,
   and gives no metrics either.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ridgeline.service import probe
@@ -27,6 +29,7 @@ from ridgeline.service.servers import server_of
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
 AT_WORK_S = 120.0
 SILENT_S = 30.0
+COMPILES_S = 600.0
 PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
 _CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
 _STEP_TOKENS = 16384  # of prompts in one step of an engine, where it was not told a number
@@ -60,6 +63,7 @@ class ServerPoll:
     stopped: bool = False  # one of them was told to stop
     waited_s: float = 0.0  # for a core, as long as they were ready to run
     runnable: bool = False  # one of them works, or would if others left it a core
+    compiles: bool = False  # kernels, at their first use
     on_gpus: bool = False  # it may work while its processes wait
     pace_s: float | None = None  # for each token at the end of the longest prompt
     step_tokens: int = _STEP_TOKENS
@@ -120,7 +124,8 @@ class _Quiet:
 
     last: ServerPoll
     since_s: float
-    worked_s: float = 0.0  # of that time, as far as it had the cores that it wanted
+    compiled_s: float = 0.0  # of that time kernels were compiled; no more than COMPILES_S
+    worked_s: float = 0.0  # of the rest, as far as it had the cores that it wanted
     signs: dict[str, float] = field(default_factory=dict)
     polls: int = 1
     runnable: int = 0  # of these polls
@@ -131,12 +136,16 @@ class _Quiet:
     def take(self, poll: ServerPoll) -> None:
         moved = any(self.signs.get(name, value) != value for name, value in poll.signs.items())
         self.signs |= poll.signs
-        self.worked_s += (poll.at_s - self.last.at_s) * _share_of_cores(self.last, poll)
+        passed_s = poll.at_s - self.last.at_s
+        compiles = (self.last.compiles or poll.compiles) and not poll.stopped
+        compiled_s = min(passed_s, COMPILES_S - self.compiled_s) if compiles else 0.0
+        self.compiled_s += compiled_s
+        self.worked_s += (passed_s - compiled_s) * _share_of_cores(self.last, poll)
         if moved and self.polls > 1:
             self.longest_s = max(self.longest_s, self.worked_s)
         if moved or not poll.asked:
             self.since_s, self.polls, self.runnable, self.cpu_s = poll.at_s, 1, 0, poll.cpu_s
-            self.spoke, self.worked_s = False, 0.0
+            self.spoke, self.worked_s, self.compiled_s = False, 0.0, 0.0
         else:
             self.polls += 1
             self.runnable += poll.runnable
@@ -149,14 +158,25 @@ class _Quiet:
         if poll.stopped:
             return True
         quiet_s = poll.at_s - self.since_s
-        if poll.on_gpus or poll.cpu_s is None or self.cpu_s is None or 2 * self.runnable > self.polls:
+        if (
+            self._compiles(poll)
+            or poll.on_gpus
+            or poll.cpu_s is None
+            or self.cpu_s is None
+            or 2 * self.runnable > self.polls
+        ):
             return False
         return poll.cpu_s - self.cpu_s < _WORK_SHARE * quiet_s
 
+    def _compiles(self, poll: ServerPoll) -> bool:
+        return poll.compiles and self.compiled_s < COMPILES_S
+
     def left_s(self, poll: ServerPoll) -> float:
         """Until it is hung, if nothing moves."""
+        if self._compiles(poll) and not poll.stopped:
+            return COMPILES_S - self.compiled_s
         if poll.role == "router" or self.stands_still(poll):
-            return HUNG_AFTER_S - (poll.at_s - self.since_s)
+            return HUNG_AFTER_S - (poll.at_s - self.since_s - self.compiled_s)
         return self.allowed_s(poll) - self.worked_s
 
     def allowed_s(self, poll: ServerPoll) -> float:
@@ -185,6 +205,8 @@ class Watch:
 
     def take(self, polls: Mapping[str, ServerPoll]) -> list[Concern]:
         """Concerns about servers as they are after these polls."""
+        if any(poll.compiles for poll in polls.values()):
+            polls = {name: replace(poll, compiles=True) for name, poll in polls.items()}
         for name, poll in polls.items():
             row = self._polls.setdefault(name, deque())
             row.append(poll)
