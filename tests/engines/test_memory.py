@@ -353,3 +353,10 @@ def test_vllm_takes_more_of_the_memory_since_0_20() -> None:
         return plan_memory(load_model("llama-8b"), load_gpu("h100"), Layout(), settings).engine_fraction
 
     assert [share(version) for version in ((0, 12), (0, 19, 1), (0, 20), (0, 32))] == [0.9, 0.9, 0.92, 0.92]
+
+
+def test_the_nearest_thing_is_a_wider_layout_in_the_same_node_before_other_nodes() -> None:
+    answer = answer_memory("qwen3-32b", "l40s", ONE, EngineSettings())
+    assert answer.nearest[0].startswith("2 GPUs in one node (tp 2, ")
+    wide = answer_memory("deepseek-r1", "h100", Layout(tp=8), EngineSettings())
+    assert wide.nearest[0].startswith("2 nodes "), "all eight of the node are taken already"

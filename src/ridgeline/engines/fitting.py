@@ -23,6 +23,7 @@ from ridgeline.model.model import Model
 
 # Common GPUs of the last generations, smallest step first; others of the user's own file come after.
 _LARGER = ("a100", "h100", "h800", "h20", "h200", "b200")
+_NODE_GPUS = 8  # most have
 # a remedy that leaves room for fewer requests than this is none
 _USEFUL_BATCH = 64
 # a pool larger by this much is worth a flag
@@ -37,7 +38,7 @@ def nearest_fits(
         return _less_at_once(model, cluster, layout, settings, plan)
     return [
         *_higher_fraction(model, cluster, layout, settings),
-        *_more_nodes(model, cluster, settings),
+        *_more_gpus(model, cluster, layout, settings),
         *_larger_gpus(model, cluster, layout, settings),
         *_smaller_weights(model, cluster, layout, settings),
     ]
@@ -76,8 +77,15 @@ def _less_at_once(
     return found
 
 
-def _more_nodes(model: Model, cluster: Cluster, settings: EngineSettings) -> list[str]:
+def _more_gpus(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
+    """The fewest GPUs of a node, then the fewest nodes."""
     size = cluster.node.gpus
+    if cluster.nodes == 1:
+        most = max(size, _NODE_GPUS)
+        for wider in (Layout(tp=tp, gpus_per_node=tp) for tp in range(2 * layout.tp, most + 1, layout.tp)):
+            plan = plan_memory(model, cluster.gpu, wider, settings)
+            if plan.verdict == FITS and not layout_problems(model, wider, cluster.gpu, settings):
+                return [f"{wider.tp} GPUs in one node ({wider}, {plan.largest_batch():,} requests at once)"]
     for nodes in range(cluster.nodes, 17):
         shapes = [
             Layout(tp=size * nodes, nodes=nodes, gpus_per_node=size),
