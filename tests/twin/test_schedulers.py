@@ -53,6 +53,18 @@ def test_a_mixed_engine_that_runs_out_of_cache_sends_the_latest_back() -> None:
     assert max(used for _, used in tight.kv_usage) <= 1.0
 
 
+@pytest.mark.parametrize("release", ["0.17.0", "0.32.0"])
+def test_a_prompt_that_loses_its_room_half_way_is_sent_back(release: str) -> None:
+    """The pool was overdrawn by 8% once: answers grow while the pieces of a prompt come."""
+    settings = parse_engine(f"vllm:{release}", EngineSettings(radix_cache=False, chunked_prefill_size=512))
+    deployment = describe("llama-8b", "h200", LAYOUT, settings)
+    sent = parse_traffic("lognormal:2000:600:0.7", requests=60, seed=3)
+    tight = simulate(deployment, sent, kv_tokens_per_rank=sent.longest_tokens() + 12_000)
+    assert tight.retractions > 0
+    assert all(r.status == "ok" for r in tight.records)
+    assert max(used for _, used in tight.kv_usage) <= 1.0
+
+
 def test_vllm_has_defaults_of_its_own() -> None:
     model, lay = load_model("llama-8b"), Layout()
 

@@ -96,6 +96,7 @@ class Applied:
     mixed: bool = False  # prompts and decode tokens share a step: always with vLLM, with SGLang's mixed chunk
     recv_interval: int = 1
     overlap: bool = True  # the host prepares a step while the GPU computes the one before
+    whole_prompts: bool = False  # a mixed step takes a request on only when all of its prompt has room
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
 
 
@@ -124,6 +125,10 @@ class EngineDefaults:
     def overlaps(self, settings: EngineSettings) -> bool:
         """Whether the host prepares a step while the GPU computes the one before."""
         return True
+
+    def admits_whole_prompts(self, settings: EngineSettings) -> bool:
+        """Whether a mixed step takes a request on only when all of its prompt has room, not just the next piece."""
+        return False
 
     def kernel_set(self, settings: EngineSettings) -> str:
         """The measured kernels that this release's resemble most; empty: those of the newest SGLang."""
@@ -172,6 +177,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         mixed=own.mixes or (settings.mixed_chunk and layout.attn_dp == 1),
         recv_interval=settings.recv_interval,
         overlap=own.overlaps(settings),
+        whole_prompts=own.admits_whole_prompts(settings),
         kernel_set=own.kernel_set(settings),
     )
 

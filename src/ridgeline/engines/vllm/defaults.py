@@ -20,6 +20,8 @@ from ridgeline.records.expression import Value, is_number
 _FRACTIONS = {(0, 20): 0.92, (0, 0): 0.9}
 # Asynchronous scheduling is on by default since 0.14; before, every step waited for the host.
 _OVERLAP_SINCE = (0, 14)
+# scheduler_reserve_full_isl, proposed in March 2026 and on in 0.32; the first release is guessed from the date.
+_WHOLE_PROMPTS_SINCE = (0, 19)
 _GRAPHS = 512  # sequences that its graphs reach
 # what vLLM takes out of its share besides weights and KV
 _TAKEN_OUT = ("activations", "logits")
@@ -45,6 +47,9 @@ class VllmDefaults(EngineDefaults):
 
     def overlaps(self, settings: EngineSettings) -> bool:
         return settings.version >= _OVERLAP_SINCE
+
+    def admits_whole_prompts(self, settings: EngineSettings) -> bool:
+        return settings.version >= _WHOLE_PROMPTS_SINCE
 
     def kernel_set(self, settings: EngineSettings) -> str:
         return "vllm"

@@ -1,7 +1,8 @@
 """vLLM's scheduler: every step decodes all running requests and fills the rest of its token budget with prompts.
 
-Prompts are cut to what is left of the budget, so that nobody's next token waits for a whole prompt, and a request is
-admitted as soon as its next piece has room: nothing is kept free for answers, and a full pool sends the latest back.
+Prompts are cut to what is left of the budget, so that nobody's next token waits for a whole prompt. A request is
+admitted when its prompt has room, in older releases as soon as its next piece has: nothing is kept free for answers,
+and a full pool sends the latest back, be it in the middle of its prompt.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ class MixedEngine(Engine):
         room = self._free_tokens - len(self.running) * self.applied.accept_length
         slots = self.applied.running_limit - len(self.running) - len(self.chunked)
         batch: list[tuple[Request, int]] = []
+        sent_back = False
         for request in self.chunked:
-            budget, room = self._take(batch, request, budget, room)
-        while self.waiting and slots > 0 and budget > 0:
+            if min(request.todo, max(1, budget)) > room and (batch or self.running):
+                self._send_back(request)
+                sent_back = True
+            else:
+                budget, room = self._take(batch, request, budget, room)
+        while not sent_back and self.waiting and slots > 0 and budget > 0:
             request = self.waiting[0]
             self._match(request)
             # an engine with nothing else to do always takes one
-            if min(request.todo, budget) + request.cached > room and (batch or self.running):
+            piece = request.todo if self.applied.whole_prompts else min(request.todo, budget)
+            if piece + request.cached > room and (batch or self.running):
                 self.blocked_by_kv = True
                 break
             self.waiting.popleft()
@@ -36,6 +43,15 @@ class MixedEngine(Engine):
             slots -= 1
         self.chunked = [request for request, piece in batch if piece < request.todo]
         return batch
+
+    def _send_back(self, request: Request) -> None:
+        """In the middle of its prompt, which is computed again from its beginning."""
+        request.joined_step = self.step_number  # it has brought no token since
+        self.release(request)
+        request.todo = request.arrival.input_tokens + request.generated
+        request.cached = 0
+        self.retractions += 1
+        self.waiting.appendleft(request)
 
     def _match(self, request: Request) -> None:
         if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
