@@ -382,10 +382,29 @@ def test_what_served_well_for_minutes_is_not_in_a_crash_loop(world: World) -> No
             service.folder.record({"at": at_s, "event": "planned", "generation": generation, **name})
             service.folder.record({"at": at_s + 20, "event": "ready", "url": "", **name})
             at_s += 20 + STEADY_S
-        assert service.folder.restarts("server-1") == [at_s - 20 - STEADY_S], "only the last counts"
+        assert service.folder.restarts("server-1") == [], "it serves well now"
         at_s -= STEADY_S - 5
         service.folder.record({"at": at_s, "event": "mend", "why": "dead", "evidence": "exit code 1", **name})
     assert len(service.folder.restarts("server-1")) == 2, "it died five seconds after it was ready"
+
+
+def test_three_quick_faults_are_forgotten_after_minutes_of_service(world: World) -> None:
+    """A server that hung then was given up, after 14 minutes of good service, for restarts before those."""
+    fresh(world).up(60)
+    service = fresh(world)
+    at_s = time.time() - 1400
+    with service.action():
+        for generation, served_s in ((2, 160), (3, 180), (4, 820)):
+            name = {"member": "server-1"}
+            service.folder.record({"at": at_s, "event": "mend", "why": "dead", "evidence": "exit code 1", **name})
+            service.folder.record({"at": at_s, "event": "planned", "generation": generation, **name})
+            service.folder.record({"at": at_s, "event": "submitted", "ticket": f"{generation}", **name})
+            service.folder.record({"at": at_s + 50, "event": "ready", "url": "", **name})
+            at_s += 50 + served_s
+    keeper = Keeper(service)
+    assert keeper._actions.mend(Concern("server-1", "hung", "as if", certain=True))
+    last = [event["event"] for event in read_events(service.folder.root / "journal.jsonl")][-1]
+    assert last == "mend", "and not drained"
 
 
 def test_a_retry_waits_longer_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,15 +216,18 @@ class ServiceFolder:
         return name in self.started and self.started[name].generation > self.before_coming.get(name, 0)
 
     def restarts(self, name: str, why: tuple[str, ...] = ()) -> list[float]:
-        """When `keep` started it again lately, for one of these reasons or any."""
-        mends = self.mended.get(name, ())
-        return [m.at_s for m in mends if time.time() - m.at_s < MENDS_WITHIN_S and (not why or m.why in why)]
+        """When `keep` started it again lately, for one of these reasons or any; none where it has served well since."""
+        now_s = time.time()
+        mends = () if self._was_steady(name, now_s) else self.mended.get(name, ())
+        return [m.at_s for m in mends if now_s - m.at_s < MENDS_WITHIN_S and (not why or m.why in why)]
 
     def _was_steady(self, name: str, at_s: float) -> bool:
-        """Whether a member in trouble had served for long before; time that it spent dead in back-off is no service."""
+        """Whether it had served for long by then; time that it spent dead in back-off is no service."""
         start, before = self.started.get(name), [m.at_s for m in self.mended.get(name, ())]
         if start is None or not start.ready or at_s - start.ready_at_s < STEADY_S:
             return False
+        if before and before[-1] > start.ready_at_s:
+            return False  # it is being mended
         lately = [mend_s for mend_s in before if at_s - mend_s < MENDS_WITHIN_S]
         return not lately or at_s > lately[-1] + _dead_wait_s(len(lately)) + _POLLED_S
 
