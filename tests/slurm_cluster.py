@@ -30,7 +30,7 @@ GPU_NODE = "CPUs=112 RealMemory=1925120 Gres=gpu:8"
 CONF = """\
 ClusterName=ridge
 FirstJobId={first_job}
-SlurmctldHost=localhost
+SlurmctldHost={controller}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -118,6 +118,17 @@ def missing_for_accounting() -> str:
     return f"{', '.join(programs)} not installed (Debian: slurmdbd mariadb-server)" if programs else ""
 
 
+def missing_for_networks() -> str:
+    """Why the nodes of a cluster here cannot have networks of their own; empty when they can."""
+    programs = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name, path=_PATH) is None]
+    if programs:
+        return f"{', '.join(programs)} not installed (Debian: iproute2 util-linux)"
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True, check=False
+    )
+    return f"no namespace can be made: {tried.stderr.strip()}" if tried.returncode else ""
+
+
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
@@ -127,6 +138,7 @@ class SlurmCluster:
     min_job_age_s: int = 300
     kill_wait_s: int = 2  # between TERM and KILL; Slurm's own default is 30
     accounting: bool = False
+    networks: bool = False  # each of n1 to n4 has a name, an address and an interface `hsn0` of its own
 
     def __post_init__(self) -> None:
         for name in ("munge", "state", "spool", "log"):
@@ -135,8 +147,10 @@ class SlurmCluster:
         sizes = {**dict.fromkeys(NODES, "CPUs=2 RealMemory=4000"), **dict.fromkeys(GPU_NODES, GPU_NODE)}
         first = free_row(2 + len(sizes))
         ports = list(range(first, first + 2 + len(sizes)))
+        self._number = ports[0] % 500  # of the network, where the nodes have one
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} {size}"
+            f"NodeName={name} NodeHostname={name if self._apart(name) else 'localhost'} NodeAddr={self.address(name)} "
+            f"Port={port} {size}"
             for (name, size), port in zip(sizes.items(), ports[2:], strict=True)
         )
         # slurmd counts the files of its GPUs, whatever they are
@@ -148,6 +162,7 @@ class SlurmCluster:
         # a job's cgroup is named after node and job id: clusters side by side must not give out the same ids
         fields = {"ports": ports, "nodes": nodes, "tracking": kind, "first_job": 1 + ports[0] % 20000 * 1000}
         fields |= {"min_job_age_s": self.min_job_age_s, "kill_wait_s": self.kill_wait_s}
+        fields["controller"] = f"localhost({self._subnet}.1)" if self.networks else "localhost"
         fields["accounting"] = "AccountingStorageType=accounting_storage/none"
         if self.accounting:
             fields["accounting"] = ACCOUNTING.format(folder=self.folder, port=ports[1])
@@ -172,7 +187,20 @@ class SlurmCluster:
     def env(self) -> dict[str, str]:
         return {"SLURM_CONF": str(self.conf)}
 
+    def _apart(self, node: str) -> bool:
+        return self.networks and node in NODES
+
+    @property
+    def _subnet(self) -> str:
+        # 198.18.0.0/15 is kept for tests of networks: no host has such an address
+        return f"198.{18 + self._number // 250}.{self._number % 250}"
+
+    def address(self, node: str) -> str:
+        return f"{self._subnet}.{10 + NODES.index(node)}" if self._apart(node) else "127.0.0.1"
+
     def start(self) -> None:
+        if self.networks:
+            self.start_networks()
         self.start_munge()
         if self.accounting:
             self.start_database()
@@ -196,6 +224,45 @@ class SlurmCluster:
             "munge/munged",
         ):
             self.end(name)
+        if self.networks:
+            self.stop_networks()
+
+    # -- the networks: a namespace for each node, and a bridge between them
+
+    def start_networks(self) -> None:
+        bridge = f"rb{self._number}"
+        self.run("ip", "link", "add", bridge, "type", "bridge")
+        self.run("ip", "address", "add", f"{self._subnet}.1/24", "dev", bridge)
+        self.run("ip", "link", "set", bridge, "up")
+        names = "".join(f"{self.address(node)} {node}\n" for node in NODES)
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        for node in NODES:
+            space, port = self._namespace(node), self._bridge_port(node)
+            self.run("ip", "netns", "add", space)
+            self.run("ip", "link", "add", port, "type", "veth", "peer", "name", "hsn0", "netns", space)
+            self.run("ip", "link", "set", port, "master", bridge, "up")
+            inside = ("ip", "-n", space)
+            self.run(*inside, "address", "add", f"{self.address(node)}/24", "dev", "hsn0")
+            for interface in ("lo", "hsn0"):
+                self.run(*inside, "link", "set", interface, "up")
+
+    def stop_networks(self) -> None:
+        for node in NODES:
+            self.run("ip", "netns", "delete", self._namespace(node), check=False)
+            self.run("ip", "link", "delete", self._bridge_port(node), check=False)
+        self.run("ip", "link", "delete", f"rb{self._number}", check=False)
+
+    def cut_link(self, node: str) -> None:
+        self.run("ip", "link", "set", self._bridge_port(node), "down")
+
+    def mend_link(self, node: str) -> None:
+        self.run("ip", "link", "set", self._bridge_port(node), "up")
+
+    def _namespace(self, node: str) -> str:
+        return f"ridge{self._number}-{node}"
+
+    def _bridge_port(self, node: str) -> str:
+        return f"rv{self._number}-{node}"
 
     # -- the daemons, one by one: tests take them away and give them back
 
@@ -243,7 +310,14 @@ class SlurmCluster:
         self.end("slurmctld")
 
     def start_node(self, node: str) -> None:
-        self.run("slurmd", "-N", node, "-f", str(self.conf))
+        slurmd = ["slurmd", "-N", node, "-f", str(self.conf)]
+        if not self._apart(node):
+            self.run(*slurmd)
+            return
+        # nsenter and not `ip netns exec`, which would hide the cgroups behind a /sys of its own
+        own_names = f'mount --bind {self.folder}/hosts /etc/hosts && hostname {node} && exec "$@"'
+        enter = ["nsenter", f"--net=/run/netns/{self._namespace(node)}", "unshare", "--uts", "--mount"]
+        self.run(*enter, "sh", "-c", own_names, "sh", *slurmd)
 
     def end(self, name: str) -> None:
         pid = self.pid(name)
@@ -299,12 +373,14 @@ def _until(true: object, limit_s: float) -> bool:
 
 
 @contextmanager
-def slurm_cluster(min_job_age_s: int = 300, kill_wait_s: int = 2, accounting: bool = False) -> Iterator[SlurmCluster]:
+def slurm_cluster(
+    min_job_age_s: int = 300, kill_wait_s: int = 2, accounting: bool = False, networks: bool = False
+) -> Iterator[SlurmCluster]:
     """A running cluster in a folder that goes away with it."""
     # mkdtemp makes the folder 0700; munge's socket must be reachable through it
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     folder.chmod(0o755)
-    cluster = SlurmCluster(folder, min_job_age_s, kill_wait_s, accounting)
+    cluster = SlurmCluster(folder, min_job_age_s, kill_wait_s, accounting, networks)
     try:
         cluster.start()
         yield cluster

@@ -60,6 +60,7 @@ def test_sglang_failures(lines: tuple[str, ...], expected: str) -> None:
         ("ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len", "rejected"),
         ("ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3).", "rejected"),
         ("api_server.py: error: unrecognized arguments: --max-num-seq 3", "rejected"),
+        ("(EngineCore pid=561) ERROR TimeoutError: RPC call to execute_model timed out.", "watchdog"),
     ],
 )
 def test_vllm_failures(line: str, expected: str) -> None:

@@ -25,6 +25,8 @@ TEXTS: tuple[FailureText, ...] = (
     FailureText("rejected", re.compile(r"must be divisible by tensor parallel size"), sure=True),
     FailureText("rejected", re.compile(r"error: argument ")),
     WATCHDOG,
+    # a worker that another node holds, or that hangs, is waited for so long (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
+    FailureText("watchdog", re.compile(r"RPC call to \w{1,40} timed out"), sure=True),
     CUDA_OOM,
     FailureText(
         "child-died", re.compile(r"Engine core initialization failed|Engine core proc \S+ died|EngineDeadError")
