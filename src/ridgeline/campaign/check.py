@@ -240,9 +240,13 @@ def check_file(file: StudyFile) -> CheckedStudy:
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
     problems += [*_wide_fields(file), *_nested_groups(file, workload), *_secrets(file)]
-    if study.profile is not None and not workload.profiles:
+    if study.profile is not None and not workload.profilers:
         what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
         problems.append(file.message(("stages", "profile"), what))
+    elif study.profile is not None and study.profile.tool not in workload.profilers:
+        tools = " or ".join(workload.profilers)
+        what = f"runs of {study.workload.kind} cannot be put under {study.profile.tool}; use {tools}"
+        problems.append(file.message(("stages", "profile", "tool"), what))
     problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
     if study.search.stop_early is not None and (why := cannot_be_watched(study, workload)):
         problems.append(file.message(("stages", "search", "stop_early"), why))

@@ -74,10 +74,18 @@ class ConfirmStage:
 
 @dataclass(frozen=True, slots=True)
 class ProfileStage:
-    """One run of the baseline and one of the best setting under a profiler; mpip and ipm preload `library`."""
+    """One run of the baseline and one of the best setting under a profiler; mpip and ipm preload `library`.
+
+    `torch` is an engine's own profiler: it records `steps` steps of the server, `after_s` seconds into the load. What
+    takes longer than `limit_s` is cut off, and traces of more than `size_bytes` are deleted.
+    """
 
     tool: str
     library: str = ""
+    steps: int = 20
+    after_s: float = 5.0
+    limit_s: float = 300.0
+    size_bytes: int = 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
