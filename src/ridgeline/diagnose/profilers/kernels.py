@@ -24,7 +24,9 @@ _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("copies", re.compile(r"memcpy|memset|copy|\bcat", re.I)),
     (
         "elementwise and norms",
-        re.compile(r"elementwise|norm|rope|rotary|silu|gelu|act_and_mul|quant|triton|index|::(?:add|sub|mul|div)_?$", re.I),
+        re.compile(
+            r"elementwise|norm|rope|rotary|silu|gelu|act_and_mul|quant|triton|index|::(?:add|sub|mul|div)_?$", re.I
+        ),
     ),
 )
 _MOST_NAMES = 20_000  # beyond which new names are only counted together, so that memory stays bounded
