@@ -31,6 +31,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.survey import MOST_URGENT, most_looks
 from ridgeline.study.forms.reading import read_form
 from ridgeline.study.forms.shape import fields
+from ridgeline.study.grant import read_grant
 from ridgeline.study.stage_forms import SearchForm
 from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
@@ -209,6 +210,11 @@ def check_study(path: Path) -> CheckedStudy:
 def check_new(file: StudyFile) -> CheckedStudy:
     """As `check_study`, of a file that was read already."""
     checked = check_file(file)
+    if (grant := checked.study.grant) is not None:
+        try:
+            read_grant(grant)
+        except RidgelineError as error:
+            raise StudyError(file.message(("budget", "grant"), str(error))) from None
     # only here: a campaign that is under way goes on as it was asked
     if missing := _missing_secrets(checked.file):
         raise StudyError(missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +32,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a whole campaign; None is no limit. `trials` counts search trials only."""
+    """Limits of a whole campaign; None is no limit. `trials` counts search trials only. `grant` is the file of a grant
+    that it shares with other studies (study/grant.py); what is relative starts beside the study file."""
 
     trials: int | None = None
     wall_s: float | None = None
     node_hours: float | None = None
+    grant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,12 @@ class Study:
     def origin(self) -> Path:
         """Where names of what is never copied start: engines, models, checkouts."""
         return self.home or self.folder
+
+    @property
+    def grant(self) -> Path | None:
+        """The file of the grant that its runs are paid from."""
+        named = Path(self.budget.grant).expanduser()
+        return Path(os.path.normpath(self.origin.absolute() / named)) if self.budget.grant else None
 
     @property
     def needed_metrics(self) -> set[str]:
