@@ -48,6 +48,7 @@ OTHERS = {
         "steps",
         "watch",
         "site",
+        "grant",
         "preflight",
         "schema",
         "model",

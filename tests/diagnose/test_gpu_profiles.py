@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose
+from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose, opened
 from ridgeline.diagnose.profilers.chrome_trace import read_chrome_trace
 from ridgeline.diagnose.profilers.kernels import purpose_of
 from tests.diagnose.nsys_database import database_bytes, write_database
@@ -147,8 +147,34 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
         ("nvjet_tst_128x8_64x12_2x1_v_bz_TNT", "matrix products"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "matrix products"),
         ("void at::native::vectorized_elementwise_kernel<4>", "elementwise and norms"),
+        ("_C::onednn_mm", "matrix products"),
+        ("aten::linear", "matrix products"),
+        ("vllm::unified_kv_cache_update", "attention"),
+        ("aten::mul_", "elementwise and norms"),
         ("mystery", "other"),
     ],
 )
 def test_what_a_kernel_is_for(name: str, purpose: str) -> None:
     assert purpose_of(name) == purpose
+
+
+def _op(name: str, start: float, duration: float, thread: int = 1) -> dict:
+    return {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": duration, "tid": thread}
+
+
+def test_operators_of_a_trace_without_a_gpu_are_charged_with_their_own_time(tmp_path: Path) -> None:
+    """linear calls addmm, which calls copy_: 100 us in all, of which copy_ has 20 and addmm 70; then 100 us of gap."""
+    events = [_op("aten::linear", 0, 100), _op("aten::addmm", 5, 90), _op("aten::copy_", 10, 20)]
+    events += [_op("vllm::all_reduce", 200, 50), _op("aten::mul", 0, 10, thread=2)]
+    trace = tmp_path / "cpu.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    said = claims(trace)
+    assert any(
+        "PyTorch's operators is matrix products 53%, communication 33%, copies 13%; one ran for at most 60%" in claim
+        for claim in said
+    ), said
+    assert any("no operator of PyTorch ran for at least 40% of the 0.00 s" in claim for claim in said), said
+    portray = catalog.part("analyzers", "torch-trace").portray
+    figures = {figure.name: figure.value for figure in portray(opened(trace)).figures}
+    assert figures["CPU thread without an operator, at least"] == pytest.approx(0.4)
+    assert figures["operator aten::addmm"] == pytest.approx(70e-6)

@@ -230,3 +230,39 @@ def command_line(process: Path) -> bytes:
         return (process / "cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def test_baseline_and_winner_are_profiled_within_their_limits(tmp_path: Path) -> None:
+    study = write_study(
+        tmp_path,
+        "profiled",
+        model=write_model(tmp_path / "tiny"),
+        flags={"max_model_len": 512, "max_num_batched_tokens": 512},
+        traffic={"input_tokens": 24, "output_tokens": 24, "requests": 16},
+        space={"max_num_seqs": [1, 16]},
+        baseline={"max_num_seqs": 1},
+        budget={"trials": 1},
+        stages={
+            "baseline": {"repeats": 1},
+            "search": {"sampler": "random", "seed": 3, "sentinel_every": 0},
+            "confirm": {"top": 0},
+            "profile": {"tool": "torch", "steps": 5, "after": 1, "size": "50 MB"},
+        },
+    )
+    done = ridgeline("tune", str(study), "--out", "out", cwd=tmp_path, timeout_s=2000)
+    assert done.returncode == 0, done.stderr[-2000:]
+    history = replayed(tmp_path / "out")
+    profiled = {
+        t.point["max_num_seqs"]: r for r in history.runs.values() if (t := history.trials[r.trial]).stage == "profile"
+    }
+    assert set(profiled) == {1, 16}
+    traces = {seqs: next((run.folder / "profile").glob("*.json.gz")) for seqs, run in profiled.items()}
+    assert all(0 < trace.stat().st_size < 50_000_000 for trace in traces.values())
+    unprofiled = [run.folder for run in history.runs.values() if run not in profiled.values()]
+    assert not any((folder / "profile").exists() for folder in unprofiled)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Profiles, before and after" in page
+    assert "matrix products of operator time" in page
+    compared = ridgeline("diagnose", "--compare", str(traces[1]), str(traces[16]), cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "operator time" in compared.stdout

@@ -174,10 +174,14 @@ class Agenda(ABC):
         if self.study.profile is None or self.history.open_runs or not self.history.reference:
             return None
         done = {trial.key for trial in self.history.trials.values() if trial.stage is Stage.PROFILE}
-        for point in (self.study.baseline, *(self.history.candidates or ())[:1]):
+        for point in (self.study.baseline, *self.best()):
             if point_key(point) not in done and self.fits(point):
                 return self.new(point, Stage.PROFILE, "profile")
         return None
+
+    def best(self) -> Sequence[Point]:
+        """The setting to profile beside the baseline; empty where there is none."""
+        return (self.history.candidates or ())[:1]
 
     def _broken_block(self) -> SetAside | None:
         if self.history.candidates is None:

@@ -31,6 +31,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.survey import MOST_URGENT, most_looks
 from ridgeline.study.forms.reading import read_form
 from ridgeline.study.forms.shape import fields
+from ridgeline.study.grant import read_grant
 from ridgeline.study.stage_forms import SearchForm
 from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
@@ -209,6 +210,11 @@ def check_study(path: Path) -> CheckedStudy:
 def check_new(file: StudyFile) -> CheckedStudy:
     """As `check_study`, of a file that was read already."""
     checked = check_file(file)
+    if (grant := checked.study.grant) is not None:
+        try:
+            read_grant(grant)
+        except RidgelineError as error:
+            raise StudyError(file.message(("budget", "grant"), str(error))) from None
     # only here: a campaign that is under way goes on as it was asked
     if missing := _missing_secrets(checked.file):
         raise StudyError(missing)
@@ -240,9 +246,13 @@ def check_file(file: StudyFile) -> CheckedStudy:
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
     problems += [*_wide_fields(file), *_nested_groups(file, workload), *_secrets(file)]
-    if study.profile is not None and not workload.profiles:
+    if study.profile is not None and not workload.profilers:
         what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
         problems.append(file.message(("stages", "profile"), what))
+    elif study.profile is not None and study.profile.tool not in workload.profilers:
+        tools = " or ".join(workload.profilers)
+        what = f"runs of {study.workload.kind} cannot be put under {study.profile.tool}; use {tools}"
+        problems.append(file.message(("stages", "profile", "tool"), what))
     problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
     if study.search.stop_early is not None and (why := cannot_be_watched(study, workload)):
         problems.append(file.message(("stages", "search", "stop_early"), why))

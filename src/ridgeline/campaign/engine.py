@@ -26,7 +26,7 @@ from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
 from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
-from ridgeline.errors import NothingFound, StoreError
+from ridgeline.errors import NothingFound, SiteError, StoreError
 from ridgeline.executors.base import Executor, patiently
 from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
@@ -49,6 +49,7 @@ from ridgeline.study.codec import (
     opened_event,
     run_event,
 )
+from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, read_grant, reserve, settle
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
 from ridgeline.workloads.base import Workload
@@ -125,6 +126,7 @@ class Campaign:
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
     _unbuilt: dict[int, Next] = field(default_factory=dict)  # runs whose program is not built yet
+    _unpaid: dict[int, Job] = field(default_factory=dict)  # runs that wait for what others of ours have reserved
     _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose books
 
     def __post_init__(self) -> None:
@@ -139,6 +141,7 @@ class Campaign:
         opened_by = controller(self.study, self.workload)
         self.record(opened_event(opened_by, question_line(self.question), self.history.asked))
         try:
+            self._pay()
             self._adopt()
             handler = InstructionHandler(self.history, self.agenda, self.ledger, self.executor, self.record)
             handler.take_up()
@@ -208,6 +211,10 @@ class Campaign:
     # starting
 
     def _start_what_fits(self) -> bool:
+        for number in list(self._unpaid):
+            self._submit(number, self._unpaid.pop(number))
+        if self._unpaid:
+            return False
         started, slots = False, 0 if self.history.instructions.paused else self.executor.slots
         while len(self._flying) + len(self._unbuilt) < slots and (step := self.agenda.next()) is not None:
             if isinstance(step, SetAside):
@@ -274,9 +281,31 @@ class Campaign:
         return self.history.pinned_to.get(number, ())
 
     def _submit(self, number: int, job: Job) -> None:
+        """Hand it over, once the grant has room for the most that it may take; what we have under way may make some."""
+        if self.study.grant is not None:
+            try:
+                reserve(self.study.grant, self._paid_as, number, job.resources.nodes * job.limit_s / 3600.0)
+            except SiteError:
+                if not self._flying:
+                    raise
+                self._unpaid[number] = job
+                return
         ticket = self.patiently(lambda: self.executor.submit(job))
         self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
+
+    @property
+    def _paid_as(self) -> str:
+        return str(self.history.root)
+
+    def _pay(self, number: int | None = None) -> None:
+        """Settle with the grant what this run took, as far as it is known, or all that ended while nobody settled."""
+        if self.study.grant is None:
+            return
+        numbers = [number] if number is not None else read_grant(self.study.grant).unsettled(self._paid_as)
+        for run in (self.history.runs[number] for number in numbers if number in self.history.runs):
+            source = MEASURED if run.ending.charged_s is None else BATCH_SYSTEM
+            settle(self.study.grant, self._paid_as, run.number, run.node_hours, source)
 
     def patiently(self, ask: Callable[[], T]) -> T:
         return patiently(ask, self.check_stop, _SUBMIT_PATIENCE_S)
@@ -300,7 +329,10 @@ class Campaign:
         if not self.history.uncharged:
             return
         for ticket, seconds in self.executor.charged(list(self.history.uncharged), ask).items():
+            ended = self.history.uncharged[ticket]
             self.record(event_of(Charged(ticket, seconds)))
+            if isinstance(ended, Run):
+                self._pay(ended.number)
 
     def _watch_running(self) -> None:
         for ticket, number in self._flying.items():
@@ -349,6 +381,7 @@ class Campaign:
             self._fold_later(planned.folder)
         else:
             put_away(planned.folder, self._books, held)
+        self._pay(planned.number)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)
         self.agenda.learn(run)

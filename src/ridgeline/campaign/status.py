@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from dataclasses import asdict, dataclass, replace
@@ -17,11 +18,14 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
-from ridgeline.diagnose.base import Analyzer, diagnose
+from ridgeline.diagnose.base import Analyzer, diagnose, figure_changes, opened
+from ridgeline.engines.base import PROFILE_FOLDER
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.finding import Finding
+from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Budget, Study
 from ridgeline.records.trial import Stage, Trial
@@ -34,26 +38,61 @@ from ridgeline.workloads.base import Workload
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
 FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
-KINDS = ("perf", "vtune", "mpip", "ipm")
+_TRACE = "torch-trace"
+KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE)
 
 
-def profile_table(study: Study, history: History) -> TextTable | None:
-    """One row for each finding of each profiled run; None where nothing was profiled."""
+def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
+    """One row for each finding of each profiled run, and the figures of the two side by side where the profiler gives
+    any; empty where nothing was profiled."""
+    profiled = [run for run in history.runs.values() if history.trials[run.trial].stage is Stage.PROFILE]
     analyzers: list[Analyzer] = [catalog.part("analyzers", kind) for kind in KINDS]
     rows: list[tuple[str, ...]] = []
-    for run in history.runs.values():
-        trial = history.trials[run.trial]
-        if trial.stage is Stage.PROFILE:
-            found = _findings(run.folder, analyzers)
-            claims = [(finding.claim, finding.advice) for finding in found] or [("nothing stands out", "")]
-            rows += [(_whose(study, trial), run.folder.name, *row) for row in claims]
+    for run in profiled:
+        found = _findings(run.folder, analyzers)
+        failed = run.outcome is not None and run.outcome.kind is not Kind.OK
+        nothing = f"no profile: {run.outcome}" if failed else "nothing stands out"
+        claims = [(finding.claim, finding.advice) for finding in found] or [(nothing, "")]
+        rows += [(_whose(study, history.trials[run.trial]), run.folder.name, *row) for row in claims]
+    if not rows:
+        return ()
     head = ("of", "run", "what the profile shows", "what to do")
-    return TextTable("Profiles", head, tuple(rows)) if rows else None
+    beside = _side_by_side(study, history, profiled)
+    return (TextTable("Profiles", head, tuple(rows)), *([beside] if beside is not None else []))
+
+
+def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable | None:
+    """The traces of the first and the last profiled run: the baseline's and the best setting's."""
+    traced = [(run, traces[0]) for run in runs if (traces := traces_in(run.folder))]
+    if len(traced) < 2:
+        return None
+    (before, first), (after, second) = traced[0], traced[-1]
+    portray = catalog.part("analyzers", _TRACE).portray
+    try:
+        changes = figure_changes(portray(opened(first)), portray(opened(second)))
+    except RidgelineError:
+        return None  # gone or not readable: the report goes on without it
+    labels = (_whose(study, history.trials[run.trial]) for run in (before, after))
+    rows = tuple(change.cells for change in changes if change.first or change.second)
+    if not rows:
+        return None
+    names = [path.relative_to(history.root) for path in (first, second)]
+    note = f"ridgeline diagnose --compare {names[0]} {names[1]} in the study folder shows the same with the evidence"
+    return TextTable("Profiles, before and after", ("figure", *labels, "change"), rows, notes=(note,))
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """Traces of an engine's own profiler, the first rank's first."""
+    return sorted((folder / PROFILE_FOLDER).glob("*.json*"), key=lambda path: (_RANK.findall(path.name), path.name))
+
+
+_RANK = re.compile(r"(?:TP-|DP-|PP-|EP-|rank_?)(\d+)", re.IGNORECASE)
 
 
 def _findings(folder: Path, analyzers: list[Analyzer]) -> list[Finding]:
     found: list[Finding] = []
-    for file in (path for pattern in FILES for path in sorted(folder.glob(pattern))):
+    files = [path for pattern in FILES for path in sorted(folder.glob(pattern))]
+    for file in (*files, *traces_in(folder)[:1]):
         try:
             found += diagnose(file, analyzers).findings
         except RidgelineError:
@@ -88,8 +127,7 @@ class CampaignStatus:
         shown = self.question.exhibits(self.study, self.history)
         if busy := busy_machine(self.history):
             shown = replace(shown, notes=(*shown.notes, busy))
-        profiled = profile_table(self.study, self.history)
-        return shown if profiled is None else replace(shown, tables=(*shown.tables, profiled))
+        return replace(shown, tables=(*shown.tables, *profile_tables(self.study, self.history)))
 
     @property
     def budget(self) -> Budget:

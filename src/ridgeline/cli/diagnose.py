@@ -16,7 +16,7 @@ from ridgeline.errors import InputError, ReadError
 
 if TYPE_CHECKING:
     from ridgeline.diagnose.base import Analyzer, Diagnosis
-    from ridgeline.diagnose.comparison import FigureChange, FindingChange, LogComparison
+    from ridgeline.diagnose.comparison import FindingChange, LogComparison
     from ridgeline.records.finding import Finding
 
 WIDTH = 80
@@ -199,7 +199,7 @@ def comparison_text(comparison: LogComparison) -> str:
         parts.append(_columns(("settings that differ", "A", "B", ""), rows))
     moved = [f for f in comparison.figures if f.first or f.second]
     if moved:
-        rows = [(f.name, _amount(f.first, f.unit), _amount(f.second, f.unit), _change(f)) for f in moved]
+        rows = [f.cells for f in moved]
         parts.append(_columns(("figures", "A", "B", "change"), rows))
     parts += _finding_changes(comparison.findings)
     if len(parts) == 1:
@@ -235,25 +235,6 @@ def _short(value: object) -> str:
 
 def _cut(name: str) -> str:
     return name if len(name) <= 34 else name[:33] + "…"
-
-
-def _amount(value: float | None, unit: str) -> str:
-    if value is None:
-        return "–"
-    if unit == "share":
-        return f"{value:.1%}"
-    shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{shown} {unit}".strip()
-
-
-def _change(figure: FigureChange) -> str:
-    if figure.first is None or figure.second is None:
-        return ""
-    if figure.unit == "share":
-        points = 100 * (figure.second - figure.first)
-        return f"{points:+.1f} points" if abs(points) >= 0.05 else "same"
-    ratio = figure.ratio
-    return "" if ratio is None else "same" if ratio == 1 else f"{100 * (ratio - 1):+.1f}%"
 
 
 def _columns(head: _Row, rows: list[_Row]) -> str:

@@ -47,6 +47,55 @@ class Portrait:
     curves: tuple[CurveFigure, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """A figure of two files, or of only one of them; `ratio` is second over first where that makes sense."""
+
+    name: str
+    unit: str
+    first: float | None
+    second: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.second / self.first if self.first and self.second is not None else None
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Name, both amounts and the change, as people read them."""
+        return self.name, _amount(self.first, self.unit), _amount(self.second, self.unit), self._change
+
+    @property
+    def _change(self) -> str:
+        if self.first is None or self.second is None:
+            return ""
+        if self.unit == "share":
+            points = 100 * (self.second - self.first)
+            return f"{points:+.1f} points" if abs(points) >= 0.05 else "same"
+        ratio = self.ratio
+        return "" if ratio is None else "same" if ratio == 1 else f"{100 * (ratio - 1):+.1f}%"
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    if unit == "share":
+        return f"{value:.1%}"
+    shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{shown} {unit}".strip()
+
+
+def figure_changes(first: Portrait, second: Portrait) -> tuple[FigureChange, ...]:
+    """Every figure of either, in the order of the first."""
+    one, other = ({f.name: f for f in p.figures} for p in (first, second))
+    changes = []
+    for name in dict.fromkeys((*one, *other)):
+        a, b = one.get(name), other.get(name)
+        unit = (a or b or PortraitFigure("", 0.0)).unit
+        changes.append(FigureChange(name, unit, a.value if a else None, b.value if b else None))
+    return tuple(changes)
+
+
 class LineMark(Protocol):
     """What a kind of file is told by: a pattern, or anything that searches a line as a pattern does."""
 

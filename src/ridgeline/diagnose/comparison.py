@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.diagnose.base import Analyzer, Diagnosis, Portrait, PortraitFigure, diagnose, opened
+from ridgeline.diagnose.base import (
+    Analyzer,
+    Diagnosis,
+    FigureChange,
+    Portrait,
+    PortraitFigure,
+    diagnose,
+    figure_changes,
+    opened,
+)
 from ridgeline.errors import InputError, ReadError
 from ridgeline.readers.byte_stream import Watch
 from ridgeline.records.finding import Finding
@@ -15,20 +24,6 @@ from ridgeline.records.finding import Finding
 _NUMBERS = re.compile(r"\d[\d.,]*")
 # what differs from run to run without meaning anything
 _INCIDENTAL = re.compile(r"port|seed|_path$|^host$|addr|time_stamp|api_key|served_model_name|^node_rank$")
-
-
-@dataclass(frozen=True, slots=True)
-class FigureChange:
-    """A figure of both files, or of one of them; `ratio` is second over first where that makes sense."""
-
-    name: str
-    unit: str
-    first: float | None
-    second: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        return self.second / self.first if self.first and self.second is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ def compare_files(
         )
     portraits = [_portrait(path, shared) for path in (first, second)]
     return LogComparison(
-        one, other, _settings(*portraits), _figures(*portraits), _findings(one.findings, other.findings)
+        one, other, _settings(*portraits), figure_changes(*portraits), _findings(one.findings, other.findings)
     )
 
 
@@ -112,16 +107,6 @@ def _flat(settings: Mapping[str, object], before: str = "") -> Iterator[tuple[st
             yield from _flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
-
-
-def _figures(first: Portrait, second: Portrait) -> tuple[FigureChange, ...]:
-    one, other = ({f.name: f for f in p.figures} for p in (first, second))
-    changes = []
-    for name in dict.fromkeys((*one, *other)):
-        a, b = one.get(name), other.get(name)
-        unit = (a or b or PortraitFigure("", 0.0)).unit
-        changes.append(FigureChange(name, unit, a.value if a else None, b.value if b else None))
-    return tuple(changes)
 
 
 def _findings(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[FindingChange, ...]:

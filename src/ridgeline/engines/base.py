@@ -33,6 +33,7 @@ OFFLINE_RESULT = "offline.jsonl"
 # What the session puts into the engine's environment, because only it knows them.
 PORT, MODEL, HEAD, RENDEZVOUS = "RIDGELINE_PORT", "RIDGELINE_MODEL", "RIDGELINE_HEAD", "RIDGELINE_RENDEZVOUS"
 KEEP = "RIDGELINE_KEEP"  # the folder in which a one-time step leaves its results
+PROFILE_FOLDER = "profile"  # of a run folder: traces of the engine's own profiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,10 @@ class ServingEngine:
     # that it can be prepared by, beside a rehearsal, which every engine can
     steps: Mapping[str, OneTimeStep] = MappingProxyType({})
 
+    # its own profiler, by /start_profile and /stop_profile of its servers, and the first release of which it stops by
+    # itself after so many steps; None: it has none
+    profiles_from: Version | None = None
+
     # environment and arguments of its servers
     host_variable: str = ""  # by which an engine is told its own address among several nodes; "" where it needs none
     key_variable: str = ""  # by which it takes its API key; "": as an argument only
@@ -243,6 +248,14 @@ class ServingEngine:
         """Shell text of the server that a session measures, on each node."""
         own = ["--host", "127.0.0.1", "--port", f"${PORT}"]
         return joined([python, *self.entry(f"${MODEL}", cluster.nodes), *own, *arguments]) + self.several_nodes(cluster)
+
+    def profiler_arguments(self, steps: int) -> list[str]:
+        """What a server is started with so that it can record so many steps into PROFILE_FOLDER."""
+        return []
+
+    def profiler_body(self, steps: int, folder: str) -> dict[str, object]:
+        """What /start_profile is asked with."""
+        return {}
 
     def several_nodes(self, cluster: Span) -> str:
         """`over_nodes` as the end of a shell line; empty for one node."""

@@ -141,6 +141,7 @@ FAILURES: tuple[EngineFailure, ...] = (
         claim="a child process ended and took the engine with it",
         advice="The cause is above the quoted line; if not, look in the logs of the other nodes.",
     ),
+    EngineFailure("no-profile", Kind.CRASH, "the run under the profiler left no profile"),
     EngineFailure("died", Kind.CRASH, "the engine ended before its time"),
 )
 BY_NAME = {failure.name: failure for failure in FAILURES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +32,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a whole campaign; None is no limit. `trials` counts search trials only."""
+    """Limits of a whole campaign; None is no limit. `trials` counts search trials only. `grant` is the file of a grant
+    that it shares with other studies (study/grant.py); what is relative starts beside the study file."""
 
     trials: int | None = None
     wall_s: float | None = None
     node_hours: float | None = None
+    grant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,18 @@ class ConfirmStage:
 
 @dataclass(frozen=True, slots=True)
 class ProfileStage:
-    """One run of the baseline and one of the best setting under a profiler; mpip and ipm preload `library`."""
+    """One run of the baseline and one of the best setting under a profiler; mpip and ipm preload `library`.
+
+    `torch` is an engine's own profiler: it records `steps` steps of the server, `after_s` seconds into the load. What
+    takes longer than `limit_s` is cut off, and traces of more than `size_bytes` are deleted.
+    """
 
     tool: str
     library: str = ""
+    steps: int = 20
+    after_s: float = 5.0
+    limit_s: float = 300.0
+    size_bytes: int = 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,12 @@ class Study:
     def origin(self) -> Path:
         """Where names of what is never copied start: engines, models, checkouts."""
         return self.home or self.folder
+
+    @property
+    def grant(self) -> Path | None:
+        """The file of the grant that its runs are paid from."""
+        named = Path(self.budget.grant).expanduser()
+        return Path(os.path.normpath(self.origin.absolute() / named)) if self.budget.grant else None
 
     @property
     def needed_metrics(self) -> set[str]:

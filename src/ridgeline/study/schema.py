@@ -25,6 +25,7 @@ from ridgeline.study.forms.form import (
     Lines,
     Single,
     Size,
+    Text,
     ValueUnit,
     Variable,
 )
@@ -125,6 +126,9 @@ class BudgetForm(Form):
     )
     node_hours: Annotated[float | None, ValueUnit("node-hours"), DefaultText("no limit")] = Field(
         gt=0, description="Nodes x hours over all runs, retries included."
+    )
+    grant: Annotated[Text, DefaultText("none")] = Field(
+        description="The file of a grant that studies and people share: `ridgeline grant create` makes one."
     )
 
 

@@ -11,8 +11,11 @@ from ridgeline.records.study import BaselineStage, ConfirmStage, ProfileStage, S
 from ridgeline.study.forms.form import (
     Accepts,
     DefaultText,
+    Duration,
+    FieldName,
     Form,
     Single,
+    Size,
     Text,
     ValueUnit,
 )
@@ -82,9 +85,21 @@ class ProfileForm(Form):
 
     makes = ProfileStage
 
-    tool: Literal["perf", "mpip", "ipm", "vtune"] = Field(description="The profiler; its findings are in the report.")
+    tool: Literal["perf", "mpip", "ipm", "vtune", "torch"] = Field(
+        description="The profiler; its findings are in the report. torch: an engine's own, of sglang and vllm."
+    )
     library: Annotated[str, DefaultText("found by the loader")] = Field(
         description="The library to preload for mpip and ipm."
+    )
+    steps: Annotated[int, ValueUnit("steps")] = Field(ge=1, description="Steps of the engine that torch records.")
+    after: Annotated[Duration, FieldName("after_s")] = Field(
+        description="How long the load runs before torch begins to record."
+    )
+    limit: Annotated[Duration, FieldName("limit_s")] = Field(
+        description="A torch trace that isn't complete after this long is cut off."
+    )
+    size: Annotated[Size, Field(gt=0), FieldName("size_bytes"), DefaultText("500 MB")] = Field(
+        description="Torch traces larger than this, all ranks together, end the run and are deleted."
     )
 
 

@@ -31,8 +31,8 @@ class Workload(ABC):
     pasted_as: str = ""  # what `paste` is for, where it is not what a run starts: 'to serve with this setting'
     # metrics that are the time a run takes: one that has lasted longer cannot come out shorter
     run_times: Sequence[str] = ()
-    # a trial of the stage `profile` runs under the study's profiler, and leaves files that an analyzer reads
-    profiles: bool = False
+    # profilers under which a trial of the stage `profile` can run, leaving files that an analyzer reads
+    profilers: Sequence[str] = ()
     predicts: bool = False  # has a model of speed (`expectation`): a sampler that listens begins where it expects most
 
     @abstractmethod

@@ -55,9 +55,11 @@ def with_standin(of: Study) -> Study:
     return replace(of, workload=WorkloadChoice(of.workload.kind, options))
 
 
-def run_for_real(workload: Workload, of: Study, folder: Path, **changes: object) -> tuple[Outcome, Reading]:
+def run_for_real(
+    workload: Workload, of: Study, folder: Path, stage: Stage = Stage.SEARCH, **changes: object
+) -> tuple[Outcome, Reading]:
     """Prepare a trial, run its job as run.sh would, and judge it."""
-    asked = trial(of, **changes)
+    asked = replace(trial(of, **changes), stage=stage)
     job = workload.prepare(asked, folder)
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         code = subprocess.run(

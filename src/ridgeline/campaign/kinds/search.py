@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
+from ridgeline.campaign.carried import carried_table
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict
 from ridgeline.campaign.front import front_tables
@@ -29,11 +31,17 @@ from ridgeline.study.history import History
 
 @dataclass(frozen=True, slots=True)
 class SearchQuestion:
-    """`trials` and `seed` are what the command line changes; `sampler` proposes where the study names nobody."""
+    """`trials` and `seed` are what the command line changes; `sampler` proposes where the study names nobody.
+
+    `carried` are settings that a search on a stand-in found, each with its gain there (campaign/carried.py): they are
+    tried instead of a search. `searched` says what that search was.
+    """
 
     trials: int | None = None
     seed: int | None = None
     sampler: str | None = None  # None in journals of earlier versions
+    carried: Sequence[Mapping[str, Any]] | None = None
+    searched: Mapping[str, Any] | None = None
 
     kind: ClassVar[str] = "search"
     reference: ClassVar[str] = "the baseline"
@@ -42,6 +50,9 @@ class SearchQuestion:
     def applied_to(self, study: Study) -> Study:
         if self.trials is not None:
             study = replace(study, budget=replace(study.budget, trials=self.trials))
+        if self.carried is not None:
+            points = tuple(dict(each["point"]) for each in self.carried)
+            study = replace(study, presets=points, budget=replace(study.budget, trials=len(points)))
         if self.seed is not None:
             study = replace(study, search=replace(study.search, seed=self.seed))
         if study.search.sampler == DEFAULT_SAMPLER and not study.search.named:
@@ -79,12 +90,15 @@ class SearchQuestion:
         )
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
         tables = front_tables(study, history)
+        if self.carried is not None and self.searched is not None:
+            judged = () if verdict is None else verdict.comparisons
+            tables = (carried_table(self.carried, self.searched, study, history, judged), *tables)
         ended = (f"search ended: {history.search_ended}",) if history.search_ended else ()
         notes = (*ended, *earlier_verdicts(history))
-        if history.verdict is None:
+        if verdict is None:
             return Exhibits(tables=tables, notes=notes)
-        verdict = self.verdict_from(history.verdict)
         setting = None
         if verdict.winner is not None:
             setting = side_by_side("The setting", ("baseline", "now"), study.baseline, verdict.winner)

@@ -110,6 +110,14 @@ class SearchAgenda(Agenda):
         warm_up = block[:1] if confirmation.warms_up(self.study) else []
         return self.ledger.affords([*warm_up, *(block * self.study.confirm.repeats)], blocks)
 
+    def best(self) -> Sequence[Point]:
+        """The winner; the best of the search where none was confirmed."""
+        if self.history.candidates is None:
+            return ()
+        winner = self.verdict().winner if self.history.candidates else None
+        ranked = [point for point, _ in scores.ranking(self.study, self.history)[:1]]
+        return (winner,) if winner is not None else super().best() or ranked
+
     def verdict(self) -> ConfirmationVerdict:
         return confirmation.verdict(self.study, self.history)
 

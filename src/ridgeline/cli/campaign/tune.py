@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.campaign.kinds.search import SearchQuestion
@@ -25,6 +28,13 @@ def tune(
         list[Path] | None,
         typer.Option("--warm-start", help="Folder of an earlier study with the same knobs; may be repeated."),
     ] = None,
+    search_on: Annotated[
+        Path | None,
+        typer.Option(
+            help="Search on a stand-in: another study file, or the folder of its campaign; then confirm here."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many settings of --search-on are carried here.")] = 3,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")
     ] = False,
@@ -35,11 +45,16 @@ def tune(
 
     Ctrl-C stops it; `ridgeline resume` picks it up again.
 
+    With --search-on, the search is made on a stand-in (a smaller cluster, fewer GPUs, a simulated site), and its best
+    settings run here against this study's own baseline.
+
     Example: ridgeline tune study.yaml --out studies/first
     """
     from ridgeline.campaign.kinds.search import SearchQuestion
     from ridgeline.records.study import DEFAULT_SAMPLER
 
+    if search_on is not None and (warm_start or dry_run or trials is not None):
+        raise InputError("--search-on searches elsewhere: leave out --warm-start, --trials and --dry-run")
     question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
     if dry_run:
         _rehearse(study, question)
@@ -50,6 +65,9 @@ def tune(
     from ridgeline.cli.campaign.live import drive
 
     found = check_study(study)
+    if search_on is not None:
+        home = out or Path("studies") / found.study.name
+        question = _searched(search_on, home.with_name(f"{home.name}-search"), found.study, question, top, why)
     print(*(f"ridgeline: warning: {doubt}\n" for doubt in found.doubts()), sep="", end="", file=sys.stderr)
     observations = _earlier(found.study, warm_start) if warm_start else []
     folder = assemble_folder(found, out, found.study.name)
@@ -58,6 +76,34 @@ def tune(
     drive(folder, question, as_json, why=why)
     if ladder:
         _climb(study, folder.path, as_json)
+
+
+def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:
+    """Search on the stand-in, or go on with that search, and ask here only about the best settings that it found."""
+    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.carried import carry
+    from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.status import read_status
+    from ridgeline.cli.campaign.live import drive
+    from ridgeline.errors import NothingFound
+
+    if not there.is_dir():
+        standin = check_study(there)
+        folder, asked = assemble_or_go_on(standin, out, standin.study.name, question)
+        if asked is not None or read_status(folder.path).history.verdict is None:
+            try:
+                drive(folder, asked, as_json=False, why=why)
+            except NothingFound as error:
+                print(
+                    f"ridgeline: on the stand-in: {error}; its best settings are tried here all the same",
+                    file=sys.stderr,
+                )
+        there = folder.path
+    now = read_status(there)
+    carried, searched, behind = carry(now.study, now.history, target, top)
+    print(*(f"ridgeline: warning: {line}\n" for line in behind), sep="", end="", file=sys.stderr)
+    print(f"\n{len(carried)} of the best settings on {searched['site']} go to {target.site.name}", file=sys.stderr)
+    return replace(question, carried=carried, searched=searched)
 
 
 def _climb(study: Path, folder: Path, as_json: bool) -> None:
@@ -69,7 +115,6 @@ def _climb(study: Path, folder: Path, as_json: bool) -> None:
 def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
     from ridgeline import catalog
     from ridgeline.campaign.guidance.warm_start import gather
-    from ridgeline.errors import InputError
 
     if not hasattr(catalog.part("samplers", study.search.sampler), "recall"):
         raise InputError(f"the sampler {study.search.sampler} cannot use --warm-start; use the sampler guided")

@@ -95,9 +95,53 @@ def _past_opening(window: str, line: int, *, at_start: bool) -> tuple[str, int, 
     return window[keep:], line + window.count("\n", 0, keep), False
 
 
+class _HostOperators:
+    """PyTorch's operators on the host, by thread. They call each other, so each is charged with its own time alone."""
+
+    def __init__(self) -> None:
+        self._threads: dict[object, list[tuple[float, float, str, int, str]]] = {}
+        self._count = 0
+
+    def add(self, event: Event, name: str, seconds: float, line: int, text: str) -> None:
+        start = event.get("ts")
+        if self._count < _MOST_OPERATORS and isinstance(start, int | float | str) and _is_number(start):
+            self._count += 1
+            thread = self._threads.setdefault(event.get("tid"), [])
+            thread.append((float(start) / 1e6, -seconds, name[:200], line, text))
+
+    def tally(self) -> KernelTally | None:
+        """Of the busiest thread, which is the one that runs the model; None where there is nothing to tell."""
+        tallies = [self._of_thread(events) for events in self._threads.values()]
+        return max(tallies, key=lambda tally: tally.kernel_s, default=None)
+
+    def _of_thread(self, events: list[tuple[float, float, str, int, str]]) -> KernelTally:
+        tally = KernelTally("torch", on_host=True)
+        open_ops: list[tuple[float, list[float]]] = []  # end, and seconds of its own, innermost last
+        charged = []
+        for start_s, minus_s, name, line, text in sorted(events, key=lambda event: event[:2]):
+            end_s = start_s - minus_s
+            while open_ops and open_ops[-1][0] <= start_s:
+                open_ops.pop()
+            own = [-minus_s]
+            if open_ops:
+                inside = min(end_s, open_ops[-1][0]) - start_s  # a clock's steps may let it end after its caller
+                open_ops[-1][1][0] -= inside
+                own[0] = inside
+            open_ops.append((end_s, own))
+            charged.append((name, own, line, text))
+            tally.between(start_s, end_s, 0)
+        for name, own, line, text in charged:
+            tally.add(name, max(0.0, own[0]), line, text)
+        return tally
+
+
+_MOST_OPERATORS = 1_000_000  # that are kept; later ones are not looked at
+
+
 def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
-    """Kernels, copies and CUDA calls summed up; and what was wrong with the file, or nothing."""
-    tally = KernelTally("torch")
+    """Kernels, copies and CUDA calls summed up, or the host's operators where no GPU was at work; and what was wrong
+    with the file, or nothing."""
+    tally, operators = KernelTally("torch"), _HostOperators()
 
     def take(event: Event, line: int, text: str) -> None:
         duration, category, name = event.get("dur"), event.get("cat"), event.get("name")
@@ -112,6 +156,8 @@ def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
             tally.host(name[:200], seconds, line, text)
             return
         else:
+            if category == "cpu_op":
+                operators.add(event, name, seconds, line, text)
             tally.other_events += 1
             if not tally.other_text:
                 tally.other_line, tally.other_text = line, text
@@ -123,6 +169,13 @@ def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
 
     reader = _TraceReader(take)
     reader.read(pieces)
+    if not tally.kernels and (on_host := operators.tally()) is not None:
+        on_host.other_events, on_host.other_line, on_host.other_text = (
+            tally.other_events,
+            tally.other_line,
+            tally.other_text,
+        )
+        tally = on_host
     for kernel in tally.kernels.values():
         kernel.line, kernel.text = _named_line(kernel.line, kernel.text)
     for name, (line, text) in tally.host_line.items():

@@ -21,8 +21,8 @@ _NCCL = re.compile(r"nccl", re.IGNORECASE)
 
 def _kernel_claims(tally: KernelTally) -> list[Claimed]:
     """Claims from most to least telling."""
-    if tally.kernel_s <= 0:
-        return _no_kernels(tally)
+    if tally.kernel_s <= 0 or tally.on_host:
+        return [*_no_kernels(tally), *(_operators(tally) if tally.kernel_s > 0 else ())]
     rules = (_communication, _launches, _idle, _moe, _copies, _split)
     return [claim for rule in rules for claim in rule(tally)]
 
@@ -39,6 +39,48 @@ def _no_kernels(tally: KernelTally) -> list[Claimed]:
             key="kernels.none",
         )
     ]
+
+
+def _operators(tally: KernelTally) -> list[Claimed]:
+    """Of a trace without a GPU: what the busiest thread of the host did."""
+    groups, idle = tally.by_purpose(), tally.idle_share or 0.0
+    first = next(iter(groups.values()))
+    claims = [
+        Claimed(
+            f"CPU time in PyTorch's operators is {_purposes(tally)}; one ran for at most {1 - idle:.0%} of the time",
+            _quotes(first[:1]),
+            "The first of these is where a faster kernel, another data type or more threads pay.",
+            "note",
+            key="operators.split",
+        )
+    ]
+    if idle >= 0.3:
+        claims.append(
+            Claimed(
+                f"no operator of PyTorch ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
+                _quotes(first[:1]),
+                "The gaps are Python, the scheduler, or waiting for requests: use a larger batch, and more load.",
+                share=idle,
+                key="operators.gaps",
+            )
+        )
+    communication = total_s(groups.get("communication", ())) / tally.kernel_s
+    if communication >= 0.1:
+        claims.append(
+            Claimed(
+                f"communication takes {communication:.0%} of the CPU time in PyTorch's operators",
+                _quotes(groups["communication"][:2]),
+                "Try a smaller tensor-parallel size, or a larger batch; waiting for a slow rank looks the same.",
+                share=communication * (1 - idle),
+                key="operators.communication",
+            )
+        )
+    return claims
+
+
+def _purposes(tally: KernelTally) -> str:
+    groups = list(tally.by_purpose().items())[:5]
+    return ", ".join(f"{name} {total_s(group) / tally.kernel_s:.0%}" for name, group in groups)
 
 
 def _communication(tally: KernelTally) -> list[Claimed]:
@@ -149,13 +191,11 @@ def _copies(tally: KernelTally) -> list[Claimed]:
 
 
 def _split(tally: KernelTally) -> list[Claimed]:
-    groups = tally.by_purpose()
-    parts = ", ".join(f"{name} {total_s(group) / tally.kernel_s:.0%}" for name, group in list(groups.items())[:5])
-    first = next(iter(groups.values()))
+    first = next(iter(tally.by_purpose().values()))
     idle = "" if tally.idle_share is None else f"; a kernel ran for at most {1 - tally.idle_share:.0%} of the time"
     return [
         Claimed(
-            f"GPU time is {parts}{idle}",
+            f"GPU time is {_purposes(tally)}{idle}",
             _quotes(first[:1]),
             "The first of these is where a faster kernel or another back end pays; compare with `ridgeline explain`.",
             "note",
@@ -181,19 +221,21 @@ def _host_quote(tally: KernelTally, name: str) -> Quote:
 def _kernel_portrait(tally: KernelTally) -> Portrait:
     if tally.kernel_s <= 0:
         return Portrait()
+    unit, calls, place = ("operator", "calls", "CPU thread") if tally.on_host else ("kernel", "launches", "GPU")
     figures = [
-        PortraitFigure("kernel time", tally.kernel_s, "s"),
-        PortraitFigure("kernel launches", tally.launches),
+        PortraitFigure(f"{unit} time", tally.kernel_s, "s"),
+        PortraitFigure(f"{unit} {calls}", tally.launches),
         *(
-            PortraitFigure(f"{name} of kernel time", total_s(group) / tally.kernel_s, "share")
+            PortraitFigure(f"{name} of {unit} time", total_s(group) / tally.kernel_s, "share")
             for name, group in tally.by_purpose().items()
         ),
     ]
     if tally.span_s:
+        without = f"{place} without {'an' if tally.on_host else 'a'} {unit}, at least"
         figures.insert(0, PortraitFigure("time profiled", tally.span_s, "s"))
-        figures.insert(1, PortraitFigure("GPU without a kernel, at least", tally.idle_share or 0.0, "share"))
+        figures.insert(1, PortraitFigure(without, tally.idle_share or 0.0, "share"))
     top = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:10]
-    figures += [PortraitFigure(f"kernel {k.name[:60]}", k.seconds, "s") for k in top]
+    figures += [PortraitFigure(f"{unit} {k.name[:60]}", k.seconds, "s") for k in top]
     return Portrait(tuple(figures))
 
 

@@ -15,13 +15,18 @@ _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("MoE", re.compile(r"moe|expert|topk_?(?:softmax|gating)|grouped_?gemm|count_and_sort|permute", re.I)),
-    ("attention", re.compile(r"attn|attention|flash|fmha|\bmla|paged_?kv|decode_?att|merge_state", re.I)),
-    ("matrix products", re.compile(r"gemm|gemv|cutlass|nvjet|cublas|matmul|xmma|splitk|wgmma|\bmm_", re.I)),
+    ("attention", re.compile(r"attn|attention|flash|fmha|\bmla|(?:paged|unified)_?kv|decode_?att|merge_state", re.I)),
+    (
+        "matrix products",
+        re.compile(r"gemm|gemv|cutlass|nvjet|cublas|matmul|xmma|splitk|wgmma|\bmm_|::\w{0,12}mm\b|linear", re.I),
+    ),
     ("sampling", re.compile(r"sampling|softmax|argmax|sort|top_?[kp]", re.I)),
     ("copies", re.compile(r"memcpy|memset|copy|\bcat", re.I)),
     (
         "elementwise and norms",
-        re.compile(r"elementwise|norm|rope|rotary|silu|gelu|act_and_mul|quant|triton|index", re.I),
+        re.compile(
+            r"elementwise|norm|rope|rotary|silu|gelu|act_and_mul|quant|triton|index|::(?:add|sub|mul|div)_?$", re.I
+        ),
     ),
 )
 _MOST_NAMES = 20_000  # beyond which new names are only counted together, so that memory stays bounded
@@ -61,6 +66,7 @@ class KernelTally:
     """
 
     tool: str
+    on_host: bool = False  # no GPU was at work: `kernels` are operators of the host's busiest thread
     kernels: dict[str, KernelTime] = field(default_factory=dict)
     devices: set[int] = field(default_factory=set)
     start_s: float | None = None

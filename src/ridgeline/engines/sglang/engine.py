@@ -173,6 +173,7 @@ class Sglang(ServingEngine):
     bootstraps = True
     device_knob = "disaggregation_ib_device"
     memory_flag, running_flag = "--mem-fraction-static", "--max-running-requests"
+    profiles_from = ()
     info_path = "/server_info"
     repeats_arguments = True
     # It pretends the other half: servers of split roles make tokens for nobody else but a router.
@@ -227,6 +228,10 @@ class Sglang(ServingEngine):
 
     def entry(self, model: str, nodes: int) -> list[str]:
         return ["-m", "sglang.launch_server", "--model-path", model]
+
+    def profiler_body(self, steps: int, folder: str) -> dict[str, object]:
+        # stacks make a trace several times as large, and nothing here reads them
+        return {"output_dir": folder, "num_steps": steps, "activities": ["CPU", "GPU"], "with_stack": False}
 
     def over_nodes(self, span: Span) -> list[str]:
         meeting = OnNode(f"{span.head}:{span.port}")

@@ -16,6 +16,7 @@ from ridgeline.engines.base import (
     ENGINE_LOG,
     MODEL,
     OFFLINE_RESULT,
+    PROFILE_FOLDER,
     EngineLog,
     HostCosts,
     MetricNames,
@@ -106,6 +107,7 @@ class _Vllm(ServingEngine):
     follower_argv = ("--headless",)  # without it every node would start a server of its own
     memory_flag, running_flag = "--gpu-memory-utilization", "--max-num-seqs"
     step_knob, largest_step_tokens = "max_num_batched_tokens", 8192
+    profiles_from = (0, 13)  # --profiler-config; before that an environment variable, and no count of steps
     info_path = "/version"
     metrics = _METRICS
     # how its split roles queue and hand over is not modelled; over several nodes it wants Ray or a launcher of its own
@@ -135,6 +137,16 @@ class _Vllm(ServingEngine):
             return super().step_tokens(values, on_gpus)
         ranks = [value for name in ("tp", "pp") if isinstance(value := values.get(name), int)]
         return 2048 * math.prod(ranks)
+
+    def profiler_arguments(self, steps: int) -> list[str]:
+        config = {
+            "profiler": "torch",
+            "torch_profiler_dir": PROFILE_FOLDER,
+            "torch_profiler_with_stack": False,  # stacks make a trace several times as large, and nothing reads them
+            "ignore_frontend": True,  # which counts no steps, and would record until it is stopped
+            "max_iterations": steps,
+        }
+        return ["--profiler-config", json.dumps(config)]
 
     def over_nodes(self, span: Span) -> list[str]:
         meeting = ["--master-addr", span.head, "--master-port", span.port]

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -178,4 +178,4 @@ class AppliedInstructions:
         """The study's budget with what was added to its time and node-hours; trials are the search's own limit."""
         wall_s = None if of_study.wall_s is None else of_study.wall_s + self.more_wall_s
         hours = None if of_study.node_hours is None else of_study.node_hours + self.more_node_hours
-        return Budget(of_study.trials, wall_s, hours)
+        return replace(of_study, wall_s=wall_s, node_hours=hours)

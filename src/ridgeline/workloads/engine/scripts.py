@@ -19,7 +19,7 @@ from ridgeline.records.launch import Binding, contained, launch, rank_text
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
-from ridgeline.records.study import Study
+from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
 from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
@@ -83,14 +83,20 @@ class Scripts:
         self._serves = serves
 
     def files(
-        self, settings: Settings, env: Mapping[str, str], questions: Mapping[str, object] | None = None
+        self,
+        settings: Settings,
+        env: Mapping[str, str],
+        questions: Mapping[str, object] | None = None,
+        profile: ProfileStage | None = None,
     ) -> dict[str, str]:
         """Name to text: session.json, engine.sh, and a script for each one-time step."""
         resources = self._study.job.resources(settings)
         session = self._session(settings, resources, env) | ({"questions": questions} if questions else {})
+        if profile is not None:
+            session |= {"serves": True, "profile": asdict(profile)}
         return {
             SESSION: json.dumps(session, indent=1) + "\n",
-            ENGINE_SCRIPT: self._script("The engine", self.engine(settings), settings, resources),
+            ENGINE_SCRIPT: self._script("The engine", self.engine(settings, profile), settings, resources),
             **{
                 step.script: self._script(f"One-time step {step.name}", step.command, settings, resources, keeps=True)
                 for step in self._steps(settings, resources)
@@ -98,7 +104,7 @@ class Scripts:
             },
         }
 
-    def comments(self, settings: Settings) -> str:
+    def comments(self, settings: Settings, profile: ProfileStage | None = None) -> str:
         """What run.sh will come to, for people who read it: the exact commands of the engine and its one-time steps."""
         resources = self._study.job.resources(settings)
         parts = [
@@ -106,15 +112,17 @@ class Scripts:
             for step in self._steps(settings, resources)
             if step.command
         ]
-        parts.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings)}")
+        parts.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings, profile)}")
         # a command may hold a program of several lines, and each of them must stay a comment
         return "".join(f"# {line}\n" for text in parts for line in text.splitlines())
 
-    def engine(self, settings: Settings) -> str:
-        """The engine's command on one node."""
+    def engine(self, settings: Settings, profile: ProfileStage | None = None) -> str:
+        """The engine's command on one node. Under its profiler it is always a server: only that can be told when."""
         install = self._options.install(settings.get(ENGINE_KNOB))
         arguments, cluster = self._arguments(settings, install), Span(self._study.job.resources(settings).nodes)
-        if self._serves:
+        if profile is not None:
+            arguments += self._dialect.profiler_arguments(profile.steps)
+        if self._serves or profile is not None:
             return self._dialect.serve(install.python, arguments, cluster)
         version = self._dialect.release_of(install)
         return self._dialect.offline(install.python, arguments, self._options.load.batch, version, cluster)

@@ -80,6 +80,7 @@ class EngineWorkload(Workload):
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
+        self.profilers = () if dialect.profiles_from is None else ("torch",)
         # an offline benchmark ends with its run; what is wanted of its answer is a server
         self.pasted_as = "" if serves else "to serve with this setting"
 
@@ -87,6 +88,7 @@ class EngineWorkload(Workload):
         return [
             *self._options.problems,
             *self._alone_problems(),
+            *self._profile_problems(),
             *self._names.problems(serves=self._serves),
             *prepare.problems(self._options, self._dialect),
         ]
@@ -96,6 +98,16 @@ class EngineWorkload(Workload):
             return []
         what = f"{self._dialect.name} has no way to decode without a prefill server; SGLang has, and prefill works here"
         return [Problem(("workload", "alone"), what)]
+
+    def _profile_problems(self) -> Iterator[Problem]:
+        since, dialect = self._dialect.profiles_from, self._dialect
+        release = dialect.release_of(self._options.install(self._study.baseline.get(ENGINE_KNOB)))
+        if self._study.profile is not None and since is not None and release != NEWEST and release < since:
+            first, this = (release_text(dialect.name, version) for version in (since, release))
+            what = (
+                f"the profiler of {this} does not stop after a number of steps; use {first} or later, or leave it out"
+            )
+            yield Problem(("stages", "profile"), what)
 
     def templates(self) -> Iterator[tuple[Where, str]]:
         return self._names.templates()
@@ -145,11 +157,12 @@ class EngineWorkload(Workload):
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         env = self._scripts.env(trial.settings, build_seen_from(folder, trial))
+        profile = self._study.profile if trial.stage is Stage.PROFILE else None
         with filling(folder):
-            for name, text in self._scripts.files(trial.settings, env, self._questions(trial)).items():
+            for name, text in self._scripts.files(trial.settings, env, self._questions(trial), profile).items():
                 (folder / name).write_text(text)
         session = f"exec {shlex.quote(sys.executable)} -m ridgeline.workloads.engine.session {SESSION}"
-        command = f"{self._scripts.comments(trial.settings)}{session}"
+        command = f"{self._scripts.comments(trial.settings, profile)}{session}"
         return job_in(folder, self._study, self._study.job.resources(trial.settings), command, env, grace_s=STOPPING_S)
 
     def _questions(self, trial: Trial) -> dict[str, object] | None:

@@ -74,13 +74,16 @@ def plan_of(load: Load, port: int, records_path: Path | None, dialect: ServingEn
     )
 
 
-def send_other(plan: Any, count: int, at_once: int) -> None:
-    """Requests of other lengths and other words than the plan's own, so that nothing measured is in a cache."""
+def send_other(plan: Any, count: int, at_once: int, number: int = 1) -> None:
+    """Requests of other lengths and other words than the plan's own, so that nothing measured is in a cache; each
+    `number` has its own."""
     from ridgeline.load.bench import bench
 
-    seed = plan.traffic.seed + OTHER
-    traffic = replace(plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=seed)
-    _require_valid(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, records_path=None, workers=1, slos=())))
+    other = number * OTHER
+    traffic = replace(
+        plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=plan.traffic.seed + other
+    )
+    _require_valid(bench(replace(plan, traffic=traffic, salt=plan.salt + other, records_path=None, workers=1, slos=())))
 
 
 def measure(

@@ -40,6 +40,7 @@ from ridgeline.workloads.engine.session.load import (
 )
 from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
 from ridgeline.workloads.engine.session.prepare import Preparation
+from ridgeline.workloads.engine.session.profile import ProfileWindow
 from ridgeline.workloads.engine.session.questions import ask_questions
 from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
 
@@ -184,6 +185,10 @@ class Session:
         if warmup:
             send_other(plan, warmup, self.load.concurrency or WARMUP_AT_ONCE)
         self.measured["measured_from_line"] = sum(1 for _ in TextFile(self.log))
+        if profile := self.spec.get("profile"):
+            window = ProfileWindow(self.folder, self.port, self.dialect, profile, engine)
+            window.record(plan, lambda: measure(engine, self.port, plan, self.exit_diagnosis, self.measured))
+            return
         measure(engine, self.port, plan, self.exit_diagnosis, self.measured)
         if not self.spec.get("questions") and not self.spec.get("perplexity"):
             return

@@ -5,17 +5,19 @@ out of memory under load; 64 running requests are fastest; `--attention-backend`
 """
 
 import argparse
+import gzip
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 REQUESTS_SEEN = set()
-RECORD = {}
+RECORD, PROFILE = {}, {}
 
 
 def parser():
@@ -44,7 +46,7 @@ def parser():
 
 BACKENDS = (
     "fa3", "triton", "sigill", "assertion", "wave", "never-ready", "other", "child", "slow-to-stop", "warm-cache",
-    "deaf-rank", "dying-rank",
+    "deaf-rank", "dying-rank", "endless-trace", "no-trace", "huge-trace",
 )  # fmt: skip
 SCHEDULERS = []  # connections to those of other nodes
 
@@ -161,7 +163,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.endswith("_expert_distribution_record"):
             self._record(self.path.removeprefix("/").partition("_")[0])
             return
+        if self.path == "/stop_profile":
+            self._stop_profile()
+            return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/start_profile":
+            self._start_profile(body)
+            return
         if self.args.mem_fraction_static > 0.95 and len(REQUESTS_SEEN) > 4:
             out_of_memory()
         if self.args.disaggregation_mode == "decode":
@@ -191,6 +199,20 @@ class Handler(BaseHTTPRequestHandler):
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
+    def _start_profile(self, body):
+        """As SGLang's: it answers at once, and writes a trace after so many steps, here of 10 ms each."""
+        PROFILE.update(body)
+        if self.args.attention_backend == "huge-trace":
+            threading.Thread(target=huge_trace, daemon=True).start()
+        elif self.args.attention_backend not in ("endless-trace", "no-trace"):
+            threading.Timer(0.01 * body["num_steps"], write_trace).start()
+        self._whole({})
+
+    def _stop_profile(self):
+        if self.args.attention_backend == "endless-trace" and PROFILE:
+            write_trace()
+        self._whole({})
+
     def _record(self, what):
         """As SGLang's recorder: requests between start and stop, written where its variable says."""
         assert self.args.expert_distribution_recorder_mode == "stat"
@@ -214,6 +236,37 @@ class Handler(BaseHTTPRequestHandler):
     def _chunk(self, data):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
         self.wfile.flush()
+
+
+def write_trace():
+    """One step: a decode that waits for its launches, then communicates."""
+    if not PROFILE:
+        return
+    names = ("ncclDevKernel_AllReduce_Sum_bf16", "nvjet_tst_128x64_h_bz_TNT", "flash_fwd_splitkv_kernel")
+    events = [
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": name,
+            "ts": 1000 * step + 100 * at,
+            "dur": 90 - 30 * at,
+            "args": {"device": 0},
+        }
+        for step in range(PROFILE["num_steps"])
+        for at, name in enumerate(names)
+    ]
+    path = Path(PROFILE["output_dir"]) / f"{time.time()}-TP-0.trace.json.gz"
+    with gzip.open(path, "wt") as stream:
+        json.dump({"schemaVersion": 1, "traceEvents": events}, stream)
+    PROFILE.clear()
+
+
+def huge_trace():
+    with (Path(PROFILE["output_dir"]) / "huge-TP-0.trace.json.gz").open("wb") as stream:
+        while True:
+            stream.write(bytes(100_000))
+            stream.flush()
+            time.sleep(0.01)
 
 
 def serve():
