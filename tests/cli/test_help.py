@@ -14,6 +14,7 @@ import typer
 
 from ridgeline.cli.main import VERBS, actions_text, application, commands, help_of, run, verb_named
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.study.grant import create
 from tests.cli.test_faces import ridgeline
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ units:
 PARSED = {
     *("bench", "watch", "keep", "serve-twin", "rehearse"),
     *("deploy up", "deploy drain", "deploy undrain", "deploy restart"),
+    "grant release",
 }
 NO_GPU = 3  # what `preflight` says of a machine without one
 
@@ -61,6 +63,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = ridgeline("tune", "study.yaml", "--out", "studies/first", cwd=home)
     assert done.returncode == 0, done.stderr
     shutil.copytree(home / "studies/first", home / "studies/second")
+    create(home / "grant.jsonl", 10.0)
     return home
 
 

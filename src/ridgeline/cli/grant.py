@@ -19,7 +19,7 @@ Amount = Annotated[float, typer.Argument(help="How much, in the grant's unit.")]
 def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
     """Show what is spent, reserved and left of a grant, by study.
 
-    Example: ridgeline grant show /project/grant.jsonl
+    Example: ridgeline grant show grant.jsonl
     """
     from ridgeline.study.grant import read_grant
 
@@ -36,9 +36,11 @@ def create(
     unit: Annotated[str, typer.Option(help="What is granted: node-hours, or the site's own unit.")] = "node-hours",
     per_node_hour: Annotated[float, typer.Option(help="What the site charges for a node-hour, in that unit.")] = 1.0,
 ) -> None:
-    """Make the file of a grant. Those who share it must be able to write it.
+    """Make the file of a grant.
 
-    Example: ridgeline grant create /project/grant.jsonl 5000 --unit SU --per-node-hour 128
+    Those who share it must be able to write it.
+
+    Example: ridgeline grant create team.jsonl 5000 --unit SU --per-node-hour 128
     """
     from ridgeline.study import grant
 
@@ -48,7 +50,7 @@ def create(
 def top_up(file: File, amount: Amount) -> None:
     """Add to a grant.
 
-    Example: ridgeline grant top-up /project/grant.jsonl 500
+    Example: ridgeline grant top-up grant.jsonl 500
     """
     from ridgeline.study import grant
 
@@ -58,9 +60,11 @@ def top_up(file: File, amount: Amount) -> None:
 def release(
     file: File, study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study folder, as `show` names it.")]
 ) -> None:
-    """Give back what a campaign has reserved that will never be resumed. `resume` settles it by itself.
+    """Give back what a campaign reserved that will never be resumed.
 
-    Example: ridgeline grant release /project/grant.jsonl studies/lost
+    One that is resumed settles it by itself.
+
+    Example: ridgeline grant release grant.jsonl studies/lost
     """
     from ridgeline.stats.wording import count
     from ridgeline.study import grant

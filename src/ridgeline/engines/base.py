@@ -188,6 +188,16 @@ class ServingEngine:
     # that it can be prepared by, beside a rehearsal, which every engine can
     steps: Mapping[str, OneTimeStep] = MappingProxyType({})
 
+    # by which it and the compilers that it uses are told where to keep what they compile just in time
+    cache_variables: Mapping[str, str] = MappingProxyType(
+        {
+            "TRITON_CACHE_DIR": "triton",
+            "TORCHINDUCTOR_CACHE_DIR": "inductor",
+            "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+            "DG_JIT_CACHE_DIR": "deepgemm",
+        }
+    )
+
     # its own profiler, by /start_profile and /stop_profile of its servers, and the first release of which it stops by
     # itself after so many steps; None: it has none
     profiles_from: Version | None = None

@@ -93,6 +93,7 @@ _ROWS: tuple[_Row, ...] = (
     ("peak_running", "requests", "higher", "Most requests that were decoded at once.", _ENGINE),
     ("eager_decode_share", "", "lower", "Share of decode batches that ran without a CUDA graph.", _ENGINE),
     ("ready_s", "s", "lower", "Time from the engine's start until it serves.", _ENGINE),
+    ("start_saved_s", "s", "higher", "Time until it serves that baked caches saved.", _ENGINE),
     # what the node's monitor sees
     ("joules_per_token", "J/token", "lower", "GPU energy for each token, prompt and output.", _ENGINE),
     ("energy_j", "J", "lower", "Energy of all watched GPUs during the measured load.", _ENGINE),

@@ -217,3 +217,30 @@ def test_a_dry_run_prints_the_exact_command_of_every_step(tmp_path: Path) -> Non
         "--attn-dp-size 16",
     ):
         assert words in done.stdout, words
+
+
+@pytest.mark.parametrize("kind", ["sglang-offline", "sglang-serve"])
+def test_baked_caches_are_filled_once_and_every_run_starts_from_them(tmp_path: Path, kind: str) -> None:
+    asked = prepared(tmp_path, kind, goal="output_tok_s", prepare=["bake"])
+    workload = sglang_offline(asked) if kind == "sglang-offline" else sglang_serve(asked)
+    for name in ("one", "two"):
+        outcome, reading = run_for_real(workload, asked, tmp_path / name)
+        assert outcome.kind is Kind.OK or "load generator" in outcome.reason, outcome
+        assert "kernels from" in (tmp_path / name / "engine.log").read_text()
+        assert "starts from caches baked in" in (tmp_path / name / "stderr").read_text()
+        assert "start_saved_s" in reading.metrics or kind == "sglang-offline", "it ends before it is seen to begin"
+    assert "compiling kernels" in (tmp_path / "one" / "prepare.log").read_text()
+    assert not (tmp_path / "two" / "prepare.log").exists()
+
+
+def test_a_baked_cache_of_another_release_is_baked_anew_and_says_so(tmp_path: Path) -> None:
+    asked = prepared(tmp_path, prepare=["bake"])
+    workload = sglang_offline(asked)
+    run_for_real(workload, asked, tmp_path / "one")
+    (baked,) = kept(tmp_path)
+    said = (baked / "done").read_text()
+    (baked / "done").write_text(said.replace("0.5.15.post1", "0.5.14"))
+    run_for_real(workload, asked, tmp_path / "two")
+    assert "was baked by release 0.5.14, this is 0.5.15.post1: baked anew" in (tmp_path / "two" / "stderr").read_text()
+    assert "compiling kernels" in (tmp_path / "two" / "prepare.log").read_text()
+    assert (baked / "done").read_text().count("0.5.15.post1") == 1

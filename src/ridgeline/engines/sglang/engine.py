@@ -173,6 +173,7 @@ class Sglang(ServingEngine):
     bootstraps = True
     device_knob = "disaggregation_ib_device"
     memory_flag, running_flag = "--mem-fraction-static", "--max-running-requests"
+    cache_variables = MappingProxyType({**ServingEngine.cache_variables, "SGLANG_DG_CACHE_DIR": "deepgemm"})
     profiles_from = ()
     info_path = "/server_info"
     repeats_arguments = True

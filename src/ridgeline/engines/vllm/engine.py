@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 from ridgeline.engines.base import (
     DATASET,
@@ -107,6 +108,7 @@ class _Vllm(ServingEngine):
     follower_argv = ("--headless",)  # without it every node would start a server of its own
     memory_flag, running_flag = "--gpu-memory-utilization", "--max-num-seqs"
     step_knob, largest_step_tokens = "max_num_batched_tokens", 8192
+    cache_variables = MappingProxyType({**ServingEngine.cache_variables, "VLLM_CACHE_ROOT": "vllm"})
     profiles_from = (0, 13)  # --profiler-config; before that an environment variable, and no count of steps
     info_path = "/version"
     metrics = _METRICS

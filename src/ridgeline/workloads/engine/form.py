@@ -151,7 +151,7 @@ class EngineForm(Form):
     ready_limit: Duration = Field(default=1800.0, description="An engine that is not ready by then has failed.")
     prepare: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
-        description="One-time steps: rehearse; of SGLang also deepgemm, fused-moe, deepep, eplb.",
+        description="One-time steps: rehearse, bake; of SGLang also deepgemm, fused-moe, deepep, eplb.",
     )
     sources: Annotated[Text, DefaultText("none")] = Field(
         default="", description="A checkout of the engine's repository, for steps that are scripts of it."

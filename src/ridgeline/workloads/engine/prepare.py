@@ -1,8 +1,9 @@
 """One-time steps that would otherwise be paid inside a measurement, kept per model, GPU, layout and engine release.
 
 `rehearse` is every engine's: it runs the first trial's own command once and throws the result away, so that Triton's,
-FlashInfer's and torch.compile's caches are full afterwards. The others are the engine's own; its dialect lists them.
-Some are scripts of the engine's repository, not of its package: `sources` names a checkout of it.
+FlashInfer's and torch.compile's caches are full afterwards. `bake` does the same with caches of its own, from which all
+later runs of this release, GPU and model start, whatever else uses the user's caches. The others are the engine's own;
+its dialect lists them. Some are scripts of its repository, not of its package: `sources` names a checkout.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
 from ridgeline.workloads.engine.options import EngineOptions
 
-REHEARSE = "rehearse"
+REHEARSE, BAKE = "rehearse", "bake"
 # other values of these ask for other kernels or another record
 _DECIDING = (
     "tp", "pp", "dp", "ep", "attn_dp", "moe_dense_tp_size", "moe_a2a_backend", "quantization", "dtype",
@@ -47,12 +48,12 @@ class PrepareStep:
 
 
 def problems(options: EngineOptions, dialect: ServingEngine) -> Iterator[Problem]:
-    known = (REHEARSE, *dialect.steps)
+    known = (REHEARSE, BAKE, *dialect.steps)
     for index, step in enumerate(options.prepare):
         where = ("workload", "prepare", index)
         if step not in known:
             yield Problem(where, f"no such step for {dialect.name}; {near(step, known)}")
-        elif step != REHEARSE and (script := dialect.steps[step].script) and not options.sources:
+        elif step not in (REHEARSE, BAKE) and (script := dialect.steps[step].script) and not options.sources:
             yield Problem(
                 where, f"{step} is {script} of the engine's repository; give `sources`, the folder of a checkout"
             )
@@ -75,7 +76,7 @@ def steps(
     engine = [dialect.name, install.python, install.container, list(version)]
     needs = StepNeeds(install.python, dialect.flags.arguments(values, version), values, cluster, options.sources)
     made = []
-    for name in (*dialect.steps, REHEARSE):  # a rehearsal runs the engine with what the other steps give it
+    for name in (*dialect.steps, BAKE, REHEARSE):  # a rehearsal runs the engine with what the other steps give it
         if name not in options.prepare:
             continue
         text = json.dumps([name, *engine, options.model, options.sources, cluster.nodes, layout])

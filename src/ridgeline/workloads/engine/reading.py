@@ -112,6 +112,9 @@ def _served(summary: Mapping[str, Any]) -> Iterator[Measurement]:
 
 def _session_figures(measured: Mapping[str, Any]) -> Iterator[Measurement]:
     yield from _figure("ready_s", measured.get("ready_s"))
+    baked, ready_s = measured.get("baked"), measured.get("ready_s")
+    if isinstance(baked, dict) and is_number(baked.get("ready_s")) and is_number(ready_s):
+        yield from _figure("start_saved_s", baked["ready_s"] - ready_s)
     yield from _figure("perplexity", measured.get("perplexity"))
     answered = measured.get("questions")
     if isinstance(answered, dict):

@@ -39,7 +39,7 @@ from ridgeline.workloads.engine.session.load import (
     send_other,
 )
 from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
-from ridgeline.workloads.engine.session.prepare import Preparation
+from ridgeline.workloads.engine.session.prepare import Preparation, say
 from ridgeline.workloads.engine.session.profile import ProfileWindow
 from ridgeline.workloads.engine.session.questions import ask_questions
 from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
@@ -134,7 +134,7 @@ class Session:
                 make_model=bool(self.spec["make_model"]),
                 decoys=None if self.spec["serves"] else self.dialect.decoys,
             )
-            Preparation(self.folder, self.spec, self.load, self.dialect, self.port, self.started).run()
+            Preparation(self.folder, self.spec, self.load, self.dialect, self.port, self.started, self.measured).run()
             self._once()
         except SystemExit:
             back_s = STOPPED_BACK_S  # we were asked to end, and shall be ended if we do not
@@ -219,11 +219,6 @@ class Session:
 
     def _write(self) -> None:
         write_whole(self.folder / MEASURED, json.dumps(self.measured, indent=1) + "\n", survives_power_cut=False)
-
-
-def say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
 
 
 def main(arguments: list[str]) -> int:

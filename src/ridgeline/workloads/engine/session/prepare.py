@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,14 +15,17 @@ from typing import Any
 
 from ridgeline.engines.base import KEEP, OFFLINE_RESULT, ServingEngine
 from ridgeline.engines.failures import FailureCause
+from ridgeline.files import write_whole
 from ridgeline.workloads.engine.options import Load
+from ridgeline.workloads.engine.prepare import BAKE
 from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 from ridgeline.workloads.engine.session.files import add_environment
-from ridgeline.workloads.engine.session.load import POLL_S, await_ready, plan_of, send_other
+from ridgeline.workloads.engine.session.load import POLL_S, await_ready, measure_offline, plan_of, send_other
 
 LIMIT_S = 4 * 3600.0
 RECORDED = 1000  # requests under which experts are counted, at most
+BAKED = 64  # requests under which a server compiles its kernels
 DONE = "done"
 
 
@@ -34,14 +39,72 @@ class Preparation:
     dialect: ServingEngine
     port: int
     started: Callable[[str, Path, int], node.EngineProcess]
+    measured: dict[str, Any]  # of the session; what it starts from is said there
 
     def run(self) -> None:
         """Do what was not done before, and tell the engine, by its environment, where the results are."""
         for step in self.spec.get("prepare", ()):
             kept = self._kept(step)
+            if step["step"] == BAKE:
+                self._bake(step, kept)
+                continue
             if not (kept / DONE).exists():
                 self._do(step, kept)
             add_environment(self.folder, self._given(str(step["step"]), kept))
+
+    def _bake(self, step: Mapping[str, Any], kept: Path) -> None:
+        """Start from caches that are full, and say so; fill them first where they are not, or are another release's."""
+        release = str(self.measured.get("engine_version") or "")
+        baked = _baked(kept)
+        if baked is not None and baked["release"] != release:
+            say(f"ridgeline: {kept} was baked by release {baked['release']}, this is {release}: baked anew")
+            shutil.rmtree(kept)
+            baked = None
+        if baked is None:
+            kept.mkdir(parents=True, exist_ok=True)
+            add_environment(self.folder, self._caches(kept))
+            started, found = time.monotonic(), self._fill(step)
+            if found is None:
+                shutil.rmtree(
+                    kept, ignore_errors=True
+                )  # the failure is found again, and judged, in the run that counts
+                return
+            baked = {
+                "release": release,
+                "ready_s": found.get("ready_s"),
+                "baked_s": round(time.monotonic() - started, 3),
+            }
+            write_whole(kept / DONE, json.dumps(baked) + "\n", survives_power_cut=False)
+        add_environment(self.folder, self._caches(kept))
+        self.measured["baked"] = {**baked, "folder": str(kept)}
+        cold_s = baked["ready_s"]
+        without = "" if cold_s is None else f"; without them it was ready after {cold_s:g} s"
+        say(f"ridgeline: starts from caches baked in {kept}{without}")
+
+    def _caches(self, kept: Path) -> dict[str, str]:
+        """Those that the study does not place itself."""
+        places = self.dialect.cache_variables.items()
+        return {name: str(kept / folder) for name, folder in places if name not in os.environ}
+
+    def _fill(self, step: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The trial's own command once, with other traffic; when it was ready, where that was seen. None: it failed."""
+        log, found = self.folder / "prepare.log", dict[str, Any]()
+        process = self.started(str(step["start"]), log, int(step.get("nodes", 1)))
+        exit_diagnosis = ExitDiagnosis(self.dialect, log)
+        try:
+            if self.spec["serves"]:
+                limit_s = float(self.spec["ready_limit_s"])
+                found["ready_s"] = await_ready(process, self.port, log, self.dialect, exit_diagnosis, limit_s)
+                plan = plan_of(self.load, self.port, None, self.dialect)
+                send_other(plan, min(BAKED, self.load.requests), self.load.concurrency or BAKED, number=2)
+            else:
+                measure_offline(process, log, self.dialect.offline_mark, exit_diagnosis, found)
+        except EngineFailed:
+            return None
+        finally:
+            process.stop()
+            (self.folder / OFFLINE_RESULT).unlink(missing_ok=True)
+        return found
 
     def _given(self, name: str, kept: Path) -> dict[str, str]:
         """How the engine finds what a step kept: by the file it is given, or by the folder."""
@@ -123,6 +186,22 @@ class Preparation:
             connection.close()
         if status != 200:
             raise EngineFailed(FailureCause("died", 0, f"preparation eplb: {path} was answered with {status}"), 1)
+
+
+def _baked(kept: Path) -> dict[str, Any] | None:
+    """What a baked cache says of itself; None where there is none, or it was not finished."""
+    try:
+        said = json.loads((kept / DONE).read_text())
+        cold_s = None if said["ready_s"] is None else float(said["ready_s"])
+        return {"release": str(said["release"]), "ready_s": cold_s, "baked_s": float(said["baked_s"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def say(line: str) -> None:
+    """To the run's stderr, at once."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def _move(partial: Path, kept: Path) -> None:

@@ -92,7 +92,21 @@ def log(text):
     print(time.strftime("[%Y-%m-%d %H:%M:%S] ") + text, flush=True)
 
 
+def compile_kernels():
+    """As Triton: compiled once for a cache folder."""
+    if not (place := os.environ.get("TRITON_CACHE_DIR")):
+        return
+    kernel = Path(place) / "kernel.so"
+    if kernel.exists():
+        log(f"kernels from {place}")
+        return
+    log("compiling kernels")
+    kernel.parent.mkdir(parents=True, exist_ok=True)
+    kernel.write_bytes(b"")
+
+
 def start(args):
+    compile_kernels()
     applied = dict(vars(args))
     if args.attention_backend == "other":
         applied["attention_backend"] = "triton"  # an engine that silently takes another one
