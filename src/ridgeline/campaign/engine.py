@@ -243,7 +243,7 @@ class Campaign:
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
-        return replace(self._workload(trial).prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+        return self.study.completed(self._workload(trial).prepare(trial, folder), trial.settings)
 
     def _workload(self, trial: Trial) -> Workload:
         return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload

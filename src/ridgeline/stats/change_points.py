@@ -259,11 +259,13 @@ def change_points(runs: Sequence[Observed], versions: int) -> tuple[Jump, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The last version's slowdown against the first, in logs: estimate, standard error, degrees of freedom."""
+    """The last version's slowdown against the first, in logs: estimate, standard error, degrees of freedom; and how
+    runs of one version scatter."""
 
     middle: float
     error: float
     freedom: int
+    noise: float
 
     def range(self, level: float = 0.95) -> tuple[float, float, float]:
         """As shares: estimate and interval."""
@@ -286,16 +288,24 @@ def between_ends(runs: Sequence[Observed], last: int) -> Ends | None:
     squares = sum((v - mean) ** 2 for side, mean in zip(sides, means, strict=True) for v in side)
     freedom = sum(map(len, sides)) - 2
     spread = math.sqrt((squares + 2 * _LEAST_NOISE**2) / (freedom + 2))
-    return Ends(means[1] - means[0], spread * math.sqrt(sum(1 / len(side) for side in sides)), freedom)
+    error = spread * math.sqrt(sum(1 / len(side) for side in sides))
+    return Ends(means[1] - means[0], error, freedom, math.sqrt(squares / freedom))
 
 
 # when to stop
 
 _GIVEN_UP = 0.02  # odds of the slowdown looked for against none, of the ends, at which it counts as not reproduced:
 # the chance that they ever fall to that, although it is there, is no larger
+# noise may have two modes, and a few runs of one mode each look like two versions without noise that differ
+_FEWEST_NOISY = 16  # runs of both ends together before "not reproduced", where runs of a version scatter at all
+_FEWEST_OF_A_PAIR = 6  # runs of either version of a pair before it is named, there as well
 _REPRODUCED = 0.9  # probability of a change at which the search for its place begins
 
 ENDS, SEARCH, NOT_REPRODUCED, FOUND = "ends", "search", "not-reproduced", "found"
+
+
+def _runs_at(runs: Sequence[Observed], place: int) -> int:
+    return sum(run.place == place for run in runs)
 
 
 def next_step(
@@ -310,10 +320,13 @@ def next_step(
         return ENDS, (0, versions - 1)
     posterior = change_posterior(runs, versions)
     if posterior.settled:
-        return FOUND, None
+        thin = (t for t in posterior.found if min(_runs_at(runs, t), _runs_at(runs, t + 1)) < _FEWEST_OF_A_PAIR)
+        again = next(thin, None) if posterior.noise > _LEAST_NOISE else None
+        return (FOUND, None) if again is None else (SEARCH, (again, again + 1))
     searched = any(0 < run.place < versions - 1 for run in runs)
     if not searched and (ends.odds_of(slower) < _GIVEN_UP or ends.range(0.99)[2] < 0):
-        return NOT_REPRODUCED, None
+        enough = ends.noise <= _LEAST_NOISE or ends.freedom + 2 >= _FEWEST_NOISY
+        return (NOT_REPRODUCED, None) if enough else (ENDS, (0, versions - 1))
     if searched and ends.odds_of(slower) < _GIVEN_UP and posterior.none > 0.5:
         return NOT_REPRODUCED, None
     if posterior.none > (SURE if searched else 1 - _REPRODUCED):

@@ -94,7 +94,7 @@ class _ScriptCheck:
             for path in sorted(kept.glob("*")):
                 (build / path.name).symlink_to(path.resolve())
             trial = replace(trial, build=build)
-        return replace(self._workload(trial).prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+        return self.study.completed(self._workload(trial).prepare(trial, folder), trial.settings)
 
     def _workload(self, trial: Trial) -> Workload:
         if trial.stage is not Stage.SHORT:
