@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -16,15 +17,15 @@ import pytest
 from ridgeline.campaign.front import (
     best_at,
     best_at_lines,
-    dollars_per_million_tokens,
     front,
     front_rows,
     front_tables,
     metric_of,
 )
 from ridgeline.campaign.status import CampaignStatus
+from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.cli.main import run as command_line
-from ridgeline.errors import InputError, NothingFound
+from ridgeline.errors import InputError, NothingFound, StudyError
 from ridgeline.records.run import Cause, Ending, Measurement, Resources, Run
 from ridgeline.records.site import Prices, Site
 from ridgeline.records.space import Settings
@@ -120,9 +121,11 @@ def test_the_front_is_shown_as_a_table(tmp_path: Path) -> None:
     unmeasured = searched(tmp_path / "other")
     from dataclasses import replace
 
-    other = replace(unmeasured.study, second_goal=Goal("joules", "minimize"))
+    other = replace(unmeasured.study, second_goal=Goal("late", "minimize"))
     (empty,) = front_tables(other, unmeasured.history)
-    assert empty.notes == ("joules: no good run measured it",)
+    assert empty.notes == ("late: no good run measured it",)
+    unmetered = replace(unmeasured.study, second_goal=Goal("joules", "minimize"))
+    assert "state `node_watts`" in front_tables(unmetered, unmeasured.history)[0].notes[0]
     one_goal = replace(now.study, second_goal=None)
     assert front_tables(one_goal, now.history) == ()
     with pytest.raises(InputError, match="second_goal"):
@@ -132,18 +135,6 @@ def test_the_front_is_shown_as_a_table(tmp_path: Path) -> None:
 def run_with(rate: float, nodes: int, gpus: int) -> Run:
     ending = Ending(Cause.EXITED, 0)
     return Run(1, 1, 1, Path(), Resources(nodes=nodes, gpus=gpus), ending, None, (Measurement("total_tok_s", rate),))
-
-
-def test_what_a_million_tokens_cost() -> None:
-    run = run_with(10_000.0, 2, 8)
-    assert dollars_per_million_tokens(run, Prices(node_hour=36.0), 8) == pytest.approx(2.0)
-    assert dollars_per_million_tokens(run, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
-    whole_nodes = run_with(10_000.0, 2, 0)
-    assert dollars_per_million_tokens(whole_nodes, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
-    two_of_eight = run_with(10_000.0, 2, 2)
-    assert dollars_per_million_tokens(two_of_eight, Prices(gpu_hour=4.5), 8) == pytest.approx(0.5), "only what it used"
-    assert dollars_per_million_tokens(run, Prices(), 8) is None
-    assert dollars_per_million_tokens(run_with(0.0, 1, 1), Prices(node_hour=1.0), 1) is None
 
 
 def test_prices_come_from_the_site_file(tmp_path: Path) -> None:
@@ -184,3 +175,76 @@ def test_best_and_export_read_it_from_the_folder(tmp_path: Path, capsys: pytest.
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["set.x"] for row in rows] == ["4", "3", "2", "1", "0"]
     assert "rate against late_ms" in (out / "report.html").read_text()
+
+
+PRICED = """\
+version: 1
+name: priced
+workload:
+  kind: command
+  run: 'echo threads {threads}'
+  metrics: {threads_seen: {regex: 'threads ([0-9]+)'}}
+prices: {node_hour: 3.6, kwh: 0.5, co2_g_per_kwh: 400, node_watts: 1000}
+space: {threads: [1, 2]}
+goal: {minimize: dollars}
+second_goal: {minimize: wall_s}
+guards: ['co2_g < 1e9', 'joules > 0']
+baseline: {threads: 1}
+stages: {search: {sampler: grid}, confirm: {top: 1, blocks: 2}}
+"""
+
+
+def typed(*words: object) -> None:
+    with contextlib.suppress(NothingFound, SystemExit):
+        command_line([str(word) for word in words])
+
+
+def test_dollars_are_a_goal_of_any_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "study.yaml", tmp_path / "out"
+    file.write_text(PRICED)
+    typed("tune", file, "--out", out)  # which of the two is cheaper is luck
+    capsys.readouterr()
+    typed("export", out)
+    rows = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["outcome"] == "ok"]
+    assert rows
+    for row in rows:
+        joules = 1000 * float(row["got.wall_s"])
+        assert float(row["got.joules"]) == pytest.approx(joules)
+        assert float(row["got.dollars"]) == pytest.approx(joules / 1000 * 0.001 + joules / 3.6e6 * 0.5)
+        assert float(row["got.co2_g"]) == pytest.approx(joules / 3.6e6 * 400)
+    typed("best", out, "--at", "wall_s=600")
+    assert capsys.readouterr().out.startswith("dollars ")
+    assert verify_folder(out).mismatches == [], "every cost is worked out again"
+    page = (out / "report.html").read_text()
+    assert "Cost of one run" in page
+    assert "Power is not measured but stated: 1000 W a node" in page
+
+
+def test_a_cost_without_its_price_is_a_problem_of_the_study(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+
+    def said(prices: str) -> str:
+        file.write_text(
+            PRICED.replace("prices: {node_hour: 3.6, kwh: 0.5, co2_g_per_kwh: 400, node_watts: 1000}\n", prices)
+        )
+        with pytest.raises(StudyError) as error:
+            command_line(["check", str(file)])
+        return str(error.value)
+
+    assert "dollars needs a price: write `prices: {node_hour: 2.5}`" in said("")
+    assert "dollars needs the energy of a run" in said("prices: {kwh: 0.5}\n")
+    assert "keep one of the two" in said("prices: {node_hour: 1, node_watts: 5, meters: [rapl]}\n")
+    assert "slurm counts whole nodes" in said("prices: {node_hour: 1, meters: [rapl, slurm]}\n")
+    assert "must be one of rapl, nvidia-smi, slurm" in said("prices: {node_hour: 1, meters: [ipmi]}\n")
+
+
+def test_a_run_whose_meter_says_nothing_says_so(tmp_path: Path) -> None:
+    from ridgeline.executors import energy
+
+    file, out = tmp_path / "study.yaml", tmp_path / "out"
+    text = STUDY.replace("goal: {maximize: rate}\nsecond_goal: {minimize: late_ms}", "goal: {minimize: joules}")
+    file.write_text(text + "prices: {meters: [rapl]}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(energy, "POWERCAP", str(tmp_path / "none"))
+        with pytest.raises(NothingFound, match=r"joules: rapl measured no energy .*state `node_watts` under `prices`"):
+            command_line(["tune", str(file), "--out", str(out)])

@@ -44,7 +44,8 @@ def spelled(tree: ast.AST) -> Iterator[tuple[int, str]]:
             texts = [_text(item) for item in items]
             if len(texts) > 4 and all(texts):
                 continue  # a list of names, one of which ("requests") is a unit elsewhere
-            if any(text in METRICS for text in texts) and any(text in UNITS for text in texts):
+            # `dollars` is a metric and its own unit: said once, it is no copy
+            if any(a in METRICS and b in UNITS for at, a in enumerate(texts) for b in texts[:at] + texts[at + 1 :]):
                 yield items[0].lineno, " ".join(filter(None, texts))
         for name in re.findall(r"(\w+): \{[^}]*unit: \w", _text(node)):
             if name in METRICS:
@@ -93,6 +94,7 @@ def test_every_row_says_what_it_means_in_one_sentence() -> None:
 
 
 def test_a_second_goal_that_nothing_measures_is_a_problem_and_the_near_name_is_offered() -> None:
+    from ridgeline.records.site import Prices, Site
     from ridgeline.records.space import Discrete, Space
     from ridgeline.records.study import Goal, Study, WorkloadChoice
     from ridgeline.workloads.study_names import metric_problems
@@ -101,7 +103,9 @@ def test_a_second_goal_that_nothing_measures_is_a_problem_and_the_near_name_is_o
     goal = Goal("total_tok_s", "maximize")
 
     def said(second: str) -> list[str]:
-        study = Study("s", WorkloadChoice("x", {}), space, goal, {"k": 1}, Path(), second_goal=Goal(second, "minimize"))
+        site = Site(prices=Prices(node_hour=2.0))
+        choice = WorkloadChoice("x", {})
+        study = Study("s", choice, space, goal, {"k": 1}, Path(), site=site, second_goal=Goal(second, "minimize"))
         return [f"{found.where}: {found.message}" for found in metric_problems(study, metrics_of("serve"))]
 
     assert said("ttft_p95_ms") == said("dollars_per_million_tokens") == []

@@ -50,7 +50,7 @@ def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Pat
             build.mkdir(parents=True, exist_ok=True)
             trial = replace(trial, build=build)
             commands = tuple(recipe.commands(trial.settings))
-        job = replace(found.workload.prepare(trial, run_folder), modules=study.job.loaded(trial.settings))
+        job = study.completed(found.workload.prepare(trial, run_folder), trial.settings)
         yield DryRun(trial, commands, executor.script(job), tuple(_starts(job)))
 
 

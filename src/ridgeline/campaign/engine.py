@@ -19,7 +19,7 @@ from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
 from ridgeline.campaign.early_stop import EarlyStops
 from ridgeline.campaign.instruction_handler import CANCELLED, InstructionHandler
-from ridgeline.campaign.judge import judge, misplaced, without_blame, without_secrets
+from ridgeline.campaign.judge import judge, misplaced, reading_of, without_blame
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
@@ -250,7 +250,7 @@ class Campaign:
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
-        return replace(self._workload(trial).prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+        return self.study.completed(self._workload(trial).prepare(trial, folder), trial.settings)
 
     def _workload(self, trial: Trial) -> Workload:
         return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload
@@ -349,7 +349,7 @@ class Campaign:
             return
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
-        reading = without_secrets(self.workload.read(run), self.study)
+        reading = reading_of(self.workload, run, self.study)
         if not reading.unverified:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}

@@ -8,25 +8,14 @@ from typing import Any
 
 from ridgeline.campaign.scores import yardstick
 from ridgeline.errors import InputError, NothingFound
+from ridgeline.records.costs import COSTS, costs, unpriced
 from ridgeline.records.exhibit import TextTable, changes
-from ridgeline.records.metrics import COST
 from ridgeline.records.run import Run
-from ridgeline.records.site import Prices
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.pareto import GoalValue, Tradeoff, tradeoffs
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
-
-_TOKEN_RATES = ("total_tok_s", "output_tok_s")  # the first that a run measured counts
-
-
-def dollars_per_million_tokens(run: Run, prices: Prices, gpus_per_node: int) -> float | None:
-    """At this run's throughput; None where it measured none, or nothing is known to cost anything."""
-    hourly = prices.hourly(run.resources.nodes, run.resources.gpus or gpus_per_node)
-    rate = next((run.metrics[name] for name in _TOKEN_RATES if run.metrics.get(name, 0.0) > 0), None)
-    return None if hourly is None or rate is None else hourly / (rate * 3600.0) * 1e6
-
 
 _NOT_MEASURED = "no good run measured it"
 
@@ -45,9 +34,9 @@ def front(study: Study, history: History) -> list[Tradeoff]:
 
 
 def metric_of(study: Study, run: Run, metric: str) -> float | None:
-    """What the run measured, or what follows from it and the site's prices."""
-    if metric == COST and metric not in run.metrics:
-        return dollars_per_million_tokens(run, study.site.prices, study.site.gpus_per_node)
+    """What the run measured; of a journal that was written before its study had prices, what follows from them."""
+    if metric not in run.metrics and (found := costs(run, study.site).get(metric)) is not None:
+        return found.value
     return run.metrics.get(metric)
 
 
@@ -59,7 +48,8 @@ def front_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     goals = (study.goal.metric, study.second_goal.metric)
     title = f"{goals[0]} against {goals[1]}"
     if not shown:
-        return (TextTable(title, (*goals, "setting"), (), notes=(f"{goals[1]}: {_NOT_MEASURED}",)),)
+        why = unpriced(goals[1], study.site) if goals[1] in COSTS else ""
+        return (TextTable(title, (*goals, "setting"), (), notes=(why or f"{goals[1]}: {_NOT_MEASURED}",)),)
     rows = tuple((*_cells(one), str(one.runs), one.place, _changes(study, one)) for one in shown)
     near = frozenset(at for at, one in enumerate(shown) if one.place == "on")
     note = "on: no other setting is better in both; near: one is, but within the noise. From all runs of a setting"

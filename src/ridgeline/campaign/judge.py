@@ -16,6 +16,7 @@ from ridgeline.errors import ReadError, did_you_mean
 from ridgeline.files import NotRegularError, beginning_of, open_regular, text_of
 from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
+from ridgeline.records.costs import COSTS, costs, unknown_cost
 from ridgeline.records.guard import Guard
 from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
@@ -27,6 +28,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
 from ridgeline.study.history import History
+from ridgeline.workloads.base import Workload
 
 LONGEST_LINE = 400
 _LONGEST_SEARCHED_LINE = 4096
@@ -56,8 +58,24 @@ def secret_values(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(os.environ.get(name) or text_of(file).strip() for name, file in files)
 
 
-def without_secrets(reading: Reading, study: Study) -> Reading:
-    """The reading as it may be kept: a program may print anything."""
+def reading_of(workload: Workload, run: Run, study: Study) -> Reading:
+    """What the workload read from a run, and what the run cost by the study's prices."""
+    reading = _without_secrets(workload.read(run), study)
+    found = costs(replace(run, measurements=reading.measurements), study.site)
+    added = tuple(cost for name, cost in found.items() if name not in reading.metrics and name not in reading.texts)
+    missing = (study.needed_metrics & set(COSTS)) - reading.metrics.keys() - found.keys()
+    gaps = [unknown_cost(name, run, study.site) for name in sorted(missing)]
+    problems, remedies = [why for why, _ in gaps], dict.fromkeys(remedy for _, remedy in gaps)
+    return replace(
+        reading,
+        measurements=(*reading.measurements, *added),
+        problem="; ".join(filter(None, (reading.problem, *problems))),
+        remedy="; ".join(filter(None, (reading.remedy, *remedies))),
+    )
+
+
+def _without_secrets(reading: Reading, study: Study) -> Reading:
+    """As it may be kept: a program may print anything."""
     values = secret_values(study.site.secrets)
     return replace(
         reading,

@@ -26,6 +26,7 @@ from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE, Executor
 from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE, TICKET_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, OutputReport, Phase, Sighting
+from ridgeline.executors.energy import measured_joules
 from ridgeline.executors.options import BatchOptions, option
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Resources
@@ -360,7 +361,20 @@ class BatchExecutor(Executor):
         for ticket in endings:
             self._watched.pop(ticket, None)
             self.waiting.pop(ticket, None)
-        return endings
+        return {ticket: self._with_energy(ticket, ending) for ticket, ending in endings.items()}
+
+    def _with_energy(self, ticket: str, ending: Ending) -> Ending:
+        meters, (_, job_id, folder) = self.site.prices.meters, _parts(ticket)
+        if not meters or ending.cause is not Cause.EXITED:
+            return ending
+        joules = measured_joules(Path(folder), meters, ending.duration_s)
+        command = self.dialect.energy_command(job_id) if "slurm" in meters else []
+        for attempt in range(CHARGE_QUESTIONS if command else 0):
+            if attempt:
+                time.sleep(CHARGE_PAUSE_S)  # accounting may need a moment to see that a job is over
+            if (joules := self.dialect.read_energy(self._run(command))) is not None:
+                break
+        return ending if joules is None else replace(ending, usage={**ending.usage, "joules": joules})
 
     def _by_folders_alone(self, tickets: Collection[str]) -> dict[str, Ending]:
         """What needs no question: requests that were refused, jobs that wrote down a normal end."""

@@ -15,6 +15,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import script
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect
+from ridgeline.executors.energy import ENERGY_FILE
 from ridgeline.records.launch import RANK_ERRORS
 from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
@@ -23,7 +24,7 @@ STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
 _STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"  # what `batch` writes
-LEFT_BY_RUN_SH = (STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, QUIET_FILE, script.MACHINE_FILE, EXIT_FILE)
+LEFT_BY_RUN_SH = (STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, QUIET_FILE, script.MACHINE_FILE, ENERGY_FILE, EXIT_FILE)
 # not copied into the folder of a run that a person hands over again
 _LEFT_BY_THE_FIRST = (
     *(SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE),

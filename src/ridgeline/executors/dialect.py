@@ -157,6 +157,14 @@ class BatchDialect(Protocol):
 
     def cancel_command(self, job_id: str) -> list[str]: ...
 
+    def energy_command(self, job_id: str) -> list[str]:
+        """What asks the accounting for the energy of a job that has ended; empty where there is none."""
+        return []
+
+    def read_energy(self, answer: JobReply) -> float | None:
+        """Joules of the whole job; None where it was not counted."""
+        return None
+
     def node_names(self, text: str) -> tuple[str, ...]:
         """The nodes that `nodes_text` printed."""
         return tuple(dict.fromkeys(text.split()))

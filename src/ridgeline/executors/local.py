@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.books import book, text_of_book
@@ -20,6 +21,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.base import EXIT_FILE, Activity, Executor
 from ridgeline.executors.claim import CLAIM_FILE, claim_script, read_claim
+from ridgeline.executors.energy import ENERGY_FILE, measured_joules, meters_missing_here
 from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.pinning import FreeCores, allowed_cores, pinned
 from ridgeline.executors.processes import Process, now_s
@@ -502,7 +504,10 @@ class LocalExecutor(Executor):
 
     form = LocalOptions
     detached = False
-    books = (CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, _LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE)
+    books = (
+        *(CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, ENERGY_FILE),
+        *(_LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE),
+    )
 
     def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
         self._site = site
@@ -592,8 +597,26 @@ class LocalExecutor(Executor):
             self._running[ticket] = job
         ending = self._running[ticket].step()
         if ending:
+            ending = self._with_energy(ending, Path(ticket))
             self._cores.give_back(self._running.pop(ticket).cores)
         return ending
+
+    def _with_energy(self, ending: Ending, folder: Path) -> Ending:
+        """The meters of a node count all that runs on it: the energy of jobs beside each other is nobody's."""
+        joules = None
+        if self._site.prices.meters and self.slots == 1:
+            joules = measured_joules(folder, self._site.prices.meters, ending.duration_s)
+        return ending if joules is None else replace(ending, usage={**ending.usage, "joules": joules})
+
+    def doubts(self, resources: Resources) -> list[str]:
+        meters = self._site.prices.meters
+        if not meters:
+            return []
+        if self.slots > 1:
+            return [
+                f"prices: meters: they count the whole machine, and {self.slots} jobs run at once; set jobs_at_once: 1"
+            ]
+        return [f"prices: meters: {missing}; state `node_watts` instead" for missing in meters_missing_here(meters)]
 
     def _start_waiting(self) -> None:
         """Start jobs in the order they came, as far as there are cores for them."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from ridgeline.books import book, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
+from ridgeline.executors.energy import meters_begin, meters_end
 from ridgeline.files import write_whole
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Job
@@ -125,8 +126,8 @@ def render(
 {_MACHINE}fi
 {_uptime("up_began")}started=$(date +%s.%N)
 {exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
-{command or _plain(job.command)}
-if {keep_books}; then
+{meters_begin(site, keep_books)}{command or _plain(job.command)}
+{meters_end(site, keep_books)}if {keep_books}; then
   ended=$(date +%s.%N)
   {_uptime("up_ended")}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"

@@ -433,5 +433,15 @@ class Slurm(BatchDialect):
     def cancel_command(self, job_id: str) -> list[str]:
         return ["scancel", job_id]
 
+    def energy_command(self, job_id: str) -> list[str]:
+        return ["sacct", "-n", "-P", "-j", job_id, "-o", "JobID,ConsumedEnergyRaw"]
+
+    def read_energy(self, answer: JobReply) -> float | None:
+        # every step counts its nodes as long as it lasts: the batch step contains those that it starts, and the line
+        # of the job adds them all up, some twice
+        steps = re.findall(r"^\d+\.[^|]*\|(\d+)$", answer.stdout, re.MULTILINE)
+        most = max(map(float, steps), default=0.0)
+        return most or None
+
     def node_names(self, text: str) -> tuple[str, ...]:
         return tuple(expand(text.strip()))

@@ -14,7 +14,7 @@ from typing import Literal
 from ridgeline.records.measurement import Measurement, Origin
 
 Better = Literal["higher", "lower", ""]  # "": neither, it describes the run
-# Who makes a metric. `offline` and `serve` are the two workloads of an engine; `prices` are those of the site file.
+# Who makes a metric. `offline` and `serve` are the two workloads of an engine; `prices` are a study's or its site's.
 Maker = Literal["command", "nwchem", "offline", "serve", "twin", "prices"]
 
 LATENCIES = {
@@ -32,7 +32,8 @@ QUANTILES = {
 }
 TWIN_QUANTILES = ("p50", "p95", "p99")
 ENERGY = "energy_hartree"
-COST = "dollars_per_million_tokens"
+DOLLARS_PER_TOKENS = "dollars_per_million_tokens"
+DOLLARS, JOULES, CO2 = "dollars", "joules", "co2_g"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,11 @@ _ROWS: tuple[_Row, ...] = (
     ("answer_agreement", "", "higher", "Share of answers that are the baseline's, to the letter.", ("serve",)),
     ("questions_asked", "questions", "lower", "Questions that it took to decide.", ("serve",)),
     ("perplexity", "", "lower", "Perplexity of the study's text under the server's log probabilities.", ("serve",)),
-    (COST, "dollars", "lower", "Cost of a million tokens, by the site's `prices`.", ("prices",)),
+    # what a run of any program costs
+    (DOLLARS, "dollars", "lower", "Cost of the run: its node-hours and its energy, by `prices`.", ("prices",)),
+    (JOULES, "J", "lower", "Energy of the run, by the `meters` of `prices` or from its `node_watts`.", ("prices",)),
+    (CO2, "g", "lower", "CO2 of that energy, by the `co2_g_per_kwh` of `prices`.", ("prices",)),
+    (DOLLARS_PER_TOKENS, "dollars", "lower", "Cost of a million tokens, by the node-hours of `prices`.", ("prices",)),
     # NWChem
     (ENERGY, "Ha", "", "Total energy of the theory asked for.", _NWCHEM),
     ("scf_energy_hartree", "Ha", "", "Hartree-Fock energy below a correlated method.", _NWCHEM),

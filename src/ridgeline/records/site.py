@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# RAPL counts processor packages and their DRAM; nvidia-smi tells the power of the GPUs; Slurm's energy accounting
+# (acct_gather_energy, which may ask IPMI) counts whole nodes
+METERS = ("rapl", "nvidia-smi", "slurm")
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dollars for an hour of a node, or of a GPU; None where it is not known."""
+    """Dollars for an hour of a node or of a GPU and for a kWh; None where it is not known.
+
+    The energy of a run is what `meters` measure, or the stated power of a node under load: `node_watts`.
+    """
 
     node_hour: float | None = None
     gpu_hour: float | None = None
+    kwh: float | None = None
+    co2_g_per_kwh: float | None = None
+    node_watts: float | None = None
+    meters: tuple[str, ...] = ()  # of METERS; their energies are added
 
     def hourly(self, nodes: int, gpus_per_node: int) -> float | None:
         """What a job costs an hour; a price of nodes counts before one of GPUs."""

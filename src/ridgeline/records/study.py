@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from ridgeline.records.expression import Expression, ExpressionError, Value, is_number
 from ridgeline.records.guard import Guard
 from ridgeline.records.notify import NOBODY, NotifyChoice
-from ridgeline.records.run import Resources
+from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
 from ridgeline.records.template import render, render_env
 
 DEFAULT_SAMPLER = "guided"
+NOT_SET = "(not set)"  # the value of a variable that is not in the environment
 SAMPLER_BEFORE = "tpe"  # the default of campaigns whose journals do not name theirs
 
 
@@ -179,6 +180,7 @@ class Study:
     second_goal: Goal | None = None  # traded against the first; settings are still ranked by the first
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # knobs that belong together, by a name
     notify: NotifyChoice = NOBODY
+    variables: tuple[str, ...] = ()  # knobs that are variables of the run's environment, whatever its workload
     home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder
     # what the programs that it names said of themselves when it ran, by program. None: they may be asked. A study
     # folder that is opened to be read may be a stranger's, and then none of them is started
@@ -188,6 +190,14 @@ class Study:
     def origin(self) -> Path:
         """Where names of what is never copied start: engines, models, checkouts."""
         return self.home or self.folder
+
+    def completed(self, job: Job, settings: Settings) -> Job:
+        """The job as a workload prepared it, with the modules and the variables of these settings."""
+        given = {name: str(settings[name]) for name in self.variables}
+        gone = " ".join(name for name, value in given.items() if value == NOT_SET)
+        env = {**job.env, **{name: value for name, value in given.items() if value != NOT_SET}}
+        command = f"unset {gone}\n{job.command}" if gone else job.command
+        return replace(job, env=env, command=command, modules=self.job.loaded(settings))
 
     @property
     def grant(self) -> Path | None:

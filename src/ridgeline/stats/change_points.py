@@ -22,6 +22,7 @@ from ridgeline.stats.student import interval
 _PRIOR = (0.5, 0.4, 0.1)  # of none, one and two changes
 _JUMPS = (0.3, 3.0, 40.0, 2000.0, 1e6)  # variance of a jump over that of the noise; the last for programs without any
 BLOCKS = (0.0, 0.5)  # variance between blocks over that of the noise
+_DAYS = (*BLOCKS, 5.0, 50.0)  # between blocks that ran on different days
 _LEAST_NOISE = 0.002  # what runs of any program scatter by, in logs, before they say so themselves; counts as two runs
 SURE = 0.96  # of a change at one place: a little more than the 95% that is asked of all that is said
 _UNLIKELY = 1e-5  # pairs of changes less probable than this are left out of what to run next
@@ -87,7 +88,7 @@ class ChangePosterior:
         return (first, second) if first != second else (0, len(cost) - 1)
 
 
-def change_posterior(runs: Sequence[Observed], versions: int) -> ChangePosterior:
+def change_posterior(runs: Sequence[Observed], versions: int, blocks: Sequence[float] = BLOCKS) -> ChangePosterior:
     """What these runs say of a history of so many versions; two or more."""
     y = np.asarray([run.worse for run in runs])
     place = np.asarray([run.place for run in runs])
@@ -97,7 +98,7 @@ def change_posterior(runs: Sequence[Observed], versions: int) -> ChangePosterior
     member[np.arange(len(runs)), [labels[run.block] for run in runs]] = 1.0
     pairs = np.triu_indices(versions - 1, 1)
     logs, fits = [], []
-    for share in BLOCKS:
+    for share in blocks:
         fit = _whitened(y, steps, member, share)
         for jump in _JUMPS:
             logs.append(_evidence(fit, jump, pairs))
@@ -241,13 +242,30 @@ def jumps(runs: Sequence[Observed], changes: Sequence[int]) -> tuple[Jump, ...]:
     return tuple(found)
 
 
+def change_points(runs: Sequence[Observed], versions: int) -> tuple[Jump, ...]:
+    """All changes of a history that is read and not searched: every version has runs of its own, of a day of its own.
+
+    Version by version, as they came: once a change is sure, what came before it is no longer looked at, so that there
+    may be any number of them.
+    """
+    start, at = 0, list[int]()
+    for end in range(2, versions + 1):
+        seen = [Observed(run.place - start, run.worse, run.block) for run in runs if start <= run.place < end]
+        if end - start > 1 and (found := change_posterior(seen, end - start, _DAYS).found):
+            at += [start + t for t in found]
+            start = at[-1] + 1
+    return jumps(runs, at) if at else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The last version's slowdown against the first, in logs: estimate, standard error, degrees of freedom."""
+    """The last version's slowdown against the first, in logs: estimate, standard error, degrees of freedom; and how
+    runs of one version scatter."""
 
     middle: float
     error: float
     freedom: int
+    noise: float
 
     def range(self, level: float = 0.95) -> tuple[float, float, float]:
         """As shares: estimate and interval."""
@@ -270,16 +288,24 @@ def between_ends(runs: Sequence[Observed], last: int) -> Ends | None:
     squares = sum((v - mean) ** 2 for side, mean in zip(sides, means, strict=True) for v in side)
     freedom = sum(map(len, sides)) - 2
     spread = math.sqrt((squares + 2 * _LEAST_NOISE**2) / (freedom + 2))
-    return Ends(means[1] - means[0], spread * math.sqrt(sum(1 / len(side) for side in sides)), freedom)
+    error = spread * math.sqrt(sum(1 / len(side) for side in sides))
+    return Ends(means[1] - means[0], error, freedom, math.sqrt(squares / freedom))
 
 
 # when to stop
 
 _GIVEN_UP = 0.02  # odds of the slowdown looked for against none, of the ends, at which it counts as not reproduced:
 # the chance that they ever fall to that, although it is there, is no larger
+# noise may have two modes, and a few runs of one mode each look like two versions without noise that differ
+_FEWEST_NOISY = 16  # runs of both ends together before "not reproduced", where runs of a version scatter at all
+_FEWEST_OF_A_PAIR = 6  # runs of either version of a pair before it is named, there as well
 _REPRODUCED = 0.9  # probability of a change at which the search for its place begins
 
 ENDS, SEARCH, NOT_REPRODUCED, FOUND = "ends", "search", "not-reproduced", "found"
+
+
+def _runs_at(runs: Sequence[Observed], place: int) -> int:
+    return sum(run.place == place for run in runs)
 
 
 def next_step(
@@ -294,10 +320,13 @@ def next_step(
         return ENDS, (0, versions - 1)
     posterior = change_posterior(runs, versions)
     if posterior.settled:
-        return FOUND, None
+        thin = (t for t in posterior.found if min(_runs_at(runs, t), _runs_at(runs, t + 1)) < _FEWEST_OF_A_PAIR)
+        again = next(thin, None) if posterior.noise > _LEAST_NOISE else None
+        return (FOUND, None) if again is None else (SEARCH, (again, again + 1))
     searched = any(0 < run.place < versions - 1 for run in runs)
     if not searched and (ends.odds_of(slower) < _GIVEN_UP or ends.range(0.99)[2] < 0):
-        return NOT_REPRODUCED, None
+        enough = ends.noise <= _LEAST_NOISE or ends.freedom + 2 >= _FEWEST_NOISY
+        return (NOT_REPRODUCED, None) if enough else (ENDS, (0, versions - 1))
     if searched and ends.odds_of(slower) < _GIVEN_UP and posterior.none > 0.5:
         return NOT_REPRODUCED, None
     if posterior.none > (SURE if searched else 1 - _REPRODUCED):

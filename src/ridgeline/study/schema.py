@@ -29,6 +29,7 @@ from ridgeline.study.forms.form import (
     ValueUnit,
     Variable,
 )
+from ridgeline.study.site_form import PricesForm
 from ridgeline.study.space_form import KnobForm
 from ridgeline.study.stage_forms import ConfirmForm, NotifyForm, SearchForm, StagesForm
 
@@ -222,6 +223,10 @@ class StudyForm(Form):
     secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
         default=[],
         description="Variables of your environment that hold keys or passwords: referred to, never written down.",
+    )
+    prices: Annotated[PricesForm | None, DefaultText("the site's")] = Field(
+        default=None,
+        description="What hours and energy cost; gives the metrics `dollars`, `joules`, `co2_g`.",
     )
     space: Annotated[dict[str, KnobForm], Entry("KNOB"), Accepts("a mapping of knobs to their values")] = Field(
         description="The knobs: name to values, range, or one fixed value."

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ridgeline.records.launch import CONTAINER_RUNTIMES, LAUNCHERS
-from ridgeline.records.site import Prices, Site
+from ridgeline.records.site import METERS, Prices, Site
 from ridgeline.study.forms.form import (
     Accepts,
     DefaultText,
@@ -24,7 +24,7 @@ from ridgeline.study.forms.form import (
 
 
 class PricesForm(Form):
-    """What a site's hours cost."""
+    """What hours and energy cost: gives `dollars`, `joules` and `co2_g` as metrics of any program."""
 
     makes = Prices
 
@@ -33,6 +33,19 @@ class PricesForm(Form):
     )
     gpu_hour: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
         ge=0, description="An hour of one GPU, where nodes have no price."
+    )
+    kwh: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
+        ge=0, description="A kilowatt-hour, where it is paid for beside the hours."
+    )
+    co2_g_per_kwh: Annotated[float | None, ValueUnit("grams"), DefaultText("not known")] = Field(
+        ge=0, description="Carbon intensity: grams of CO2 for a kilowatt-hour."
+    )
+    node_watts: Annotated[float | None, ValueUnit("watts"), DefaultText("not known")] = Field(
+        gt=0, description="Power of one node under load, where nothing measures it."
+    )
+    meters: Annotated[list[Literal[METERS]], Accepts(f"a list of {', '.join(METERS)}"), DefaultText("none")] = Field(  # type: ignore[valid-type]  # records.site's
+        description="What measures the energy of a run: rapl (processors and DRAM), nvidia-smi (GPUs), slurm (its "
+        "energy accounting, of whole nodes); of the first two also the sum.",
     )
 
 
@@ -109,6 +122,6 @@ class SiteForm(Form):
         Field(gt=0, description="What one node-hour costs.")
     )
     prices: Annotated[PricesForm | None, DefaultText("not known")] = Field(
-        default=None, description="What hours cost, for dollars a million tokens."
+        default=None, description="What hours and energy cost; a study may give its own."
     )
     options: dict[str, Any] = Field(description="Keys that only this batch system has; see below.")

@@ -123,6 +123,15 @@ class _Assembly:
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
         builds = self.builds()
         site = self.site(problems)
+        site = replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets))))
+        if form.prices is not None:
+            site = replace(site, prices=form.prices.record())
+        if site.prices.meters and site.prices.node_watts is not None:
+            twice = "`meters` measure the energy that `node_watts` states; keep one of the two"
+            self.report(("prices" if form.prices is not None else "site",), twice)
+        if "slurm" in site.prices.meters and len(site.prices.meters) > 1:
+            whole = "`meters`: slurm counts whole nodes, the others included; leave it alone in the list"
+            self.report(("prices" if form.prices is not None else "site",), whole)
         if space is None or goal is None:
             return None
         job = replace(self.job(space.names), optional=space.optional)
@@ -143,7 +152,7 @@ class _Assembly:
             baseline=baseline,
             folder=self.folder,
             question=form.question,
-            site=replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets)))),
+            site=site,
             guards=guards,
             presets=tuple(p for p in presets if p is not None),
             budget=form.budget.record(),

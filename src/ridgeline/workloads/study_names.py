@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ridgeline.errors import near
-from ridgeline.records.metrics import metrics_of
+from ridgeline.records.costs import COSTS, unpriced
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.template import field_names, unknown_fields
 
 
 def metric_problems(study: Study, metrics: Iterable[str]) -> Iterator[Problem]:
-    """Goals must be metrics of the workload, the second one also of the site's prices; guards may name knobs too."""
-    offered = list(metrics)
+    """Goals must be metrics of the workload or of the study's prices; guards may name knobs too."""
+    own = list(metrics)
+    offered = [*own, *(name for name in COSTS if name not in own)]
     known = [*offered, *study.space.names]
-    yield from _goal_problems(study, "goal", study.goal, offered)
+    yield from _goal_problems(study, "goal", study.goal, offered, own)
     if study.second_goal is not None:
-        yield from _goal_problems(study, "second_goal", study.second_goal, [*offered, *metrics_of("prices")])
+        yield from _goal_problems(study, "second_goal", study.second_goal, offered, own)
     for index, guard in enumerate(study.guards):
         for name in sorted(guard.names - set(known)):
             yield Problem(("guards", index), f"{name} is not a metric, knob or derived value; {near(name, known)}")
 
 
-def _goal_problems(study: Study, key: str, goal: Goal, offered: list[str]) -> Iterator[Problem]:
+def _goal_problems(study: Study, key: str, goal: Goal, offered: list[str], own: list[str]) -> Iterator[Problem]:
+    if goal.metric in COSTS and goal.metric not in own and (missing := unpriced(goal.metric, study.site)):
+        yield Problem((key, goal.direction), missing)
     if goal.metric not in offered:
         of_what = f"{study.workload.kind} has no metric {goal.metric}"
         yield Problem((key, goal.direction), f"{of_what}; {near(goal.metric, offered)}")

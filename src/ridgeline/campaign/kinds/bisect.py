@@ -123,26 +123,28 @@ class BisectQuestion:
 
     # what the history says
 
-    def skipped(self, history: History) -> dict[str, str]:
-        """Points that do not run, by key, each with why."""
+    def skipped(self, history: History, before_block: int | None = None) -> dict[str, str]:
+        """Points that do not run, by key, each with why; as known before this block."""
         found: dict[str, str] = {}
         passed = {trial.key for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)}
         for trial in history.trials.values():
             run = history.final_run(trial)
             if run is None or run.outcome is None or trial.key in passed or trial.stage is Stage.WARM_UP:
                 continue
+            if before_block is not None and (trial.block or 0) >= before_block:
+                continue
             if run.outcome.kind.caused_by_setting or run.outcome.kind is Kind.UNVERIFIED or run.outcome.kind.retryable:
                 found[trial.key] = str(run.outcome)
         return found
 
-    def alive(self, history: History) -> list[Point]:
-        skipped = self.skipped(history)
+    def alive(self, history: History, before_block: int | None = None) -> list[Point]:
+        skipped = self.skipped(history, before_block)
         return [point for point in self.points if point_key(point) not in skipped]
 
     def runs(self, study: Study, history: History, before_block: int | None = None) -> list[Observed]:
         """Runs that passed, of blocks before this one; a block that a stop cut in two counts as two."""
         sign = 1.0 if study.goal.direction == "minimize" else -1.0
-        places = {point_key(point): at for at, point in enumerate(self.alive(history))}
+        places = {point_key(point): at for at, point in enumerate(self.alive(history, before_block))}
         return [
             Observed(
                 places[trial.key],
@@ -281,8 +283,8 @@ class BisectAgenda(Agenda):
         known = list({point_key(point): point for point in started}.values())
         if len(known) == 2:
             return (known[0], known[1]) if block % 2 else (known[1], known[0])
-        alive = self.question.alive(self.history)
-        if len(alive) < 2 or point_key(self.question.points[-1]) in self.question.skipped(self.history):
+        alive = self.question.alive(self.history, block)
+        if len(alive) < 2 or point_key(self.question.points[-1]) in self.question.skipped(self.history, block):
             return None
         runs = self.question.runs(self.study, self.history, block)
         if len(runs) + _RUNS_OF_A_BLOCK > self.question.most_runs:

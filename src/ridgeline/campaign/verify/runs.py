@@ -16,7 +16,7 @@ from typing import Any
 from ridgeline import __version__, catalog
 from ridgeline.books import BOOKS, RESULT_FILE, book
 from ridgeline.campaign.builds.recipe import Recipe
-from ridgeline.campaign.judge import judge, without_blame, without_secrets
+from ridgeline.campaign.judge import judge, reading_of, without_blame
 from ridgeline.campaign.short_trials import shortened
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
 from ridgeline.errors import RidgelineError
@@ -94,7 +94,7 @@ class _ScriptCheck:
             for path in sorted(kept.glob("*")):
                 (build / path.name).symlink_to(path.resolve())
             trial = replace(trial, build=build)
-        return replace(self._workload(trial).prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+        return self.study.completed(self._workload(trial).prepare(trial, folder), trial.settings)
 
     def _workload(self, trial: Trial) -> Workload:
         if trial.stage is not Stage.SHORT:
@@ -340,7 +340,7 @@ class RunCheck:
 
     def _read_again(self, workload: Workload, run: Run, baseline: Mapping[str, object]) -> None:
         bare = Run(run.number, run.trial, run.attempt, run.folder, run.resources, run.ending)
-        reading = without_secrets(workload.read(bare), self.study)
+        reading = reading_of(workload, bare, self.study)
         self._measurements(run, reading)
         self._texts(workload, run, reading)
         assert run.outcome is not None

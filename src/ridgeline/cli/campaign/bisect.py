@@ -8,7 +8,16 @@ import typer
 
 def bisect(
     study: Annotated[Path, typer.Argument(help="The study file.")],
-    over: Annotated[str, typer.Option(help="The knob whose values are the history, in order: releases, commits.")],
+    over: Annotated[
+        str | None, typer.Option(help="The knob whose values are the history, in order: releases, commits.")
+    ] = None,
+    between: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="GOOD BAD",
+            help="Instead of --over: what `env` printed on a fast and on a slow host; finds the variables that matter.",
+        ),
+    ] = None,
     good: Annotated[str | None, typer.Option(help="A value that was fast; the first by default.")] = None,
     bad: Annotated[str | None, typer.Option(help="A value that is slow; the last by default.")] = None,
     at: Annotated[
@@ -17,11 +26,12 @@ def bisect(
     slower: Annotated[float, typer.Option(min=0.1, max=100, help="Slowdown worth finding, in percent.")] = 3.0,
     runs: Annotated[int, typer.Option(min=8, help="Most runs.")] = 400,
     out: Annotated[
-        Path | None, typer.Option(help="Study folder to write; studies/NAME-bisect-KNOB by default.")
+        Path | None, typer.Option(help="Study folder to write; studies/NAME-bisect-KNOB or -environment by default.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Find the change that made a program slower: which value of an ordered knob, under noise.
+    """Find the change that made a program slower: which value of an ordered knob, or which variables of a slow host's
+    environment, under noise.
 
     Both ends are run again first. Values that cannot be built or run are skipped. Run it again, or `ridgeline resume`
     its folder, to continue after a stop.
@@ -32,10 +42,23 @@ def bisect(
     """
     from ridgeline.campaign.assembly import assemble_or_go_on
     from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.kinds.base import CampaignQuestion
     from ridgeline.campaign.kinds.bisect import bisect_question
+    from ridgeline.campaign.kinds.environment import environment_question
     from ridgeline.cli.campaign.live import drive
+    from ridgeline.errors import InputError
 
+    asked: CampaignQuestion
+
+    if (over is None) == (between is None):
+        raise InputError("say where to look: --over KNOB for versions, or --between GOOD BAD for two environments")
     found = check_study(study)
-    asked = bisect_question(found, over, at, good, bad, slower / 100, runs)
-    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-bisect-{over}", asked)
+    if over is not None:
+        name, asked = over, bisect_question(found, over, at, good, bad, slower / 100, runs)
+    else:
+        if good is not None or bad is not None:
+            raise InputError("--good and --bad are ends of --over; the files of --between are ends themselves")
+        assert between is not None
+        name, asked = "environment", environment_question(found, *between, at, slower / 100, runs)
+    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-bisect-{name}", asked)
     drive(folder, question, as_json)

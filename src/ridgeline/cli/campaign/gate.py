@@ -37,6 +37,10 @@ def gate(
     junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
     gitlab: Annotated[Path | None, typer.Option(help="GitLab Code Quality file to write.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Markdown summary to write.")] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="File of all gates so far, to which this one is added; a page with changes beside it."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-gate by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -79,7 +83,8 @@ def gate(
     study = found.study
     point = dict(parse_point(found, at, study.baseline))
     path = against or Path(f"{study.name}.gate.json")
-    here, files = machine_of(study, machine), _Outputs(study, path, junit, gitlab, markdown)
+    here = machine_of(study, machine)
+    files = _Outputs(study, path, junit, gitlab, markdown, history, here)
     stored = ReferenceFile.to_be_replaced(path) if update else ReferenceFile.read(path)
     default = stored or GateQuestion(point)
     rates = GateQuestion(
@@ -93,6 +98,7 @@ def gate(
         folder, new = assemble_again(found, out, f"{study.name}-reference", question)
         drive(folder, new, as_json)
         _store(folder.path, question, here, stored, path, quiet=as_json)
+        files.remember(read_status(folder.path).answer)
         return
     try:
         stored.require_same(path, study, point, here)
@@ -108,6 +114,7 @@ def gate(
         now = read_status(folder.path)
         if now.history.verdict is not None:
             files.write(now.answer, now.history.wall_s)
+            files.remember(now.answer)
 
 
 def _store(
@@ -134,10 +141,52 @@ class _Outputs:
     """The files that a CI system reads, and what GitHub reads from standard output."""
 
     def __init__(
-        self, study: Study, reference: Path, junit: Path | None, gitlab: Path | None, markdown: Path | None
+        self,
+        study: Study,
+        reference: Path,
+        junit: Path | None,
+        gitlab: Path | None,
+        markdown: Path | None,
+        history: Path | None,
+        machine: dict[str, object],
     ) -> None:
         self._study, self._reference = study, reference
         self._junit, self._gitlab, self._markdown = junit, gitlab, markdown
+        self._history, self._machine = history, machine
+
+    def remember(self, answer: Answer) -> None:
+        """Add this gate to the history, and write its page."""
+        values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
+        if self._history is None or not values:
+            return
+        from datetime import UTC, datetime
+
+        from ridgeline.cli.text.gate import commit_here
+        from ridgeline.report.gates import gate_sections
+        from ridgeline.report.html import Folders
+        from ridgeline.report.page import whole_page, write_page
+        from ridgeline.study.gate_history import PastGate, add_gate, past_gates
+
+        goal, at = self._study.goal, datetime.now(UTC).isoformat(timespec="seconds")
+        gate = PastGate(
+            self._study.name,
+            at,
+            answer.conclusion or "",
+            tuple(values),
+            goal.metric,
+            goal.direction,
+            self._machine,
+            answer.unit,
+            commit_here(),
+        )
+        page = self._history.with_suffix(".html")
+        if page == self._history:
+            page = self._history.with_name(f"{self._history.name}.html")
+        if self._history.exists():
+            past_gates(self._history)  # what is not a history stays as it is
+        add_gate(self._history, gate)
+        shown = gate_sections(past_gates(self._history))
+        write_page(whole_page(f"{self._study.name}: gates", self._study.question, shown, Folders(Path(), None)), page)
 
     def write(self, answer: Answer, seconds: float) -> None:
         import os

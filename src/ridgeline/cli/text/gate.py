@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 from collections.abc import Mapping
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
@@ -89,3 +91,15 @@ def markdown_text(name: str, metric: str, answer: Answer) -> str:
 
 def _title(answer: Answer) -> str:
     return _TITLES.get(answer.conclusion or "", "did not pass")
+
+
+def commit_here() -> str:
+    """What is measured, by the CI system or by git in this folder; empty where neither knows."""
+    for name in ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT"):
+        if found := os.environ.get(name):
+            return found
+    try:
+        said = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return said.stdout.strip() if said.returncode == 0 else ""

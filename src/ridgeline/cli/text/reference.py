@@ -93,7 +93,8 @@ def _deployment() -> str:
 def _metrics() -> str:
     made_by = (
         "`command` stands for every program, Python functions too; `offline` and `serve` for the two workloads of an "
-        "engine (`sglang-serve`, `vllm-offline`, …); `prices` for those of the [site file](site.md), as a second goal. "
+        "engine (`sglang-serve`, `vllm-offline`, …); `prices` for what any run costs by the `prices` of a "
+        "[study](study.md) or [site](site.md). "
         "A study of `kind: command` declares further metrics, with units of its own."
     )
     rows = [

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from ridgeline.records.answer import Answer
-from ridgeline.records.metrics import unit_of
+from ridgeline.records.costs import costs
+from ridgeline.records.metrics import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
@@ -157,18 +158,31 @@ def settings_shown(study: Study, history: History, answer: Answer) -> list[tuple
 
 
 def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarFigure]:
-    """Wh and dollars for a million tokens, of the baseline and the setting; empty where neither is known."""
+    """Wh and dollars for a million tokens, and what one run cost, of the baseline and the setting; what is not known is
+    left out."""
     shown = settings_shown(study, history, answer)
     energy = [(label, _mean(runs, lambda r: _watt_hours(r.metrics))) for label, runs in shown]
-    cost = [(label, _mean(runs, lambda r: _dollars(study, r))) for label, runs in shown]
-    says = "Mean over the runs of each setting; tokens read and written both count."
+    tokens, run = "per million tokens", "of one run"
+    says = {
+        tokens: "Mean over the runs of each setting; tokens read and written both count.",
+        run: "Mean over the runs of each setting, each from its start to its end.",
+    }
+    if (watts := study.site.prices.node_watts) is not None:
+        says[run] += f" Power is not measured but stated: {watts:g} W a node."
+
+    def priced(metric: str) -> list[tuple[str, float | None]]:
+        return [(label, _mean(runs, lambda r: _cost(study, r, metric))) for label, runs in shown]
+
     kinds = (
-        ("energy", "Energy per million tokens", "Wh", energy),
-        ("cost", "Cost per million tokens", "dollars", cost),
+        ("energy", "Energy", tokens, "Wh", energy),
+        ("cost", "Cost", tokens, "dollars", priced(DOLLARS_PER_TOKENS)),
+        ("run-cost", "Cost", run, "dollars", priced(DOLLARS)),
+        ("run-energy", "Energy", run, "J", priced(JOULES)),
+        ("run-co2", "CO2", run, "g", priced(CO2)),
     )
     return [
-        BarFigure(key, title, says, Axis(f"{unit} per million tokens", from_zero=True), tuple(_bars(rows, unit)))
-        for key, title, unit, rows in kinds
+        BarFigure(key, f"{title} {of}", says[of], Axis(f"{unit} {of}", from_zero=True), tuple(_bars(rows, unit)))
+        for key, title, of, unit, rows in kinds
         if any(value is not None for _, value in rows)
     ]
 
@@ -189,8 +203,6 @@ def _watt_hours(metrics: Mapping[str, float]) -> float | None:
     return None if joules is None else joules * TOKENS / 3600.0
 
 
-def _dollars(study: Study, run: Run) -> float | None:
-    site = study.site
-    hourly = site.prices.hourly(run.resources.nodes, run.resources.gpus or site.gpus_per_node)
-    rate = run.metrics.get("total_tok_s") or run.metrics.get("output_tok_s")
-    return None if hourly is None or not rate else hourly / (rate * 3600.0) * TOKENS
+def _cost(study: Study, run: Run, metric: str) -> float | None:
+    found = costs(run, study.site).get(metric)
+    return None if found is None else found.value

@@ -1,0 +1,105 @@
+"""The history of a gate as a page: what each measured, and where its level changed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from ridgeline.errors import InputError
+from ridgeline.records.exhibit import TextTable
+from ridgeline.report.figures.shapes import BASELINE, OTHER, Axis, PlotFigure, PlotLimit, PlotPoint, PlotSeries
+from ridgeline.report.parts import FactTiles, Paragraph, Section
+from ridgeline.stats.change_points import Jump, Observed, change_points
+from ridgeline.stats.wording import count, metric_text, percent, percent_range
+from ridgeline.study.gate_history import PastGate
+
+_MOST_GATES = 200  # newest; the page says how many are older
+
+
+def gate_sections(gates: Sequence[PastGate]) -> list[Section]:
+    """Of the machine that was measured last; another one's figures say nothing of the program."""
+    if not gates:
+        raise InputError("the history has no gate yet; run one with --history")
+    last = gates[-1]
+    here = [gate for gate in gates if _question(gate) == _question(last)]
+    shown = here[-_MOST_GATES:]
+    found = change_points(_runs(shown), len(shown))
+    unit = f" ({last.unit})" if last.unit else ""
+    tiles = (
+        ("gates", str(len(shown)), f"{shown[0].at[:10]} to {last.at[:10]}"),
+        ("changes", str(len(found)), "of the level, each with 95%"),
+        ("now", metric_text(median(last.values)), f"{last.metric}{unit}, median of {count(len(last.values), 'run')}"),
+    )
+    notes = [f"Machine: {json.dumps(dict(last.machine))}."]
+    if elsewhere := len(gates) - len(here):
+        notes.append(f"{count(elsewhere, 'gate')} of other machines or metrics left out.")
+    if older := len(here) - len(shown):
+        notes.append(f"{count(older, 'older gate')} left out.")
+    figure = _figure(shown, found, f"{last.metric}{unit}")
+    return [
+        Section("verdict", "", (FactTiles(tiles), figure, Paragraph(" ".join(notes), "sub"))),
+        Section("changes", "Changes", _change_parts(shown, found)),
+        Section("gates", "All gates", (_table(shown),)),
+    ]
+
+
+def _question(gate: PastGate) -> tuple[str, str, str, str]:
+    return gate.study, gate.metric, gate.direction, json.dumps(dict(gate.machine), sort_keys=True)
+
+
+def _runs(gates: Sequence[PastGate]) -> list[Observed]:
+    """Runs of one gate share what the machine was like that day: a block."""
+    sign = 1.0 if gates[0].direction == "minimize" else -1.0
+    return [Observed(at, sign * math.log(value), at) for at, gate in enumerate(gates) for value in gate.values]
+
+
+def _figure(gates: Sequence[PastGate], found: Sequence[Jump], axis: str) -> PlotFigure:
+    edges = [0, *(jump.at + 1 for jump in found), len(gates)]
+    levels = []
+    for first, end in pairwise(edges):
+        level = median(value for gate in gates[first:end] for value in gate.values)
+        levels.append(PlotSeries("level", (PlotPoint(first + 1, level), PlotPoint(end, level)), BASELINE, "line"))
+    points = tuple(
+        PlotPoint(
+            at, median(gate.values), min(gate.values), max(gate.values), label=f"{_name(gate)}: {gate.conclusion}"
+        )
+        for at, gate in enumerate(gates, 1)
+    )
+    says = "The median of each gate's runs with their range, oldest first, and the level between two changes."
+    marks = tuple(
+        PlotLimit(f"{percent(jump.change)} at {_name(gates[jump.at + 1])}", jump.at + 1.5, "x") for jump in found
+    )
+    return PlotFigure(
+        "gates", "", says, Axis("gate"), Axis(axis), (PlotSeries("median", points, OTHER), *levels), limits=marks
+    )
+
+
+def _change_parts(gates: Sequence[PastGate], found: Sequence[Jump]) -> tuple[Paragraph | TextTable, ...]:
+    if not found:
+        return (Paragraph("None that these gates show.", "sub"),)
+    rows = tuple(
+        (
+            _name(gates[jump.at]),
+            _name(gates[jump.at + 1]),
+            percent(jump.change),
+            percent_range(jump.low, jump.high),
+        )
+        for jump in found
+    )
+    says = "Which commit between the two it was, `ridgeline bisect` finds. A change of the machine looks the same here."
+    return TextTable("", ("last before", "first after", "slowdown", "95%"), rows), Paragraph(says, "sub")
+
+
+def _name(gate: PastGate) -> str:
+    return f"{gate.at[:10]} {gate.commit[:10]}".strip()
+
+
+def _table(gates: Sequence[PastGate]) -> TextTable:
+    rows = tuple(
+        (gate.at, gate.commit[:10] or "–", metric_text(median(gate.values)), str(len(gate.values)), gate.conclusion)
+        for gate in reversed(gates)
+    )
+    return TextTable("", ("at", "commit", "median", "runs", "verdict"), rows)

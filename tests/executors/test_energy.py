@@ -1,0 +1,96 @@
+"""Energy of a run: RAPL's counters over their turns, the power of GPUs, Slurm's accounting."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.executors import energy
+from ridgeline.executors.dialect import JobReply
+from ridgeline.executors.energy import ENERGY_FILE, measured_joules, meters_missing_here
+from ridgeline.executors.local import LocalExecutor
+from ridgeline.executors.slurm import Slurm
+from ridgeline.records.run import Job, Resources
+from ridgeline.records.site import Prices, Site
+
+
+def test_counters_are_added_over_zones_and_over_their_turns(tmp_path: Path) -> None:
+    samples = [(1_000_000, 9_000_000), (4_000_000, 9_500_000), (2_000_000, 1_000_000)]
+    lines = [f"rapl intel-rapl:0 {a} 5000000\nrapl intel-rapl:0:1 {b} 10000000\n" for a, b in samples]
+    (tmp_path / ENERGY_FILE).write_text("".join(lines))
+    assert measured_joules(tmp_path, ("rapl",), 10.0) == pytest.approx(3 + 3 + 0.5 + 1.5)
+    assert measured_joules(tmp_path, ("rapl", "nvidia-smi"), 10.0) is None, "half of the energy is not the energy"
+    (tmp_path / ENERGY_FILE).write_text("".join(lines) + "0, 100.0\n1, 50.00\n0, 200.0\n1, [N/A]\n")
+    assert measured_joules(tmp_path, ("rapl", "nvidia-smi"), 10.0) == pytest.approx(8 + 10 * (150 + 50))
+    assert measured_joules(tmp_path / "nowhere", ("rapl",), 10.0) is None
+
+
+def powercap(folder: Path) -> Path:
+    """Two packages with their DRAM and cores, and the whole machine beside them."""
+    zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram", "intel-rapl:1": "psys"}
+    for zone, name in zones.items():
+        (folder / zone).mkdir(parents=True)
+        for file, text in (("name", name), ("energy_uj", "1000000"), ("max_energy_range_uj", "9000000")):
+            (folder / zone / file).write_text(f"{text}\n")
+    return folder
+
+
+def test_run_sh_reads_the_meters_of_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zones = powercap(tmp_path / "powercap")
+    monkeypatch.setattr(energy, "POWERCAP", str(zones))
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    smi = tools / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 0, 120.0; echo up > $SMI_STARTED; exec sleep 600\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("SMI_STARTED", str(tmp_path / "smi-started"))
+    site = Site(prices=Prices(meters=("rapl", "nvidia-smi")))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    # the program itself moves the counters: two joules of the package, one of the DRAM
+    program = (
+        f"while [ ! -s {tmp_path}/smi-started ]; do sleep 0.05; done; echo 3000000 > {zones}/intel-rapl:0/energy_uj; "
+        f"echo 2000000 > {zones}/intel-rapl:0:1/energy_uj; echo 5000000 > {zones}/intel-rapl:1/energy_uj; exit 3"
+    )
+    executor = LocalExecutor(site)
+    ticket = executor.submit(Job("job", folder, program, resources=Resources(), limit_s=600.0))
+    while not (endings := executor.poll([ticket])):
+        executor.wait(5.0)
+    ending = endings[ticket]
+    assert ending.exit_code == 3, "the meters leave the exit code as it is"
+    assert ending.leftovers == (), "and end with the run"
+    assert ending.usage["joules"] == pytest.approx(3.0 + 120.0 * ending.duration_s)
+    beside = LocalExecutor(replace(site, jobs_at_once=2, cores_per_node=2))
+    if beside.slots > 1:
+        assert "2 jobs run at once" in beside.doubts(Resources())[0]
+
+
+def test_without_meters_the_script_is_as_before(tmp_path: Path) -> None:
+    job = Job("job", tmp_path, "true")
+    plain = LocalExecutor(Site()).script(job)
+    assert LocalExecutor(Site(prices=Prices(node_hour=1.0, node_watts=300.0))).script(job) == plain
+    metered = LocalExecutor(Site(prices=Prices(meters=("rapl",)))).script(job)
+    assert subprocess.run(["sh", "-n"], input=metered, text=True, check=False).returncode == 0
+
+
+def test_check_says_which_meter_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "POWERCAP", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [text.split(":")[0] for text in meters_missing_here(("rapl", "nvidia-smi"))] == ["rapl", "nvidia-smi"]
+    assert "node_watts" in LocalExecutor(Site(prices=Prices(meters=("rapl",)))).doubts(Resources())[0]
+    powercap(tmp_path)
+    assert meters_missing_here(("rapl",)) == []
+
+
+def test_slurm_counts_the_longest_step_and_not_their_sum() -> None:
+    dialect = Slurm()
+    assert dialect.energy_command("12")[-3:] == ["12", "-o", "JobID,ConsumedEnergyRaw"]
+    answer = JobReply(0, "12|9100\n12.batch|4500\n12.extern|4600\n12.0|\n", "")
+    assert dialect.read_energy(answer) == 4600.0
+    assert dialect.read_energy(JobReply(0, "12|0\n12.batch|0\n", "")) is None
+    assert dialect.read_energy(JobReply(1, "", "accounting storage is disabled")) is None
