@@ -12,17 +12,22 @@ class ReportFormat(StrEnum):
     html = "html"
     md = "md"
     pdf = "pdf"
+    slides = "slides"
 
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR|FOLDER", help="A study folder, or a folder of several.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; report.html in the folder by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; report.html or slides.html in the folder by default.")
+    ] = None,
     form: Annotated[
-        ReportFormat, typer.Option("--format", help="html, md (for a pull request) or pdf (needs Chromium).")
+        ReportFormat,
+        typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium), or slides."),
     ] = ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
 
+    slides is a deck of it: one HTML file, or with --out NAME.pdf a PDF.
     Of a folder of several studies, their history: what each found and cost, and what was learnt of each knob.
 
     Example: ridgeline report studies/first
@@ -33,15 +38,17 @@ def report(
     from ridgeline.report.page import write_page, write_report
     from ridgeline.report.pdf import browser_path, write_pdf
     from ridgeline.report.sections import sections
+    from ridgeline.report.slides import deck
     from ridgeline.study.partial import read_ladder
 
-    if form is ReportFormat.pdf:
+    printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
+    if printed:
         browser_path()  # before anything is worked out
     if not (folder / "study.yaml").exists() and (several := _studies_in(folder)):
         _project(folder, several, out, form)
         return
     now, notes = read_status_as_far(folder)
-    target = out or folder / f"report.{form.value}"
+    target = out or folder / ("slides.html" if form is ReportFormat.slides else f"report.{form.value}")
     what = (now.study, now.history, answer_on_paper(now), now.exhibits)
     steps = read_ladder(folder)
     match form:
@@ -53,6 +60,11 @@ def report(
         case ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 write_pdf(write_report(*what, Path(place, "report.html"), notes, steps), target)
+        case ReportFormat.slides if printed:
+            with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
+                write_pdf(write_page(deck(*what, notes, steps), Path(place, "slides.html")), target)
+        case ReportFormat.slides:
+            write_page(deck(*what, notes, steps), target)
     print(target)
 
 
@@ -64,6 +76,7 @@ def _studies_in(folder: Path) -> list[Path]:
 
 def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
+    from ridgeline.errors import InputError
     from ridgeline.report.html import Folders
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import whole_page, write_page
@@ -71,6 +84,8 @@ def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFo
     from ridgeline.report.project import project_sections
     from ridgeline.report.studies import StudySeen
 
+    if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
+        raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
     seen = []
     for path in several:
         now, _ = read_status_as_far(path)
