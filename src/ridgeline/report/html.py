@@ -226,8 +226,9 @@ def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
     """`aligned`: columns of numbers to the right, which a long table behind a figure does without for its size."""
     number = [aligned and all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
     kinds = [" class=num" if each else "" for each in number] or [""] * len(table.head)
-    heads = "".join(f"<th{kind}>{_e(name)}" for kind, name in zip(kinds, table.head, strict=True))
-    yield "<div class=scroll><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
+    # a heading that says nothing is none
+    heads = "".join(f"<th{kind}>{_e(name)}" if name else "<td>" for kind, name in zip(kinds, table.head, strict=True))
+    yield "<div class=scroll tabindex=0><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
     for at, row in enumerate(table.rows[:MOST_ROWS]):
         look = " class=bad" if at in table.failed else " class=changed" if at in table.changed else ""
         yield f"<tr{look}>{''.join(f'<td{kind}>{_e(cell)}' for kind, cell in zip(kinds, row, strict=True))}</tr>"
