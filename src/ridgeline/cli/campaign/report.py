@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -13,21 +14,23 @@ class ReportFormat(StrEnum):
     md = "md"
     pdf = "pdf"
     slides = "slides"
+    paper = "paper"
 
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR|FOLDER", help="A study folder, or a folder of several.")],
     out: Annotated[
-        Path | None, typer.Option(help="File to write; report.html or slides.html in the folder by default.")
+        Path | None, typer.Option(help="File to write (paper: folder); in the study folder by default.")
     ] = None,
     form: Annotated[
         ReportFormat,
-        typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium), or slides."),
+        typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium), slides or paper."),
     ] = ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
 
-    slides is a deck of it: one HTML file, or with --out NAME.pdf a PDF.
+    slides is a deck of it: one HTML file, or with --out NAME.pdf a PDF. paper is a folder with a methods paragraph
+    and a table (Markdown, LaTeX) and the figures (SVG, CSV, with Chromium PNG); `verify` checks its numbers.
     Of a folder of several studies, their history: what each found and cost, and what was learnt of each knob.
 
     Example: ridgeline report studies/first
@@ -36,7 +39,8 @@ def report(
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import write_page, write_report
-    from ridgeline.report.pdf import browser_path, write_pdf
+    from ridgeline.report.paper import FOLDER, write_paper
+    from ridgeline.report.pdf import browser_path, has_browser, write_pdf
     from ridgeline.report.sections import sections
     from ridgeline.report.slides import deck
     from ridgeline.study.partial import read_ladder
@@ -48,7 +52,8 @@ def report(
         _project(folder, several, out, form)
         return
     now, notes = read_status_as_far(folder)
-    target = out or folder / ("slides.html" if form is ReportFormat.slides else f"report.{form.value}")
+    named = {ReportFormat.slides: "slides.html", ReportFormat.paper: FOLDER}
+    target = out or folder / named.get(form, f"report.{form.value}")
     what = (now.study, now.history, answer_on_paper(now), now.exhibits)
     steps = read_ladder(folder)
     match form:
@@ -65,6 +70,10 @@ def report(
                 write_pdf(write_page(deck(*what, notes, steps), Path(place, "slides.html")), target)
         case ReportFormat.slides:
             write_page(deck(*what, notes, steps), target)
+        case ReportFormat.paper:
+            write_paper(*what, target, steps, pictures=has_browser())
+            if not has_browser():
+                print("no PNG: there is no Chromium or Chrome on the PATH", file=sys.stderr)
     print(target)
 
 
