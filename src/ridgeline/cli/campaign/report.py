@@ -39,10 +39,8 @@ def report(
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import write_page, write_report
-    from ridgeline.report.paper import FOLDER, write_paper
     from ridgeline.report.pdf import browser_path, has_browser, write_pdf
     from ridgeline.report.sections import sections
-    from ridgeline.report.slides import deck
     from ridgeline.study.partial import read_ladder
 
     printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
@@ -52,7 +50,7 @@ def report(
         _project(folder, several, out, form)
         return
     now, notes = read_status_as_far(folder)
-    named = {ReportFormat.slides: "slides.html", ReportFormat.paper: FOLDER}
+    named = {ReportFormat.slides: "slides.html", ReportFormat.paper: "paper"}
     target = out or folder / named.get(form, f"report.{form.value}")
     what = (now.study, now.history, answer_on_paper(now), now.exhibits)
     steps = read_ladder(folder)
@@ -65,12 +63,16 @@ def report(
         case ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 write_pdf(write_report(*what, Path(place, "report.html"), notes, steps), target)
-        case ReportFormat.slides if printed:
-            with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-                write_pdf(write_page(deck(*what, notes, steps), Path(place, "slides.html")), target)
         case ReportFormat.slides:
-            write_page(deck(*what, notes, steps), target)
+            from ridgeline.report.slides import deck
+
+            with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
+                page = write_page(deck(*what, notes, steps), Path(place, "slides.html") if printed else target)
+                if printed:
+                    write_pdf(page, target)
         case ReportFormat.paper:
+            from ridgeline.report.paper import write_paper
+
             write_paper(*what, target, steps, pictures=has_browser())
             if not has_browser():
                 print("no PNG: there is no Chromium or Chrome on the PATH", file=sys.stderr)
