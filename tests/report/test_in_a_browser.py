@@ -203,6 +203,9 @@ def test_paper_is_wide_enough(tab: Tab, pages: dict[str, str]) -> None:
     try:
         assert tab.value("document.documentElement.scrollWidth") <= 760
         assert tab.value("getComputedStyle(document.querySelector('.tools')).display") == "none"
+        assert tab.value("document.querySelector('.proof').getBoundingClientRect().width") > 280, (
+            "as wide as its column"
+        )
     finally:
         tab.call("Emulation.setEmulatedMedia", media="")
 

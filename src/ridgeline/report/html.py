@@ -147,10 +147,13 @@ def _answer(card: AnswerCard) -> Iterator[str]:
         yield f"<p class=sure>{_e(card.interval)}</p>"
     else:
         yield f"<p class=headline>{_e(card.statement)}</p>"
+    if card.moved:
+        yield f"<p class=moved>{_e(card.moved)}</p>"
     if card.facts:
         yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
     if card.command:
-        yield code_html(card.command, copy=True)
+        title = f"<p class=sub>{_e(card.command_title)}</p>" if card.command_title else ""
+        yield f"<div class=do>{title}{code_html(card.command, copy=True)}</div>"
     if card.figure is not None:
         yield figure_html(card.figure, "proof half")
     yield from (f"<p class=sub>{_e(note)}</p>" for note in (card.command_note, *card.notes) if note)

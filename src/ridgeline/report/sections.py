@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import Exhibits, TextTable, changes
+from ridgeline.records.exhibit import Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -30,6 +30,8 @@ from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_MOST_MOVED = 6  # knobs named on the first screen; a table below has all
 NO_SEARCH = ("compare", "edge", "scale", "steps")
 
 
@@ -103,6 +105,7 @@ def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibi
         (text[:1].upper() + text[1:]).replace(" -> ", " → "),
         facts=tuple(_facts(study, history, answer)),
         command=command,
+        command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
         notes=(*said, *exhibits.notes),
         figure=proof_pair(study, history, answer),
@@ -123,12 +126,23 @@ def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibi
         before=first,
         after=second,
         unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
+        moved=_moved(study, answer, candidate.point),
         notes=card.notes if over else (*card.notes, f"#{candidate.trial}: {_changed(study, candidate.point)}"),
     )
 
 
 def _changed(study: Study, point: Point) -> str:
     return changes(study.baseline, point) or "the baseline"
+
+
+def _moved(study: Study, answer: Answer, point: Point) -> str:
+    """What a confirmed setting changes, from what to what; a long list ends with how many more there are."""
+    names = [name for name in study.space.by_name if study.baseline.get(name) != point.get(name)]
+    if answer.conclusion != CONFIRMED or not names:
+        return ""
+    each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:_MOST_MOVED]]
+    more = f" and {len(names) - _MOST_MOVED} more" if len(names) > _MOST_MOVED else ""
+    return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
 
 
 def _how_sure(answer: Answer) -> str:
