@@ -169,11 +169,87 @@ class Tab:
         """A PNG of what the window shows."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
+    def complaints(self) -> list[str]:
+        """What is wrong with the page as it is laid out: sideways scrolling, labels of a figure that overlap, text
+        with too little contrast, and what a screen reader would miss: names, roles, order of headings, ids.
+
+        Checked on geometry and computed style, since pictures differ with a machine's fonts.
+        """
+        wide = [f"{self.sideways_px} px wider than the window"] if self.sideways_px > 0 else []
+        return [*wide, *self.value(_OVERLAPS), *self.value(_CONTRAST), *self.value(_UNSAID)]
+
     @property
     def sideways_px(self) -> int:
         """By how much the page is wider than the window."""
         return int(self.value("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
+
+_OVERLAPS = r"""[...document.querySelectorAll('svg[role=img]')].flatMap(svg => {
+  if (!svg.getClientRects().length) return [];
+  const texts = [...svg.querySelectorAll('text')].filter(t => t.textContent.trim())
+    .map(t => ({text: t.textContent, box: t.getBoundingClientRect()}));
+  const clash = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3;
+  return texts.flatMap((one, at) => texts.slice(at + 1).filter(other => clash(one.box, other.box))
+    .map(other => (svg.closest('[id]')?.id ?? 'a figure') + ': ' + one.text + ' | ' + other.text));
+})"""
+
+# WCAG 2: 4.5 to 1, and 3 to 1 for large text; figures' text on the page's own background
+_CONTRAST = r"""(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const rgba = colour => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const d = canvas.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+  const linear = v => v / 255 <= .03928 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4;
+  const light = c => { const [r, g, b] = c.map(linear);
+    return .2126 * r + .7152 * g + .0722 * b; };
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor);
+    if (c[3] > .99) return c; } return rgba('white'); };
+  const found = new Set();
+  for (const e of document.querySelectorAll('body *')) {
+    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.getClientRects().length || e.closest('script,style,title')) continue;
+    const style = getComputedStyle(e), inside = e.closest('svg');
+    if (inside && /\bin[0-9f]/.test(e.getAttribute('class') ?? '')) continue;
+    const [r, g, b] = rgba(inside ? style.fill : style.color), back = behind(e);
+    const [one, two] = [light([r, g, b]), light(back.slice(0, 3))];
+    const ratio = (Math.max(one, two) + .05) / (Math.min(one, two) + .05);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+    const named = `${e.tagName}.${e.getAttribute('class')} ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`;
+    if (ratio < (large ? 3 : 4.5)) found.add(named);
+  }
+  return [...found];
+})()"""
+
+# what axe asks first
+_UNSAID = r"""(() => {
+  const found = [], all = what => [...document.querySelectorAll(what)], hidden = e => !!e.closest('[aria-hidden=true]');
+  const wrong = (what, elements) => found.push(...elements.map(e => what + ': ' + e.outerHTML.slice(0, 120)));
+  const text = e => (e.textContent.trim() || e.getAttribute('aria-label') || e.title || '').trim();
+  if (document.documentElement.lang !== 'en') found.push('the page has no language');
+  if (!document.title.trim()) found.push('the page has no title');
+  if (all('h1').length !== 1) found.push(all('h1').length + ' h1');
+  if (all('main').length !== 1) found.push(all('main').length + ' main');
+  wrong('a figure without a name', all('svg').filter(e => !e.getAttribute('aria-label') && !hidden(e)));
+  wrong('a button or link without a name', all('button, a[href], summary').filter(e => !text(e)));
+  wrong('a field without a label', all('input, select, textarea')
+    .filter(e => e.type !== 'hidden' && !e.labels?.length && !e.getAttribute('aria-label')));
+  wrong('a bar without a name', all('progress').filter(e => !e.getAttribute('aria-label') && !e.labels?.length));
+  wrong('a frame without a title', all('iframe').filter(e => !e.title));
+  wrong('a table heading that says nothing', all('th').filter(e => !text(e)));
+  wrong('a term outside of a list of terms', all('dt, dd').filter(e => !e.closest('dl')));
+  wrong('an item outside of a list', all('li').filter(e => !/^[OU]L$/.test(e.parentNode.tagName)));
+  const headings = all('h1,h2,h3,h4,h5').filter(e => e.getClientRects().length);
+  const level = e => e ? +e.tagName[1] : 0;
+  wrong('a level of headings is skipped', headings.filter((e, at) => level(e) > level(headings[at - 1]) + 1));
+  // a box that scrolls must be reached by keyboard
+  wrong('a box that scrolls and takes no focus', all('main *').filter(e =>
+    /auto|scroll/.test(getComputedStyle(e).overflowX + getComputedStyle(e).overflowY)
+    && (e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1)
+    && e.tabIndex < 0 && !e.querySelector('a[href], button, input, [tabindex]')));
+  const ids = all('[id]').map(e => e.id);
+  found.push(...ids.filter((id, at) => ids.indexOf(id) !== at).map(id => 'an id twice: ' + id));
+  return found;
+})()"""
 
 _BOX = """(what => { const e = what ? document.querySelector(what) : document.documentElement;
  const b = e.getBoundingClientRect(); return {x: b.left + scrollX, y: b.top + scrollY, width: b.width,

@@ -252,7 +252,7 @@ def test_the_proof_agrees_with_the_verdict(confirmed: CampaignStatus) -> None:
     _, ratios = proof(confirmed.study, confirmed.history, confirmed.answer)
     assert isinstance(ratios, IntervalFigure) and confirmed.answer.candidate is not None
     gain = confirmed.answer.candidate.gain
-    row = next(row for row in ratios.rows if row.label.startswith("B, 3 blocks"))
+    row = next(row for row in ratios.rows if row.label == "B, the setting, 3 blocks")
     assert gain is not None
     assert (row.value, row.low, row.high) == (gain.ratio, gain.low, gain.high)
     assert row.dots == pytest.approx([gain.ratio] * 3, rel=0.05)

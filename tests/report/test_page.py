@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.report import study_text, write_journal
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
 from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind, Outcome
@@ -223,3 +224,12 @@ def test_how_it_was_measured_names_nodes_versions_and_dates(tmp_path: Path) -> N
     assert facts["when (UTC)"].startswith("2023-11-14 22:13 to 2023-11-14 22:"), "a run that never began has no date"
     assert facts["design"] == "2 x each setting in a block, 3 blocks, 95% intervals"
     assert "taken up" not in facts
+
+
+def test_a_thousand_runs_are_a_page_that_can_be_mailed(tmp_path: Path) -> None:
+    """As benchmarks/report.py makes them: eight knobs, twenty metrics, failures, a confirmation."""
+    (tmp_path / "study.yaml").write_text(study_text())
+    write_journal(tmp_path, 1000)
+    now, notes = read_status_as_far(tmp_path)
+    assert len(now.history.runs) == 1000
+    assert len(text_of(now, notes=notes).encode()) < 1_500_000

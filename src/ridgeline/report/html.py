@@ -147,10 +147,13 @@ def _answer(card: AnswerCard) -> Iterator[str]:
         yield f"<p class=sure>{_e(card.interval)}</p>"
     else:
         yield f"<p class=headline>{_e(card.statement)}</p>"
+    if card.moved:
+        yield f"<p class=moved>{_e(card.moved)}</p>"
     if card.facts:
         yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
     if card.command:
-        yield code_html(card.command, copy=True)
+        title = f"<p class=sub>{_e(card.command_title)}</p>" if card.command_title else ""
+        yield f"<div class=do>{title}{code_html(card.command, copy=True)}</div>"
     if card.figure is not None:
         yield figure_html(card.figure, "proof half")
     yield from (f"<p class=sub>{_e(note)}</p>" for note in (card.command_note, *card.notes) if note)
@@ -226,8 +229,9 @@ def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
     """`aligned`: columns of numbers to the right, which a long table behind a figure does without for its size."""
     number = [aligned and all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
     kinds = [" class=num" if each else "" for each in number] or [""] * len(table.head)
-    heads = "".join(f"<th{kind}>{_e(name)}" for kind, name in zip(kinds, table.head, strict=True))
-    yield "<div class=scroll><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
+    # a heading that says nothing is none
+    heads = "".join(f"<th{kind}>{_e(name)}" if name else "<td>" for kind, name in zip(kinds, table.head, strict=True))
+    yield "<div class=scroll tabindex=0><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
     for at, row in enumerate(table.rows[:MOST_ROWS]):
         look = " class=bad" if at in table.failed else " class=changed" if at in table.changed else ""
         yield f"<tr{look}>{''.join(f'<td{kind}>{_e(cell)}' for kind, cell in zip(kinds, row, strict=True))}</tr>"

@@ -51,8 +51,10 @@ class AnswerCard:
     before: str = ""
     after: str = ""
     unit: str = ""
+    moved: str = ""  # what the setting changes: 'tp 16 → 8, pp 1 → 2'
     facts: tuple[tuple[str, str, str], ...] = ()  # what, value, beside it
     command: str = ""
+    command_title: str = ""  # what to do with it
     command_note: str = ""
     notes: tuple[str, ...] = ()
     figure: Figure | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import Exhibits, TextTable, changes
+from ridgeline.records.exhibit import Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -30,7 +30,9 @@ from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
-_NO_SEARCH = ("compare", "edge", "scale", "steps")
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_MOST_MOVED = 6  # knobs named on the first screen; a table below has all
+NO_SEARCH = ("compare", "edge", "scale", "steps")
 
 
 def sections(
@@ -45,7 +47,7 @@ def sections(
     made: list[tuple[str, str, Callable[[], Iterator[Part]]]] = [
         ("verdict", "", lambda: _verdict(study, history, answer, exhibits, notes)),
         ("setting", "What it changes", lambda: _setting(study, history, answer, exhibits, ladder_of)),
-        ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: _kind(study, history, answer, exhibits)),
+        ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(study, history, answer, exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
@@ -61,7 +63,7 @@ def sections(
     ]
     found = []
     for key, title, parts in made:
-        shown = _safely(key, parts)
+        shown = safely(key, parts)
         if shown:
             found.append(Section(key, title, shown))
     return found
@@ -70,7 +72,7 @@ def sections(
 _KIND_TITLES = {"compare": "A and B", "edge": "How far it goes", "scale": "How it scales", "steps": "The steps"}
 
 
-def _safely(key: str, parts: Callable[[], Iterator[Part]]) -> tuple[Part, ...]:
+def safely(key: str, parts: Callable[[], Iterator[Part]]) -> tuple[Part, ...]:
     """A part that cannot be worked out says so; one odd journal line must not cost the reader the whole page."""
     try:
         return tuple(parts())
@@ -103,6 +105,7 @@ def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibi
         (text[:1].upper() + text[1:]).replace(" -> ", " → "),
         facts=tuple(_facts(study, history, answer)),
         command=command,
+        command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
         notes=(*said, *exhibits.notes),
         figure=proof_pair(study, history, answer),
@@ -123,12 +126,23 @@ def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibi
         before=first,
         after=second,
         unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
+        moved=_moved(study, answer, candidate.point),
         notes=card.notes if over else (*card.notes, f"#{candidate.trial}: {_changed(study, candidate.point)}"),
     )
 
 
 def _changed(study: Study, point: Point) -> str:
     return changes(study.baseline, point) or "the baseline"
+
+
+def _moved(study: Study, answer: Answer, point: Point) -> str:
+    """What a confirmed setting changes, from what to what; a long list ends with how many more there are."""
+    names = [name for name in study.space.by_name if study.baseline.get(name) != point.get(name)]
+    if answer.conclusion != CONFIRMED or not names:
+        return ""
+    each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:_MOST_MOVED]]
+    more = f" and {len(names) - _MOST_MOVED} more" if len(names) > _MOST_MOVED else ""
+    return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
 
 
 def _how_sure(answer: Answer) -> str:
@@ -150,7 +164,7 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
         yield answer.reference.label, metric_text(answer.reference.value), answer.unit
     spent = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
     yield "cost", count(len(history.runs), "run"), spent
-    yield "where", study.site.name, _origin(study, history)
+    yield "where", study.site.name, origin_text(study, history)
 
 
 def _command(history: History, answer: Answer) -> tuple[str, str]:
@@ -168,7 +182,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
     return "", ""
 
 
-def _origin(study: Study, history: History) -> str:
+def origin_text(study: Study, history: History) -> str:
     """How the goal's numbers came about."""
     found = {m.origin for run in history.runs.values() for m in run.measurements if m.metric == study.goal.metric}
     return " and ".join("simulated" if each == "modelled" else each for each in sorted(found))
@@ -180,12 +194,12 @@ def _setting(
     """What the setting changes and what each change gained; what to type stands on the first screen."""
     if exhibits.setting is not None:
         yield exhibits.setting
-    yield from _ladder(study, history, answer, ladder_of)
+    yield from gain_by_change(study, history, answer, ladder_of)
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(f"To compare with: {answer.reference.label}", (CodeText(answer.reference_paste, copy=True),))
 
 
-def _kind(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
+def kind_parts(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
     """What this kind of campaign has to show: its own figure first, then its tables."""
     details = {} if history.verdict is None else history.verdict.details
     if answer.kind == "edge":
@@ -210,14 +224,14 @@ def _proof(study: Study, history: History, answer: Answer) -> Iterator[Part]:
         )
 
 
-def _ladder(study: Study, history: History, answer: Answer, other: History | None) -> Iterator[Part]:
+def gain_by_change(study: Study, history: History, answer: Answer, other: History | None) -> Iterator[Part]:
     """Measured step by step, else estimated from the search; and the command that measures it."""
     for each in (history, other):
         figure: IntervalFigure | None = None if each is None else ladder(study, each)
         if figure is not None:
             yield figure
             return
-    if answer.kind in _NO_SEARCH or answer.conclusion != CONFIRMED or answer.candidate is None:
+    if answer.kind in NO_SEARCH or answer.conclusion != CONFIRMED or answer.candidate is None:
         return
     changed = [name for name, value in answer.candidate.point.items() if study.baseline.get(name) != value]
     if len(changed) < 2:
@@ -249,7 +263,7 @@ def _progress(study: Study, history: History, answer: Answer, exhibits: Exhibits
 
 
 def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    if answer.kind in _NO_SEARCH:
+    if answer.kind in NO_SEARCH:
         return
     explained = importance(study, history)
     largest = max((part.value for row in explained.rows for part in row.parts), default=0.0) if explained else 0.0

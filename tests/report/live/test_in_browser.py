@@ -231,3 +231,76 @@ def test_the_journal_of_a_kept_service_has_the_same_page(tmp_path: Path, browser
         assert tab.value("document.getElementById('steering')") is None
         assert there.tell("two-service", {"id": "x" * 8, "act": "stop"}).status == 409
         assert tab.sideways_px <= 0 and tab.errors == []
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished studies in a folder."""
+    home = tmp_path_factory.mktemp("two")
+    for name in ("a", "b"):
+        (home / name).mkdir()
+        quick(home / name)
+    return home
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_is_wrong_with_any_page_as_it_is_laid_out(two: Path, browser: Browser, dark: bool) -> None:
+    with served(two) as there:
+        tab = browser.open(there.url)
+        studies = tab.value("[...document.querySelectorAll('#studies a')].map(a => a.href)")
+        assert len(studies) == 2
+        for width in (1400, 800, 400):
+            for page, ready in (
+                (f"{there.origin}/", "document.querySelector('#studies .badge')"),
+                (studies[0], "document.querySelector('#progress svg[role=img]')"),
+                (f"{there.origin}/compare", "document.querySelector('figure svg')"),
+            ):
+                tab.open(page, width, dark=dark)
+                tab.until(f"{ready} !== null")
+                assert tab.complaints() == [], (page, width)
+        assert tab.errors == []
+
+
+def test_studies_are_picked_and_compared_at_an_address_that_can_be_kept(two: Path, browser: Browser) -> None:
+    with served(two) as there:
+        tab = browser.open(there.url)
+        tab.until("document.querySelectorAll('#studies input[type=checkbox]').length === 2")
+        tab.click("#studies input[type=checkbox]")
+        tab.until("document.getElementById('compare').textContent === 'Compare 1 of these studies'")
+        one = tab.value("document.getElementById('compare').href")
+        tab.value("document.querySelectorAll('#studies input[type=checkbox]')[1].click()")
+        both = tab.value("document.getElementById('compare').href")
+        assert one.count("study=") == 1 and both.count("study=") == 2
+        for address, number in ((one, 1), (both, 2), (f"{there.origin}/compare", 2)):
+            tab.open(address)
+            assert tab.value("document.querySelector('h1').textContent") == "Studies compared"
+            rows = "document.querySelector('table').querySelectorAll('tr').length - 1"
+            assert tab.value(rows) == number
+        assert there.ask("/compare?study=nobody", **there.cookie).status == 404
+        assert there.ask("/compare").status != 200, "not without the token"
+
+
+def test_a_run_has_an_address_and_the_command_can_be_copied(two: Path, browser: Browser) -> None:
+    with served(two / "a" / "quick") as there:
+        report = f"{there.origin}/study/quick/report"
+        tab = browser.open(there.url)
+        tab.until("document.querySelector('#headline .copy:not([hidden])') !== null")
+        tab.value("navigator.clipboard.writeText = async text => { window.copied = text; }")
+        tab.click("#headline .copy")
+        shown = tab.value("document.querySelector('#headline pre').textContent")
+        tab.until("window.copied !== undefined")
+        assert tab.value("window.copied") == shown
+        tab.until("document.querySelector('#headline .copy').textContent === 'copied'")
+        tab.open(f"{report}#run-2")
+        tab.until("document.querySelector('tr.lit') !== null")
+        assert tab.value("document.querySelector('tr.lit').dataset.t") == "2"
+        assert tab.value("document.querySelector('tr.lit').getBoundingClientRect().top") < 900
+        tab.value("location.hash = '#run-3'")
+        tab.until("document.querySelector('tr.lit').dataset.t === '3'")
+        tab.value(
+            "document.querySelector('svg [data-t=\"1\"]').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+        )
+        assert tab.value("location.hash") == "#run-1"
+        headings = "[...document.querySelectorAll('h2 a, h3 a')]"
+        assert tab.value(f"{headings}.filter(a => !document.getElementById(a.hash.slice(1))).length") == 0
+        assert tab.errors == []

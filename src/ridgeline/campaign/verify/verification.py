@@ -48,6 +48,7 @@ class Verification:
     numbers: int = 0  # measurements that were read again and are as stated
     outcomes: int = 0
     verdict: bool | None = None  # derived again and as stated; None: there is none, or it cannot be derived
+    paper_numbers: int = 0  # of the texts for a paper, likewise
     receipts: tuple[Mapping[str, Any], ...] = ()
 
     @property

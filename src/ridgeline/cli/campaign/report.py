@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -12,17 +13,24 @@ class ReportFormat(StrEnum):
     html = "html"
     md = "md"
     pdf = "pdf"
+    slides = "slides"
+    paper = "paper"
 
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR|FOLDER", help="A study folder, or a folder of several.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; report.html in the folder by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write (paper: folder); in the study folder by default.")
+    ] = None,
     form: Annotated[
-        ReportFormat, typer.Option("--format", help="html, md (for a pull request) or pdf (needs Chromium).")
+        ReportFormat,
+        typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium), slides or paper."),
     ] = ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
 
+    slides is a deck of it: one HTML file, or with --out NAME.pdf a PDF. paper is a folder with a methods paragraph
+    and a table (Markdown, LaTeX) and the figures (SVG, CSV, with Chromium PNG); `verify` checks its numbers.
     Of a folder of several studies, their history: what each found and cost, and what was learnt of each knob.
 
     Example: ridgeline report studies/first
@@ -31,17 +39,19 @@ def report(
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import write_page, write_report
-    from ridgeline.report.pdf import browser_path, write_pdf
+    from ridgeline.report.pdf import browser_path, has_browser, write_pdf
     from ridgeline.report.sections import sections
     from ridgeline.study.partial import read_ladder
 
-    if form is ReportFormat.pdf:
+    printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
+    if printed:
         browser_path()  # before anything is worked out
     if not (folder / "study.yaml").exists() and (several := _studies_in(folder)):
         _project(folder, several, out, form)
         return
     now, notes = read_status_as_far(folder)
-    target = out or folder / f"report.{form.value}"
+    named = {ReportFormat.slides: "slides.html", ReportFormat.paper: "paper"}
+    target = out or folder / named.get(form, f"report.{form.value}")
     what = (now.study, now.history, answer_on_paper(now), now.exhibits)
     steps = read_ladder(folder)
     match form:
@@ -53,6 +63,19 @@ def report(
         case ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 write_pdf(write_report(*what, Path(place, "report.html"), notes, steps), target)
+        case ReportFormat.slides:
+            from ridgeline.report.slides import deck
+
+            with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
+                page = write_page(deck(*what, notes, steps), Path(place, "slides.html") if printed else target)
+                if printed:
+                    write_pdf(page, target)
+        case ReportFormat.paper:
+            from ridgeline.report.paper import write_paper
+
+            write_paper(*what, target, steps, pictures=has_browser())
+            if not has_browser():
+                print("no PNG: there is no Chromium or Chrome on the PATH", file=sys.stderr)
     print(target)
 
 
@@ -64,6 +87,7 @@ def _studies_in(folder: Path) -> list[Path]:
 
 def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
+    from ridgeline.errors import InputError
     from ridgeline.report.html import Folders
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import whole_page, write_page
@@ -71,6 +95,8 @@ def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFo
     from ridgeline.report.project import project_sections
     from ridgeline.report.studies import StudySeen
 
+    if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
+        raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
     seen = []
     for path in several:
         now, _ = read_status_as_far(path)

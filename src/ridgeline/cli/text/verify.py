@@ -42,6 +42,8 @@ def _headline(found: Verification) -> str:
 def _compared(found: Verification) -> Iterable[str]:
     yield f"{count(found.runs, 'run')}; read again and as stated: {count(found.numbers, 'number')}"
     yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {VERDICTS[found.verdict]}"
+    if found.paper_numbers:
+        yield f"worked out again and as stated: {count(found.paper_numbers, 'number')} of paper/"
 
 
 def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:

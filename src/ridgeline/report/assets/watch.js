@@ -4,7 +4,7 @@ const base = document.body.dataset.base;
 const byId = id => document.getElementById(id);
 
 // the token came with the address; it lives in a cookie now and should not stay in the history
-if (location.search.includes("token=")) history.replaceState(null, "", location.pathname);
+if (location.search.includes("token=")) history.replaceState(null, "", location.pathname + location.hash);
 
 function show(sections) {
   const open = new Set([...document.querySelectorAll("details[open]")].map(each => each.closest("[id]")?.id));

@@ -10,6 +10,7 @@ from ridgeline.report.drawing.scales import PixelScale, pixel_scale, thinned, ti
 from ridgeline.report.figures.shapes import PlotFigure, PlotSeries
 
 _LANE_PX = 17.0
+_DENSE, _SMALL_PX = 200, 500.0  # marks, from which on whole pixels are near enough, and every third in a small figure
 TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
 
 
@@ -114,13 +115,17 @@ def _series(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[str]:
             yield f"{whisker}{svg.title(p.label)}</path>"
     if series.form in ("points", "both") or (series.form == "line" and len(series.points) == 1):
         seen: set[tuple[int, int]] = set()
+        dense = len(series.points) > _DENSE
+        grid = 3 if dense and x.end < _SMALL_PX else 1
         yield f'<g class="m {kind}">'
         for p in series.points:
             across, down = x(p.x), y(p.y)
             if not (math.isfinite(across) and math.isfinite(down)):  # of a journal that was damaged
                 continue
-            if (place := (round(across), round(down))) not in seen:  # nobody can see or point at a mark under another
+            place = (round(across / grid), round(down / grid))
+            if place not in seen:  # nobody can see or point at a mark under another
                 seen.add(place)
+                across, down = (round(across), round(down)) if dense else (across, down)
                 yield svg.mark(across, down, series.look, p.label, p.trial, grouped=True)
         yield "</g>"
 

@@ -10,7 +10,6 @@ CHARACTER_PX = 6.3  # about, of the page's 12 px text
 WIDEST_PX = 6.8  # of the wider fonts that a system may have: for what must not be cut
 BOLD_PX = 7.2  # and of an axis label
 LOOKS = (BASELINE, SENTINEL, SEARCH, CONFIRM, WINNER, BEST, OTHER, "ideal", "failed")
-_DIAMOND, _TRIANGLE, _DOWN, _CROSS = 5.4, 5.2, 5.2, 3.8
 
 
 def look_class(look: str) -> str:
@@ -48,24 +47,27 @@ def mark(x: float, y: float, look: str, text: str = "", trial: int | None = None
     link = "" if trial is None else f" data-t={trial}"
     head = link.lstrip() if grouped else f'class="m {look_class(look)}"{link}'
     if look in (SEARCH, OTHER, "0", "1"):
-        return f"<circle cx={n(x)} cy={n(y)} r=4 {head}>{title(text)}</circle>"
+        return _shape("circle", f"cx={n(x)} cy={n(y)} r=4 {head}", text)
     if look == BASELINE:
-        return f"<circle cx={n(x)} cy={n(y)} r=4.4 {head}>{title(text)}</circle>"
-    return f'<path d="{_form(x, y, look)}" {head}>{title(text)}</path>'
+        return _shape("circle", f"cx={n(x)} cy={n(y)} r=4.4 {head}", text)
+    up, form = _form(look)
+    return _shape("path", f'd="M{n(x + up[0])} {n(y + up[1])}{form}" {head}', text)
 
 
-def _form(x: float, y: float, look: str) -> str:
+def _shape(tag: str, attributes: str, text: str) -> str:
+    # a slash right after an unquoted value would be part of it
+    return f"<{tag} {attributes}>{title(text)}</{tag}>" if text else f"<{tag} {attributes.rstrip()} />"
+
+
+def _form(look: str) -> tuple[tuple[float, float], str]:
+    """Where a path starts, from the mark's place, and how it goes on: relative, which is shorter for a thousand."""
     if look in (WINNER, SENTINEL, "4"):
-        d = _DIAMOND
-        return f"M{n(x)} {n(y - d)}L{n(x + d)} {n(y)}L{n(x)} {n(y + d)}L{n(x - d)} {n(y)}Z"
+        return (0, -5.4), "l5.4 5.4-5.4 5.4-5.4-5.4z"
     if look in (CONFIRM, "2", "5"):
-        d = 3.6
-        return f"M{n(x - d)} {n(y - d)}H{n(x + d)}V{n(y + d)}H{n(x - d)}Z"
+        return (-3.6, -3.6), "h7.2v7.2h-7.2z"
     if look == "failed":
-        d = _CROSS
-        return f"M{n(x - d)} {n(y - d)}L{n(x + d)} {n(y + d)}M{n(x + d)} {n(y - d)}L{n(x - d)} {n(y + d)}"
-    d = _TRIANGLE if look in ("3", "6") else -_DOWN
-    return f"M{n(x)} {n(y - d)}L{n(x + abs(d))} {n(y + d * 0.8)}L{n(x - abs(d))} {n(y + d * 0.8)}Z"
+        return (-3.8, -3.8), "l7.6 7.6m0-7.6-7.6 7.6"
+    return ((0, -5.2), "l5.2 9.4h-10.4z") if look in ("3", "6") else ((0, 5.2), "l5.2-9.4h-10.4z")
 
 
 def drawing(width: float, height: float, text: str, parts: list[str], kind: str = "") -> str:

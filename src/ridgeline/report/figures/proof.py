@@ -175,7 +175,8 @@ def _by_block(
                 for b in blocks
                 if key in b.ratios
             ]
-        label = f"all {len(ratios)}" if len(letters) < 3 else f"{letter}, {count(len(ratios), 'block')}"
+        which = "B, the setting" if letter == "B" else letter
+        label = f"all {len(ratios)}" if len(letters) < 3 else f"{which}, {count(len(ratios), 'block')}"
         rows.append(_together(label, ratios, judged.get(key), failed.get(key, ""), letter == "B"))
     if not rows:
         return []

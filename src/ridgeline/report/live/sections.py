@@ -104,7 +104,11 @@ def _crashes(rows: Sequence[tuple[str, int, str]]) -> str:
         f"<tr><td class=bad>{escape(kind)}<td class=num>{count}<td class=story>{escape(story)}</tr>"
         for kind, count, story in rows
     )
-    return f"<div class=scroll><table><tr><th>kind<th>runs<th>the latest of them</tr>{''.join(lines)}</table></div>"
+    return _scrolled(f"<table><tr><th>kind<th>runs<th>the latest of them</tr>{''.join(lines)}</table>")
+
+
+def _scrolled(table: str) -> str:
+    return f"<div class=scroll tabindex=0>{table}</div>"
 
 
 def _runs(rows: Sequence[Sequence[str]]) -> str:
@@ -112,7 +116,7 @@ def _runs(rows: Sequence[Sequence[str]]) -> str:
         return "<p class=sub>No run has ended yet.</p>"
     head, *body = rows
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}' for cell in row)}</tr>" for row in body)
-    return f"<div class=scroll><table><tr>{''.join(f'<th>{escape(name)}' for name in head)}</tr>{lines}</table></div>"
+    return _scrolled(f"<table><tr>{''.join(f'<th>{escape(name)}' for name in head)}</tr>{lines}</table>")
 
 
 def _events(events: Sequence[Said]) -> str:
@@ -144,11 +148,11 @@ def _same(one: object, other: object) -> bool:
 
 def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
     """The list of several folders, as one section."""
-    head = "<tr><th><th>study<th>state<th>against the baseline<th>best so far<th>progress<th>last change</tr>"
+    head = "<tr><td><th>study<th>state<th>against the baseline<th>best so far<th>progress<th>last change</tr>"
     order = {State.RUNNING: 0, State.PAUSED: 1, State.GONE: 2}
     ordered = sorted(studies.items(), key=lambda one: order.get(one[1].state, 3))
     rows = "".join(_index_row(slug, now) for slug, now in ordered)
-    return {"studies": f"<div class=scroll><table class=studies>{head}{rows}</table></div>"}
+    return {"studies": _scrolled(f"<table class=studies>{head}{rows}</table>")}
 
 
 def _index_row(slug: str, now: Snapshot) -> str:

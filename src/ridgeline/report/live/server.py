@@ -94,10 +94,11 @@ class Dashboard:
     async def compare(self, request: Request) -> Response:
         """Several studies as one page: those the address names, else all."""
         found = await asyncio.to_thread(self._look_around)
-        chosen = [slug for slug in request.query_params.getlist("study") if slug in found] or [*found]
+        named = request.query_params.getlist("study")
+        chosen = [slug for slug in named or found if slug in found]
         page = await asyncio.to_thread(_compared, {slug: found[slug] for slug in chosen})
         if not page:
-            return PlainTextResponse("there is no study here that can be compared\n", 404)
+            return PlainTextResponse("no study of that name is here that can be compared; / lists all\n", 404)
         return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
 
     async def metrics(self, request: Request) -> Response:

@@ -1,0 +1,452 @@
+"""A campaign as slides: the question, the method, the search, what each change gained, the proof, what failed, what to
+try next, the cost, and the command. One HTML file; each slide's title is what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from importlib.resources import files
+
+from ridgeline.records.answer import CONFIRMED, Answer
+from ridgeline.records.exhibit import Exhibits, TextTable, changes, value_text
+from ridgeline.records.expression import is_number
+from ridgeline.records.outcome import Kind
+from ridgeline.records.space import Discrete, Knob
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage
+from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
+from ridgeline.report.figures.failures import crash_map, failure_counts
+from ridgeline.report.figures.progress import progress_now
+from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair
+from ridgeline.report.figures.shapes import (
+    Axis,
+    BarFigure,
+    BarPart,
+    BarRow,
+    Figure,
+    HeatFigure,
+    IntervalFigure,
+    ParallelFigure,
+    PlotFigure,
+)  # fmt: skip
+from ridgeline.report.figures.values import is_ok
+from ridgeline.report.html import Folders, part_html
+from ridgeline.report.insights import insights
+from ridgeline.report.page import style
+from ridgeline.report.parts import Bullets, CodeText, FactTiles, Hint, Paragraph, Part
+from ridgeline.report.sections import NO_SEARCH, answer_card, gain_by_change, kind_parts, origin_text, safely
+from ridgeline.stats.contribution import contributions
+from ridgeline.stats.wording import MetricText, count
+from ridgeline.study.history import History
+
+_FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
+_WHOLE_PX, _HALF_PX = 860.0, 420.0  # drawn for less than their place on a slide, which makes their text larger
+_MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE, _LONGEST_CODE = 9, 7, 6, 230, 2400
+_FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
+_LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
+_LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """`title` is what it says, in a sentence; `right` stands beside `left`."""
+
+    key: str
+    title: str
+    left: tuple[Part, ...]
+    right: tuple[Part, ...] = ()
+
+
+def slides(
+    study: Study,
+    history: History,
+    answer: Answer,
+    exhibits: Exhibits,
+    notes: tuple[str, ...] = (),
+    ladder_of: History | None = None,
+) -> list[Slide]:
+    """Those that have something to say. `notes` and `ladder_of` as in `report.sections.sections`."""
+    made: list[tuple[str, Callable[[], Slide | None]]] = [
+        ("question", lambda: _question(study, history, answer, exhibits, notes)),
+        ("method", lambda: _method(study, history, answer)),
+        ("kind", lambda: _kind(study, history, answer, exhibits)),
+        ("search", lambda: _search(study, history, answer, exhibits)),
+        ("changes", lambda: _changes(study, history, answer, exhibits, ladder_of)),
+        ("proof", lambda: _proof(study, history, answer, exhibits)),
+        ("failures", lambda: _failures(study, history)),
+        ("next", lambda: _next(study, history, answer, ladder_of)),
+        ("cost", lambda: _cost(study, history, answer)),
+        ("use", lambda: _use(study, history, answer, exhibits)),
+    ]
+    return [slide for key, make in made if (slide := _safely(key, make)) is not None]
+
+
+def _safely(key: str, make: Callable[[], Slide | None]) -> Slide | None:
+    found: list[Slide] = []
+
+    def parts() -> Iterator[Part]:
+        found.extend(slide for slide in (make(),) if slide is not None)
+        yield from ()
+
+    broken = safely(key, parts)
+    return Slide(key, "A slide is missing", broken) if broken else found[0] if found else None
+
+
+def _question(study: Study, history: History, answer: Answer, exhibits: Exhibits, notes: tuple[str, ...]) -> Slide:
+    card = replace(answer_card(study, history, answer, exhibits), command="", command_note="", notes=(), figure=None)
+    stopped = (f"The campaign was stopped: {answer.stopped}",) if answer.stopped else ()
+    said = tuple(Paragraph(_cut(note), "note") for note in (*notes, *stopped)[:2])
+    return Slide("question", _cut(study.question or study.name, 160), (*said, card))
+
+
+def _method(study: Study, history: History, answer: Answer) -> Slide:
+    tried = len({trial.key for trial in history.trials.values()})
+    confirmed = " and the best confirmed in fresh runs" if proof_blocks(study, history) else ""
+    title = "How it was measured" if answer.kind in NO_SEARCH else f"{count(tried, 'setting')} tried{confirmed}"
+    knobs = tuple((k.name, _values(k), value_text(study.baseline.get(k.name))) for k in study.space.knobs)
+    table = TextTable("What could change", ("knob", "values", "baseline"), knobs[:_MOST_ROWS], notes=_more(knobs))
+    return Slide("method", title, (Bullets(tuple(_how(study, history, answer))),), (table,) if knobs else ())
+
+
+def _values(knob: Knob) -> str:
+    if not isinstance(knob, Discrete):
+        return f"{knob.low:g} to {knob.high:g}"
+    values = knob.values
+    if len(values) <= 6:
+        return _cut(", ".join(map(value_text, values)), 40)
+    if all(map(is_number, values)):
+        return f"{values[0]} to {values[-1]} ({len(values)} values)"
+    return f"{len(values)} values"
+
+
+def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
+    goal, confirm = study.goal, study.confirm
+    unit = f" ({answer.unit})" if answer.unit else ""
+    yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}"
+    if study.guards:
+        yield _cut(f"A run counts only if {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
+    searched = sum(trial.stage is Stage.SEARCH for trial in history.trials.values())
+    if searched and answer.kind not in NO_SEARCH:
+        again = f", and again every {study.search.sentinel_every} trials" if study.search.sentinel_every else ""
+        size = math.prod(knob.count or 0 for knob in study.space.knobs)
+        of = f" of {size:,} combinations" if size else ""
+        yield f"The baseline was measured first{again}: a machine that drifts is seen"
+        yield f"The search ran {count(searched, 'trial')}{of}, each chosen by what the ones before had shown"
+    if blocks := proof_blocks(study, history):
+        yield (
+            f"Proof: fresh runs that take turns, {count(len(blocks), 'block')}, {confirm.repeats} x each setting in a "
+            f"block, {confirm.level * 100:g}% interval"
+        )
+    nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
+    gpus = sorted({gpu for run in history.runs.values() for m in run.ending.machines for gpu in m.gpus})
+    where = f" on {', '.join(nodes[:6])}{_and_more(nodes, 6)}" if nodes else ""
+    yield _cut(f"{(origin_text(study, history) or 'nothing measured yet').capitalize()}{where}, site {study.site.name}")
+    if gpus:
+        yield _cut(f"GPUs: {', '.join(gpus)}")
+
+
+def _kind(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
+    """What a campaign of this kind has of its own: a figure, else a table."""
+    if answer.kind not in NO_SEARCH or answer.kind == "steps":
+        return None
+    parts = [*kind_parts(study, history, answer, exhibits)]
+    figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
+    shown = figures or [_short(part) for part in parts if isinstance(part, TextTable)][:1]
+    title = _cut(answer.headline[:1].upper() + answer.headline[1:], 150).replace(" -> ", " → ")
+    return Slide("kind", title, tuple(shown[:1]), tuple(shown[1:])) if shown else None
+
+
+def _search(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
+    figure = None if answer.kind in NO_SEARCH else progress_now(study, history, answer, exhibits.groups)
+    if figure is None:
+        return None
+    trials = count(sum(t.stage is Stage.SEARCH for t in history.trials.values()), "trial")
+    card = answer_card(study, history, answer, exhibits)
+    title = f"The search: {card.before} to {card.after} {answer.unit} in {trials}" if card.before else f"After {trials}"
+    return Slide("search", title.replace("  ", " "), (figure,))
+
+
+def _changes(
+    study: Study, history: History, answer: Answer, exhibits: Exhibits, ladder_of: History | None
+) -> Slide | None:
+    """The way from the baseline to the setting, and what each change gained as far as that is known."""
+    if answer.kind in NO_SEARCH and answer.kind != "steps":
+        return None
+    parts = [*gain_by_change(study, history, answer, ladder_of)]
+    table = exhibits.setting
+    changed = sorted(table.changed) if table is not None else []
+    if not parts and not changed:
+        return None
+    left: list[Part] = []
+    if table is not None and changed:
+        rows = tuple(table.rows[at] for at in changed)
+        left.append(_short(replace(table, title="", rows=rows, changed=frozenset(), notes=())))
+    figures = [replace(part, says="") for part in parts if isinstance(part, IntervalFigure)]
+    hints = [Hint(_cut(part.text), part.command) for part in parts if isinstance(part, Hint)]
+    gains = [row for figure in figures for row in figure.rows if row.look == "winner" and row.value is not None]
+    most = max(gains, key=lambda row: row.value or 0.0, default=None)
+    way = f"{count(len(changed), 'change')} from the baseline to the setting" if changed else "Step by step"
+    measured = any(one is not None and ladder(study, one) is not None for one in (history, ladder_of))
+    title = f"{way}; most is gained by {most.label}{'' if measured else ', as estimated'}" if most is not None else way
+    left_parts, right = ([*left, *hints], figures) if figures else (left, hints)
+    return Slide("changes", _cut(title, 150), tuple(left_parts or right), tuple(right if left_parts else ()))
+
+
+def _proof(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
+    pair, figures = proof_pair(study, history, answer), proof(study, history, answer)
+    shown = [*([] if pair is None else [pair]), *map(_few_rows, figures)]
+    if not shown:
+        return None
+    card = answer_card(study, history, answer, exhibits)
+    sure = card.interval[:1].lower() + card.interval[1:]
+    title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.statement
+    return Slide("proof", _cut(title, 150), (shown[0],), tuple(shown[-1:] if len(shown) > 1 else ()))
+
+
+def _few_rows(figure: PlotFigure | IntervalFigure) -> PlotFigure | IntervalFigure:
+    """Without the single blocks where there are many: what they say together is at the end."""
+    if not isinstance(figure, IntervalFigure) or len(figure.rows) <= _MOST_ROWS:
+        return figure
+    return replace(figure, rows=tuple(row for row in figure.rows if row.dots)[:_MOST_ROWS])
+
+
+def _failures(study: Study, history: History) -> Slide | None:
+    found = failure_counts(history)
+    if not found:
+        return None
+    kinds, failed = ", ".join(f"{n} {kind}" for kind, n, _ in found[:4]), sum(n for _, n, _ in found)
+    title = f"{failed} of {count(len(history.runs), 'run')} failed or were stopped: {kinds}"
+    where = crash_map(study, history)
+    if failed <= _MOST_FAILURES and where is None:
+        each = [(run, history.trials[run.trial]) for run in history.runs.values() if not is_ok(run)]
+        rows = tuple(
+            (
+                f"#{trial.number}",
+                _cut(changes(study.baseline, trial.point) or "the baseline", 170),
+                _cut(str(run.outcome), 150),
+            )
+            for run, trial in each
+        )
+        return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
+    rows = tuple((kind, str(n), _cut(story, 170)) for kind, n, story in found)
+    table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
+    return Slide("failures", title, (table,), () if where is None else (where,))
+
+
+def _next(study: Study, history: History, answer: Answer, ladder_of: History | None) -> Slide | None:
+    said = next_steps(study, history, answer, ladder_of)
+    also = [
+        line for line in insights(study, history, answer, gain=False) if not line.startswith("the confirmation ran")
+    ]
+    if not said and not also:
+        return None
+    seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
+    return Slide("next", "What we would try next", (_bullets(said),) if said else seen, seen if said else ())
+
+
+def next_steps(study: Study, history: History, answer: Answer, ladder_of: History | None) -> list[str]:
+    """What the runs leave open, most useful first, with the command where there is one."""
+    folder, candidate = f"studies/{history.root.name}", answer.candidate
+    said: list[str] = []
+    if answer.conclusion is None:
+        said.append(f"Finish the campaign: ridgeline resume {folder}")
+    elif answer.undecided:
+        said.append(f"The interval is too wide for a verdict; more blocks: ridgeline resume {folder} --blocks +5")
+    if answer.simulated:
+        said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")
+    if candidate is not None and answer.kind not in NO_SEARCH:
+        said += _ends_of_ranges(study, answer)
+        said += _not_attributed(study, history, answer, ladder_of)
+    remedies = {
+        run.outcome.remedy: run.outcome.kind.value
+        for run in history.runs.values()
+        if run.outcome is not None and run.outcome.remedy and run.outcome.kind is not Kind.OK
+    }
+    said += [f"Against {kind}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
+    if history.search_ended:
+        said.append(f"The search ended: {history.search_ended}")
+    return said
+
+
+def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
+    """Knobs at an end of a range of numbers: the best may lie beyond it."""
+    assert answer.candidate is not None
+    found = []
+    for knob in study.space.knobs:
+        value = answer.candidate.point.get(knob.name)
+        if isinstance(knob, Discrete):
+            numbers = [float(v) for v in knob.values if is_number(v)]
+            ends = (min(numbers), max(numbers)) if len(numbers) == len(knob.values) >= _FEWEST_VALUES else ()
+        else:
+            ends = (knob.low, knob.high)
+        if is_number(value) and value in ends and value != study.baseline.get(knob.name):
+            found.append(f"{knob.name} {value}")
+    if not found:
+        return []
+    return [f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"]
+
+
+def _not_attributed(study: Study, history: History, answer: Answer, ladder_of: History | None) -> list[str]:
+    if any(one is not None and ladder(study, one) is not None for one in (history, ladder_of)):
+        return []
+    assert answer.candidate is not None
+    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
+    trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
+    found = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
+    unclear = [part.name for part in found if not part.detectable and not part.small]
+    if answer.conclusion != CONFIRMED or len(found) < 2:
+        return []
+    why = (
+        f"too few trials to tell what {', '.join(unclear)} gained"
+        if unclear
+        else "what each change gained is estimated"
+    )
+    return [f"{why[:1].upper()}{why[1:]}; to measure it: ridgeline steps study.yaml studies/{history.root.name}"]
+
+
+def _cost(study: Study, history: History, answer: Answer) -> Slide:
+    hours: dict[str, float] = {}
+    for run in history.runs.values():
+        name = (
+            "failed or stopped"
+            if run.outcome is None or run.outcome.kind is not Kind.OK
+            else history.trials[run.trial].stage.value
+        )
+        hours[name] = hours.get(name, 0.0) + run.node_hours
+    spent = f"{history.node_hours:.3g}"
+    title = f"It cost {count(len(history.runs), 'run')} and {count(history.node_hours, 'node-hour', spent)}"
+    tiles: list[tuple[str, str, str]] = [
+        (
+            "runs",
+            f"{len(history.runs):,}",
+            f"{sum(r.outcome is not None and r.outcome.kind is Kind.OK for r in history.runs.values())} of them passed",
+        ),
+        ("node-hours", spent, "simulated" if answer.simulated else _wall(history.wall_s)),
+        *_earned_back(study, history, answer),
+    ]
+    rows = tuple(
+        BarRow(name, (BarPart("node-hours", value),), f"{value:.3g}")
+        for name, value in sorted(hours.items(), key=lambda pair: -pair[1])
+        if value
+    )
+    bars = BarFigure("cost-by-stage", "Node-hours by what they were for", "", Axis("node-hours", from_zero=True), rows)
+    shown = history.node_hours >= _LEAST_HOURS and len(rows) > 1
+    return Slide("cost", title, (FactTiles(tuple(tiles)),), (bars,) if shown else ())
+
+
+def _wall(seconds: float) -> str:
+    if seconds < 120:
+        return f"in {seconds:.0f} s"
+    return f"in {seconds / 60:.0f} minutes" if seconds < 7200 else f"in {seconds / 3600:.1f} hours"
+
+
+def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, str, str]]:
+    """What the gain is worth in node-hours, where the goal is a speed."""
+    gain = None if answer.candidate is None else answer.candidate.gain
+    goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
+    speed = goal.is_time or (study.goal.direction == "maximize" and answer.unit.endswith("/s"))
+    if gain is None or not speed or answer.conclusion != CONFIRMED or gain.ratio < _LEAST_GAP:
+        return
+    yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"
+    after = history.node_hours / (1 - 1 / gain.ratio)
+    yield "earned back", f"after {after:.3g} node-hours", "of work at the baseline's speed"
+
+
+def _use(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
+    card = answer_card(study, history, answer, exhibits)
+    if not card.command:
+        return None
+    folder = f"studies/{history.root.name}"
+    cut = len(card.command) > _LONGEST_CODE
+    code = f"{card.command[:_LONGEST_CODE]}\n… all of it: ridgeline best {folder}" if cut else card.command
+    note = (Paragraph(_cut(card.command_note), "sub"),) if card.command_note else ()
+    check = Paragraph(f"Every number here can be recomputed from the runs' own files: ridgeline verify {folder}", "sub")
+    return Slide(
+        "use",
+        f"To keep: {answer.reference.label}" if answer.keep else "The setting, ready to paste",
+        (CodeText(code), *note, check),
+    )
+
+
+def _bullets(lines: Sequence[str]) -> Bullets:
+    return Bullets(tuple(_cut(line[:1].upper() + line[1:]) for line in lines[:_MOST_LINES]))
+
+
+def _short(table: TextTable) -> TextTable:
+    return replace(table, rows=table.rows[:_MOST_ROWS], notes=(*table.notes[:1], *_more(table.rows)))
+
+
+def _more(rows: Sequence[object], most: int = _MOST_ROWS) -> tuple[str, ...]:
+    return (f"{len(rows) - most} more are in the report",) if len(rows) > most else ()
+
+
+def _and_more(items: Sequence[object], most: int) -> str:
+    return f" and {len(items) - most} more" if len(items) > most else ""
+
+
+def _cut(text: str, most: int = _LONGEST_LINE) -> str:
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def deck(
+    study: Study,
+    history: History,
+    answer: Answer,
+    exhibits: Exhibits,
+    notes: tuple[str, ...] = (),
+    ladder_of: History | None = None,
+) -> Iterator[bytes]:
+    """The file, slide by slide. It scrolls from slide to slide; a small script adds the arrow keys."""
+    shown = slides(study, history, answer, exhibits, notes, ladder_of)
+    yield (
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(study.name)}: slides</title>"
+        "<meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<style>{style()}\n@page{{size:13.3333in 7.5in;margin:0}}</style></head><body class=slides><main>\n"
+    ).encode(errors="replace")
+    folders = Folders(history.root, None)
+    for at in range(len(shown)):
+        yield _slide_html(shown, at, study.name, folders).encode(errors="replace")
+    keys = files("ridgeline.report").joinpath("assets/slides.js").read_text()
+    yield f"</main>\n<script>{keys}</script></body></html>\n".encode()
+
+
+def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) -> str:
+    slide, half = shown[at], bool(shown[at].right)
+    tag = "h1" if at == 0 else "h2"
+    sides = "".join(
+        f"<div class={'drawn' if isinstance(parts[0], _FIGURES) else 'written'}>"
+        f"{''.join(piece for part in parts for piece in _part_html(part, folders, half))}</div>"
+        for parts in (slide.left, slide.right)
+        if parts
+    )
+    before, after = shown[max(0, at - 1)].key, shown[min(len(shown) - 1, at + 1)].key
+    turn = (
+        f"<a href='#{before}' aria-label='slide before'>←</a> {at + 1} / {len(shown)} "
+        f"<a href='#{after}' aria-label='next slide'>→</a>"
+    )
+    return (
+        f"<section id={slide.key} class=slide><div class=stage><div class=inside><{tag}>{escape(slide.title)}</{tag}>"
+        f"<div class='sides{' two' if half else ''}'>{sides}</div>"
+        f"<footer><span>{escape(name)}</span><nav aria-label='slide {at + 1}'>{turn}</nav></footer>"
+        "</div></div></section>\n"
+    )
+
+
+def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
+    if isinstance(part, _FIGURES):
+        yield _figure_html(part, half)
+    else:
+        yield from part_html(part, folders)
+
+
+def _figure_html(figure: Figure, half: bool) -> str:
+    """From the top of its place downwards. One that is alone has its name in the slide's title."""
+    title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
+    said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
+    wide = draw(figure, _HALF_PX if half else _WHOLE_PX).replace("<svg ", "<svg preserveAspectRatio=xMinYMin ", 1)
+    return (
+        f"<figure>{title}{said}{legend(figure)}<div class=wide>{wide}</div>"
+        f"<div class=narrow>{draw(figure, NARROW_PX)}</div></figure>"
+    )
