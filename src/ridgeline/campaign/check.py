@@ -532,8 +532,12 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     parts.append(StakePart("search", searched, widest, "trials, one run each"))
     if search.sentinel_every:
         parts += _looks(study, searched, width)
-    confirmed = runs_needed(study, confirm.top, confirm.blocks, warm_ups=False)
-    blocks = f"baseline and best {confirm.top}, {confirm.repeats} runs each in each of {confirm.blocks} blocks"
+    top, who = confirm.top, f"best {confirm.top}"
+    if study.equivalent_within is not None:
+        top = searched or TRIALS_WITHOUT_BUDGET
+        who = "every setting that passes"
+    confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
+    blocks = f"baseline and {who}, {confirm.repeats} runs each in each of {confirm.blocks} blocks"
     parts.append(StakePart("confirmation", confirmed, widest, blocks))
     if confirm.top and confirm.warmup != "never":
         why = "one that does not count before each block, where nothing ran just before it"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from ridgeline.records.space import Point
 
+EQUIVALENCE = "Equivalence"  # the title of that table: it has a section of its own in the report
+
 
 @dataclass(frozen=True, slots=True)
 class TextTable:

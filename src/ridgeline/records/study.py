@@ -162,6 +162,8 @@ class Study:
     baseline_stage: BaselineStage = BaselineStage()
     search: SearchStage = SearchStage()
     confirm: ConfirmStage = ConfirmStage()
+    # `stop_when: equivalent within 1.5%`, as a share: all settings that passed are compared, until each is decided
+    equivalent_within: float | None = None
     profile: ProfileStage | None = None
     job: JobLimits = JobLimits()
     builds: Builds | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import Exhibits, TextTable, changes
+from ridgeline.records.exhibit import EQUIVALENCE, Exhibits, TextTable, changes
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -46,6 +46,7 @@ def sections(
         ("verdict", "", lambda: _verdict(study, history, answer, exhibits, notes)),
         ("setting", "What it changes", lambda: _setting(study, history, answer, exhibits, ladder_of)),
         ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: _kind(study, history, answer, exhibits)),
+        ("equivalence", "What makes no difference", lambda: _equivalence(answer, exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
@@ -195,7 +196,18 @@ def _kind(study: Study, history: History, answer: Answer, exhibits: Exhibits) ->
             yield figure
     for at, each in enumerate(exhibits.figures):
         yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
-    yield from exhibits.tables
+    yield from (table for table in exhibits.tables if table.title != EQUIVALENCE)
+
+
+def _equivalence(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
+    """A null result: what was shown to be as good as the baseline, at what cost, and what stays open."""
+    for table in exhibits.tables:
+        if table.title == EQUIVALENCE:
+            yield Paragraph(
+                f"{answer.headline[:1].upper()}{answer.headline[1:]}. A setting counts as equivalent once a difference "
+                "above the margin is ruled out; one that was run too few times for that is undecided."
+            )
+            yield replace(table, title="Every setting that was compared")
 
 
 def _proof(study: Study, history: History, answer: Answer) -> Iterator[Part]:

@@ -6,11 +6,13 @@ in study_file.py, where lines are known.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
 
+from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.records.study import Budget, Builds, JobLimits
 from ridgeline.study.forms.form import (
@@ -27,6 +29,7 @@ from ridgeline.study.forms.form import (
     Size,
     ValueUnit,
     Variable,
+    accepted_by,
 )
 from ridgeline.study.space_form import KnobForm
 from ridgeline.study.stage_forms import ConfirmForm, NotifyForm, SearchForm, StagesForm
@@ -157,6 +160,19 @@ class JobForm(Form):
     )
 
 
+def margin_of(rule: str) -> float:
+    """`equivalent within 1.5%` as a share. InputError says what is wrong."""
+    found = re.fullmatch(r"equivalent\s+within\s+(\d+(?:\.\d*)?|\.\d+)\s*%", rule.strip())
+    if found is None:
+        raise InputError(f"{rule!r} is not a rule to stop by; write `equivalent within 1.5%`")
+    margin = float(found[1]) / 100
+    if not 0 < margin < 0.5:
+        raise InputError(f"{rule!r}: the margin must be above 0% and below 50%; write e.g. `equivalent within 1.5%`")
+    return margin
+
+
+StopRule = Annotated[str, accepted_by(margin_of)]
+
 BuildText = Annotated[
     str,
     BeforeValidator(_switch_as_text),
@@ -252,6 +268,13 @@ class StudyForm(Form):
     )
     confirm: Annotated[ConfirmForm | None, DefaultText("`stages.confirm`")] = Field(
         default=None, description="Short for stages.confirm."
+    )
+    stop_when: Annotated[
+        StopRule | None, Accepts("`equivalent within 1.5%`"), DefaultText("the best few are confirmed")
+    ] = Field(
+        default=None,
+        description="`equivalent within 1.5%`: compare every setting that passed, and stop once each is shown to "
+        "differ from the baseline by less than that, or to be better or worse.",
     )
     job: JobForm = Field(default=JobForm.model_construct(), description="What one run asks of the site.")
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
