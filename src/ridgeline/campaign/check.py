@@ -18,6 +18,7 @@ from ridgeline.campaign.early_stop import cannot_be_watched
 from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
 from ridgeline.campaign.short_trials import short_problems, shortened
+from ridgeline.campaign.task import task_problems
 from ridgeline.errors import InputError, RidgelineError, StudyError
 from ridgeline.executors.base import Executor
 from ridgeline.records.expression import Expression, ExpressionError, Value
@@ -214,6 +215,8 @@ def check_new(file: StudyFile) -> CheckedStudy:
         raise StudyError(missing)
     if wrong := [*_faults(checked.file), *_lost_fields(checked)]:
         raise StudyError(wrong)
+    if against := [*task_problems(checked.study, checked.workload)]:
+        raise StudyError([checked.file.message(problem.where, problem.message) for problem in against])
     if inert := _inert_knobs(checked.study, checked.workload):
         raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
     return checked

@@ -15,6 +15,7 @@ from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
 from ridgeline.diagnose.base import Analyzer, diagnose
@@ -89,7 +90,12 @@ class CampaignStatus:
         if busy := busy_machine(self.history):
             shown = replace(shown, notes=(*shown.notes, busy))
         profiled = profile_table(self.study, self.history)
-        return shown if profiled is None else replace(shown, tables=(*shown.tables, profiled))
+        if profiled is not None:
+            shown = replace(shown, tables=(*shown.tables, profiled))
+        if self.study.task is not None and self.history.verdict is not None:
+            kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
+            shown = replace(shown, tables=(*shown.tables, kept))
+        return shown
 
     @property
     def budget(self) -> Budget:
@@ -137,6 +143,15 @@ class CampaignStatus:
             "builds": {b.key: {"outcome": str(b.outcome), "files": b.files_kept} for b in history.builds.values()},
             "stopped": None if history.stopped is None else history.stopped.reason,
         }
+
+
+def _workload_of(study: Study) -> Workload | None:
+    """None where it is not to be had on this machine."""
+    try:
+        workload: Workload = catalog.part("workloads", study.workload.kind)(study)
+    except RidgelineError:
+        return None
+    return workload
 
 
 def _ended(history: History, trial: Trial) -> str | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ridgeline.records.space import Point
 
-EQUIVALENCE = "Equivalence"  # the title of that table: it has a section of its own in the report
+# titles of tables that have a section of their own in the report
+EQUIVALENCE, TASK_RULES = "Equivalence", "Task rules"
 
 
 @dataclass(frozen=True, slots=True)

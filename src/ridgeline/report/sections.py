@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import EQUIVALENCE, Exhibits, TextTable, changes
+from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -57,6 +57,7 @@ def sections(
         ("machine", "The machine", lambda: _machine(study, history)),
         ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
         ("guards", "Guards", lambda: _guards(study, history)),
+        ("task", "The task's rules", lambda: (t for t in exhibits.tables if t.title == TASK_RULES)),
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),
     ]
@@ -196,7 +197,7 @@ def _kind(study: Study, history: History, answer: Answer, exhibits: Exhibits) ->
             yield figure
     for at, each in enumerate(exhibits.figures):
         yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
-    yield from (table for table in exhibits.tables if table.title != EQUIVALENCE)
+    yield from (table for table in exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
 
 
 def _equivalence(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, Wi
 from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.records.study import Budget, Builds, JobLimits
+from ridgeline.records.task import TaskRules
 from ridgeline.study.forms.form import (
     TEXT_OR_MAPPING,
     Accepts,
@@ -216,6 +217,39 @@ class BuildsForm(Form):
     )
 
 
+def _flag(text: str) -> str:
+    if not re.fullmatch(r"--?[A-Za-z][\w-]*", text):
+        raise InputError(f"{text!r} is not a flag; write it as it is typed, such as --enable-torch-compile")
+    return text
+
+
+Flag = Annotated[str, accepted_by(_flag)]
+
+
+class TaskForm(Form):
+    """Rules that somebody else set; refused before anything runs, and checked again in what the engine applied."""
+
+    makes = TaskRules
+
+    forbidden_flags: Annotated[list[Flag], Accepts("a list such as [--enable-torch-compile]"), DefaultText("none")] = (
+        Field(description="Flags that no job may have, as they are typed.")
+    )
+    forbidden_env: Annotated[list[str], Accepts("a list of variables such as [NCCL_*]"), DefaultText("none")] = Field(
+        description="Variables that no job may set; * stands for anything."
+    )
+    model: Annotated[str | None, DefaultText("any")] = Field(description="The model that must be loaded.")
+    seed: Annotated[int | None, DefaultText("any")] = Field(description="The seed of the prompts.")
+    prompts: Annotated[int | None, ValueUnit("prompts"), DefaultText("any")] = Field(
+        ge=1, description="How many prompts each run must answer."
+    )
+    wall: Annotated[Duration | None, FieldName("wall_s"), DefaultText("no limit")] = Field(
+        description="The longest that a job may take."
+    )
+    nodes: Annotated[list[str], Accepts("a list of nodes such as [dgx001, dgx002]"), DefaultText("any")] = Field(
+        description="Nodes that jobs may run on; * stands for anything. Where each is named, jobs ask for them."
+    )
+
+
 class StudyForm(Form):
     """A Ridgeline study file, version 1."""
 
@@ -277,6 +311,9 @@ class StudyForm(Form):
         "differ from the baseline by less than that, or to be better or worse.",
     )
     job: JobForm = Field(default=JobForm.model_construct(), description="What one run asks of the site.")
+    task: Annotated[TaskForm | None, DefaultText("no rules but the study's own")] = Field(
+        default=None, description="Rules of a task that somebody else set: what is forbidden and what is fixed."
+    )
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
         default=NotifyForm.model_construct(), description="Whom to tell that the campaign has ended, and how."
     )

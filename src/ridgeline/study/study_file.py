@@ -153,6 +153,7 @@ class _Assembly:
             search=self.search_stage(search),
             confirm=confirm.record() if confirm else ConfirmStage(),
             equivalent_within=self.equivalent_within(confirm),
+            task=form.task.record() if form.task else None,
             profile=form.stages.profile.record() if form.stages.profile else None,
             job=job,
             builds=builds,

@@ -49,6 +49,7 @@ class Verification:
     outcomes: int = 0
     verdict: bool | None = None  # derived again and as stated; None: there is none, or it cannot be derived
     receipts: tuple[Mapping[str, Any], ...] = ()
+    signature: str = ""  # of the record of the task's rules, made again and as stated
 
     @property
     def holds(self) -> bool:

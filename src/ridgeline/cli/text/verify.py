@@ -42,6 +42,8 @@ def _headline(found: Verification) -> str:
 def _compared(found: Verification) -> Iterable[str]:
     yield f"{count(found.runs, 'run')}; read again and as stated: {count(found.numbers, 'number')}"
     yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {VERDICTS[found.verdict]}"
+    if found.signature:
+        yield f"the task's rules: the record follows from the folder; signature {found.signature}"
 
 
 def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
