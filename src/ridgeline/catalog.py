@@ -46,6 +46,7 @@ TABLE: dict[str, dict[str, str]] = {
         "steps": "ridgeline.campaign.kinds.steps:StepsQuestion",
         "gate": "ridgeline.campaign.kinds.gate:GateQuestion",
         "bisect": "ridgeline.campaign.kinds.bisect:BisectQuestion",
+        "shrink": "ridgeline.campaign.kinds.shrink:ShrinkQuestion",
     },
     "analyzers": {
         "sglang-log": "ridgeline.diagnose.sglang_log:ANALYZER",

@@ -30,7 +30,7 @@ from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
-_NO_SEARCH = ("compare", "edge", "scale", "steps")
+_NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink")
 
 
 def sections(

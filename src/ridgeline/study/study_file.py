@@ -42,6 +42,7 @@ class StudyFile:
     study: Study
     path: Path
     tree: YamlTree
+    site_copy: Path | None = None  # of a study folder: the site file that was read instead of the one it names
 
     @property
     def text(self) -> str:
@@ -50,6 +51,8 @@ class StudyFile:
     @property
     def site_path(self) -> Path | None:
         """The site file this study was read with; None for `local` and for a site written into the study."""
+        if self.site_copy is not None:
+            return self.site_copy
         named = self.tree.root.children.get("site")
         if named is None or not isinstance(named.value, str) or named.value == "local":
             return None
@@ -87,7 +90,7 @@ def read_study_file(
     study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
     if study is None or problems:
         raise StudyError(sorted(problems, key=_line_number))
-    return StudyFile(replace(study, home=home), path, tree)
+    return StudyFile(replace(study, home=home), path, tree, site_path)
 
 
 def _line_number(problem: str) -> tuple[int, str]:
