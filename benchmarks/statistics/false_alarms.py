@@ -1,11 +1,12 @@
 """How often the verdict calls equal settings different, and what it can see: campaigns with every kind of noise.
 
-    python benchmarks/statistics/false_alarms.py [first-run] [noise] [nodes] [looks] [power] [--campaigns 2000]
+    python benchmarks/statistics/false_alarms.py [TABLE ...] [--campaigns 2000]
 
 The order of a block's runs (`stats/block_order.py`), the verdict (`stats/compare.py`) and the share of the error that
 a look may spend (`campaign/kinds/extension.py`) are the real ones; `old` is what journals of protocol 1 hold. A run's
 log speed is noise, plus the effect of the block's node, plus a drift along the block, plus what a setting has on a node
-of its own. A false alarm is any candidate called better or worse although all settings are the same.
+of its own. A false alarm is any candidate called better or worse although all settings are the same; of equivalence
+(`stats/equivalence.py`) any candidate called equivalent although it differs by more than the margin.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import argparse
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.campaign.kinds.extension import error_share, level_after
 from ridgeline.stats.block_order import order_of_block
 from ridgeline.stats.compare import Block, Confirmation, Verdict, confirm
+from ridgeline.stats.equivalence import equivalence, share_left
+from ridgeline.stats.equivalence import looks as early_looks
 from ridgeline.study.codec import Extension
 from ridgeline.study.history import History
 
@@ -186,12 +189,47 @@ def power(campaigns: int) -> None:
             print(f"| {top} | {blocks} | {' | '.join(cells)} |", flush=True)
 
 
+def equivalents(campaigns: int) -> None:
+    """The verdict of `stop_when: equivalent within 1.5%`, with all its looks, at the edge of the margin and within."""
+    margin, kinds = 0.015, {"plain": World(), "heavy tails": World(noise=heavy), "on 3 nodes": World(nodes=3)}
+    print("\nCampaigns that call a setting equivalent (within 1.5%) that differs by 1.51%, and that call all equal")
+    print("settings equivalent; noise of a run 0.5%, so many settings, stopping at the first look that decides\n")
+    print("| noise | settings | blocks | beyond the margin, called equivalent | no effect, all called equivalent |")
+    print("|---|---|---|---|---|")
+    for name, kind in kinds.items():
+        for top in (1, 6, 24):
+            for blocks in (5, 12):
+                planned = {**early_looks(blocks), blocks: share_left(blocks, blocks)}
+                called = []
+                for gain in (margin + 0.0001, 0.0):
+                    gains = {n: gain if n % 2 else 1 / (1 + gain) - 1 for n in range(1, top + 1)}
+                    world, times = replace(kind, noise=quarter(kind.noise), gains=gains), 0
+                    for number in range(campaigns):
+                        made = world.blocks(random.Random(f"equal {number} {top}"), top, blocks, number)
+                        found = (equivalence(made[:n], margin, share=0.8 * part) for n, part in planned.items())
+                        if gain:
+                            times += any(t.decision == "equivalent" for one in found for t in one.tests)
+                        else:
+                            times += any(one.holds for one in found)
+                    called.append(times / campaigns)
+                print(f"| {name} | {top} | {blocks} | {called[0]:.1%} | {called[1]:.0%} |", flush=True)
+
+
+def quarter(noise: Noise) -> Noise:
+    def quieter(rng: random.Random) -> Iterator[float]:
+        for value in noise(rng):
+            yield value / 4
+
+    return quieter
+
+
 TABLES: dict[str, Callable[[int], None]] = {
     "first-run": first_run,
     "noise": noise,
     "nodes": nodes,
     "looks": looks,
     "power": power,
+    "equivalence": equivalents,
 }
 
 

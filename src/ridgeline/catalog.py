@@ -47,6 +47,7 @@ TABLE: dict[str, dict[str, str]] = {
         "gate": "ridgeline.campaign.kinds.gate:GateQuestion",
         "bisect": "ridgeline.campaign.kinds.bisect:BisectQuestion",
         "environment": "ridgeline.campaign.kinds.environment:EnvironmentQuestion",
+        "shrink": "ridgeline.campaign.kinds.shrink:ShrinkQuestion",
     },
     "analyzers": {
         "sglang-log": "ridgeline.diagnose.sglang_log:ANALYZER",

@@ -24,6 +24,7 @@ from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.gate import GateQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.kinds.shrink import ShrinkQuestion
 from ridgeline.campaign.kinds.steps import StepsQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus, read_status
@@ -64,6 +65,7 @@ QUESTIONS: list[CampaignQuestion] = [
     StepsQuestion([B], ["the rest"], None, 3),
     GateQuestion(A, [100.0] * 12),
     BisectQuestion("x", [{"x": x, "mode": "plain"} for x in (9, 8, 0)]),
+    ShrinkQuestion({"x": 3, "mode": "other"}, "crash"),
 ]
 
 
@@ -281,7 +283,9 @@ def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
         for _, name in own_imports(path)
         if concrete(name) and path.parent.name != "kinds"
     }
-    verbs = {f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale", "steps", "gate", "bisect")}
+    verbs = {
+        f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale", "steps", "gate", "bisect", "bug")
+    }
     assert known == verbs | {"campaign/dry_run.py", "api.py"}, "a dry run is of a search; the API has verbs as well"
 
 

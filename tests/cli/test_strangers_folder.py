@@ -32,6 +32,7 @@ READING = {
     "export": ["export", "DIR"],
     "nodes": ["nodes", "DIR"],
     "diagnose": ["diagnose", "DIR/journal.jsonl"],
+    "bug": ["bug", "DIR/runs/0001"],
     "compare-studies": ["compare-studies", "DIR", "DIR"],
 }
 # verbs that run a study or a service, or that take no study folder
@@ -120,6 +121,21 @@ def test_reading_a_hostile_folder_starts_nothing_of_it(
         assert "Traceback" not in done.stderr
         assert not [line for line in started if str(folder) in line or "evil" in line], words
         assert not marker.exists(), words
+
+
+def test_a_bug_report_of_a_hostile_folder_starts_nothing_of_it(tmp_path: Path) -> None:
+    marker = tmp_path / "it-ran"
+    folder = hostile(tmp_path / "study", "deepseek-v2-lite", "  engine: ./evilpy\n", marker, origin=True)
+    journal = folder / "journal.jsonl"
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    failed = [event for event in events if event["event"] == "ended"][-1]
+    failed["outcome"] = {"kind": "crash", "reason": "it says so"}
+    names = {event["run"]: event["folder"] for event in events if event["event"] == "run"}
+    journal.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    done, started = traced(folder, "bug", f"DIR/{names[failed['run']]}")
+    assert "## Command" in done.stdout and "sglang" in done.stdout, done.stderr
+    assert not [line for line in started if str(folder) in line or "evil" in line]
+    assert not marker.exists()
 
 
 def test_the_tracer_and_the_trap_would_notice(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ def test_limits_may_change_and_the_question_may_not() -> None:
             require_same_question(Path("study.yaml"), parse_yaml(STUDY.replace(old, new), "s"), before)
 
 
-@pytest.mark.parametrize("part", ["workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds"])
+@pytest.mark.parametrize(
+    "part", ["workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task"]
+)
 def test_every_part_of_the_question_is_held(part: str) -> None:
     """A guard that was taken out, say, would let runs pass that others failed of."""
     whole = "".join(f"{name}: {{a: 1}}\n" for name in QUESTION)

@@ -18,6 +18,7 @@ from ridgeline.campaign.early_stop import cannot_be_watched
 from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
 from ridgeline.campaign.short_trials import short_problems, shortened
+from ridgeline.campaign.task import task_problems
 from ridgeline.errors import InputError, RidgelineError, StudyError
 from ridgeline.executors.base import Executor
 from ridgeline.records.expression import Expression, ExpressionError, Value
@@ -220,6 +221,8 @@ def check_new(file: StudyFile) -> CheckedStudy:
         raise StudyError(missing)
     if wrong := [*_faults(checked.file), *_lost_fields(checked)]:
         raise StudyError(wrong)
+    if against := [*task_problems(checked.study, checked.workload)]:
+        raise StudyError([checked.file.message(problem.where, problem.message) for problem in against])
     if inert := _inert_knobs(checked.study, checked.workload):
         raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
     return checked
@@ -542,8 +545,12 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     parts.append(StakePart("search", searched, widest, "trials, one run each"))
     if search.sentinel_every:
         parts += _looks(study, searched, width)
-    confirmed = runs_needed(study, confirm.top, confirm.blocks, warm_ups=False)
-    blocks = f"baseline and best {confirm.top}, {confirm.repeats} runs each in each of {confirm.blocks} blocks"
+    top, who = confirm.top, f"best {confirm.top}"
+    if study.equivalent_within is not None:
+        top = searched or TRIALS_WITHOUT_BUDGET
+        who = "every setting that passes"
+    confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
+    blocks = f"baseline and {who}, {confirm.repeats} runs each in each of {confirm.blocks} blocks"
     parts.append(StakePart("confirmation", confirmed, widest, blocks))
     if confirm.top and confirm.warmup != "never":
         why = "one that does not count before each block, where nothing ran just before it"

@@ -12,14 +12,16 @@ from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
 from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
-from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED
-from ridgeline.records.exhibit import ComparedSetting, changes
+from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED
+from ridgeline.records.exhibit import EQUIVALENCE, ComparedSetting, TextTable, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.compare import confirm, first_run_effect, nearest
+from ridgeline.stats.compare import confirm, first_run_effect, nearest, where_they_ran
+from ridgeline.stats.equivalence import Equivalence, EquivalenceTest, equivalence, looks, share_left
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
+from ridgeline.stats.wording import count, percent
 from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
 from ridgeline.study.history import History
 
@@ -129,16 +131,17 @@ def _opening(history: History, block: int, values: Mapping[str, Sequence[float]]
     return (found[0], found[1]) if len(found) == 2 else None
 
 
-def judged_blocks(study: Study, history: History, blocks: Sequence[Block]) -> Confirmation:
+def judged_blocks(study: Study, history: History, blocks: Sequence[Block], part: float = 1.0) -> Confirmation:
     """The verdict of these blocks, by the protocol that the campaign began with: what a journal says can be derived
     again from it, whatever later versions do better.
 
     1: the baseline begins every block; blocks count as independent wherever they were; each look has its own level.
     2: settings begin in turn; blocks on the same node share what is gained there; all looks share the error.
+    `part` of this verdict's share is for a look on the way to it.
     """
     if history.protocol < 2:
         return confirm(blocks, level_after(study.confirm.level, history), study.goal.direction, by_node=False)
-    return confirm(blocks, study.confirm.level, study.goal.direction, share=error_share(history))
+    return confirm(blocks, study.confirm.level, study.goal.direction, share=error_share(history) * part)
 
 
 def with_circumstances(headline: str, study: Study, history: History, found: ConfirmationVerdict) -> str:
@@ -180,6 +183,7 @@ class ConfirmationVerdict:
     machines: tuple[str, ...] = ()
     repeated: tuple[SetAside, ...] = ()
     nearest_tried: NearestTried | None = None
+    equivalence: Equivalence | None = None  # where the study asks for it
 
     @property
     def recommended(self) -> Point | None:
@@ -205,6 +209,8 @@ class ConfirmationVerdict:
             found["repeated"] = [aside.as_line() for aside in self.repeated]
         if self.nearest_tried is not None:
             found["nearest_tried"] = asdict(self.nearest_tried)
+        if self.equivalence is not None:
+            found["equivalence"] = asdict(self.equivalence)
         return found
 
     @classmethod
@@ -215,7 +221,10 @@ class ConfirmationVerdict:
         nearest_ = line.details.get("nearest_tried")
         tried = None if nearest_ is None else NearestTried(nearest_["point"], nearest_["ratio"])
         machines = tuple(line.details.get("machines", ()))
-        return cls(line.conclusion, line.headline, winner, rows, failed, machines, again, tried)
+        same = line.details.get("equivalence")
+        if same is not None:
+            same = Equivalence(**{**same, "tests": tuple(EquivalenceTest(**test) for test in same["tests"])})
+        return cls(line.conclusion, line.headline, winner, rows, failed, machines, again, tried, same)
 
 
 def _comparison_from(row: Mapping[str, Any]) -> Comparison:
@@ -239,7 +248,9 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
         none_asked = "the study asks for no confirmation"
         why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
         return ConfirmationVerdict(UNCONFIRMED, f"not confirmed: {why}")
-    result = judged_blocks(study, history, blocks_so_far(study, history))
+    result, same = judged_blocks(study, history, blocks_so_far(study, history)), None
+    if study.equivalent_within is not None:
+        result, same = _last_look(study, history, study.equivalent_within)
     failed = disqualified(study, history)
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
@@ -247,7 +258,8 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
             return ConfirmationVerdict(NOTHING_PASSED, headline, disqualified=failed)
         return ConfirmationVerdict(UNCONFIRMED, result.headline, disqualified=failed)
     compared = {point_key(p): p for each in history.confirmations for p in each.candidates}
-    return _judged(result, tuple(compared.values()), failed)
+    found = _judged(result, tuple(compared.values()), failed)
+    return found if same is None else _with_equivalence(study, history, found, same)
 
 
 def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[str, str]) -> ConfirmationVerdict:
@@ -257,6 +269,118 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
     without_winner = KEEP_BASELINE if all_worse else NO_DIFFERENCE if enough else UNCONFIRMED
     conclusion = CONFIRMED if winner is not None else without_winner
     return ConfirmationVerdict(conclusion, result.headline, winner, tuple(result.comparisons.values()), failed)
+
+
+# equivalence, where the study asks for it
+
+
+def may_stop_before(history: History, block: int) -> bool:
+    """Whether the campaign may look, before this block begins, if each setting is decided already."""
+    planned = history.blocks - history.first_block
+    fresh = not trials_of(history, block)
+    return fresh and history.looks == 1 and block - history.first_block in looks(planned)
+
+
+def decided(study: Study, history: History) -> bool:
+    """Whether after the blocks so far each setting is equivalent to the baseline, or shown to be better or worse."""
+    done = history.blocks_begun - history.first_block
+    part = looks(history.blocks - history.first_block).get(done) if history.looks == 1 else None
+    if part is None or study.equivalent_within is None:
+        return False
+    return _each_decided(*_look(study, history, study.equivalent_within, part))
+
+
+def _look(study: Study, history: History, margin: float, part: float) -> tuple[Confirmation, Equivalence]:
+    blocks = blocks_so_far(study, history)
+    share = error_share(history) * part
+    same = equivalence(blocks, margin, study.confirm.level, study.goal.direction, share=share)
+    return judged_blocks(study, history, blocks, part), same
+
+
+def _last_look(study: Study, history: History, margin: float) -> tuple[Confirmation, Equivalence]:
+    """The look on which the campaign stopped; else one that may spend all that earlier ones left."""
+    if history.looks > 1:
+        return _look(study, history, margin, 1.0)
+    planned, done = history.blocks - history.first_block, history.blocks_begun - history.first_block
+    if (part := looks(planned).get(done)) is not None:
+        found = _look(study, history, margin, part)
+        if _each_decided(*found):
+            return found
+    return _look(study, history, margin, share_left(planned, done))
+
+
+def _each_decided(result: Confirmation, same: Equivalence) -> bool:
+    return bool(same.tests) and all(
+        test.decision == "equivalent" or _differs(result.comparisons.get(test.candidate)) for test in same.tests
+    )
+
+
+def _differs(found: Comparison | None) -> bool:
+    return found is not None and found.verdict in (Verdict.BETTER, Verdict.WORSE)
+
+
+def _with_equivalence(
+    study: Study, history: History, found: ConfirmationVerdict, same: Equivalence
+) -> ConfirmationVerdict:
+    found = replace(found, equivalence=same)
+    if found.winner is not None:
+        return found
+    conclusion = EQUIVALENT if same.holds else found.conclusion
+    where = where_they_ran(blocks_so_far(study, history))
+    most = max((test.blocks for test in same.tests), default=0)
+    rests_on = f"{count(most, 'block')}{' ' if where else ''}{where}"
+    cost = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
+    return replace(found, conclusion=conclusion, headline=f"{_equivalence_text(found, same)}; {rests_on}, {cost}")
+
+
+def _equivalence_text(found: ConfirmationVerdict, same: Equivalence) -> str:
+    number, margin = len(same.tests), f"{same.margin * 100:g}%"
+    if same.holds:
+        who = "the setting does not differ" if number == 1 else f"none of these {number} settings differs"
+        return f"{who} from the baseline by more than {margin} ({same.correction})"
+    worse = {c.candidate for c in found.comparisons if c.verdict is Verdict.WORSE}
+    within = sum(test.decision == "equivalent" for test in same.tests)
+    parts = [f"{within} of {count(number, 'setting')} within {margin} of the baseline ({same.correction})"]
+    outside = [test for test in same.undecided if test.candidate in worse]
+    if outside:
+        parts.append(f"{len(outside)} worse")
+    left = [test for test in same.undecided if test.candidate not in worse]
+    if left:
+        parts.append(f"{len(left)} undecided")
+        needed = [test.blocks_needed for test in left]
+        if all(needed):
+            parts[-1] += f" (about {max(n for n in needed if n)} blocks would decide)"
+    return ", ".join(parts)
+
+
+def equivalence_table(study: Study, history: History, found: ConfirmationVerdict) -> TextTable:
+    """Each setting with its estimate and what was decided; then those that no blocks stand behind, and why."""
+    assert found.equivalence is not None
+    same = found.equivalence
+    differs = {c.candidate: c.verdict.value for c in found.comparisons if _differs(c)}
+    rows = []
+    for test in sorted(same.tests, key=lambda test: (test.decision, test.p_value)):
+        says = f"within {same.margin * 100:g}%" if test.decision == "equivalent" else "undecided"
+        if test.candidate in differs:
+            says = differs[test.candidate] if test.decision == "undecided" else f"{differs[test.candidate]}, {says}"
+        change = "\u2013" if test.estimate is None else percent(test.estimate - 1, 2)
+        why = "" if test.candidate in differs else test.why
+        rows.append((changes(study.baseline, json.loads(test.candidate)), change, str(test.blocks), says, why))
+    tested = {test.candidate for test in same.tests}
+    for key, why in found.disqualified.items():
+        if key not in tested:
+            rows.append((changes(study.baseline, json.loads(key)), "\u2013", "0", "failed", why))
+    compared = tested | set(found.disqualified)
+    for point, _ in ranking(study, history):
+        if point_key(point) not in compared:
+            why = "the budget had no room for it in the blocks"
+            rows.append((changes(study.baseline, point), "\u2013", "0", "not compared", why))
+    cost = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
+    notes = [f"two one-sided tests over interleaved blocks, {same.correction}; {cost} in all"]
+    if same.ruled_out is not None:
+        notes.append(f"differences above {same.ruled_out:.2%} are ruled out for each of them")
+    head = ("setting", "change", "blocks", "decision", "why")
+    return TextTable(EQUIVALENCE, head, tuple(rows), notes=tuple(notes))
 
 
 def grounded(study: Study, history: History, found: ConfirmationVerdict) -> ConfirmationVerdict:

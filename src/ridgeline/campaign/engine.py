@@ -24,6 +24,7 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
+from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
 from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, SiteError, StoreError
@@ -172,6 +173,7 @@ class Campaign:
             self._leave(error)
             raise
         self.record(event_of(Stopped("finished")))
+        write_compliance(self.study, self.history.root, self.workload)
         return self.question.verdict_from(self.history.verdict)
 
     def record(self, event: Event) -> None:
@@ -238,7 +240,10 @@ class Campaign:
             as_built = replace(trial, build=self.builder.folder_of(trial.settings))
             planned = self._workload(trial).prepare(as_built, self.history.root / folder)
         resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
-        on_nodes = step.on_nodes if self.executor.pins_nodes else ()
+        on_nodes = step.on_nodes
+        if self.study.task is not None:
+            on_nodes = nodes_for(self.study.task, number, resources.nodes, on_nodes, step.avoid_nodes)
+        on_nodes = on_nodes if self.executor.pins_nodes else ()
         self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes))
         self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
@@ -250,7 +255,9 @@ class Campaign:
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
-        return self.study.completed(self._workload(trial).prepare(trial, folder), trial.settings)
+        workload = self._workload(trial)
+        job = self.study.completed(workload.prepare(trial, folder), trial.settings)
+        return forbidden_job(self.study, workload, job, trial.settings) or job
 
     def _workload(self, trial: Trial) -> Workload:
         return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload

@@ -25,6 +25,7 @@ from ridgeline.records.run import QUIET_FILE, Cause, Ending, Run, signal_name
 from ridgeline.records.secrets import SECRETS_FOLDER, masked
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
+from ridgeline.records.task import BREAKS
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
 from ridgeline.study.history import History
@@ -127,7 +128,7 @@ def _judge(
         return found
     if failed:
         return _unexplained(ending, folder, logs)
-    return _result(reading, folder, study, settings, baseline)
+    return _result(ending, reading, folder, study, settings, baseline)
 
 
 def _applies(signature: Signature, ending: Ending, failed: bool) -> bool:
@@ -195,6 +196,7 @@ def _commands() -> list[str]:
 
 
 def _result(
+    ending: Ending,
     reading: Reading,
     folder: Path,
     study: Study,
@@ -217,6 +219,8 @@ def _result(
         return Outcome(Kind.WRONG, said, remedy=remedy)
     if doubt := reading.unverified or reading.contaminated:
         return Outcome(Kind.UNVERIFIED, doubt)
+    if study.task is not None and (broken := "; ".join(study.task.broken_by(ending, reading))):
+        return Outcome(Kind.UNVERIFIED, f"{BREAKS}{broken}")
     return Outcome(Kind.OK)
 
 

@@ -16,6 +16,7 @@ from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
 from ridgeline.diagnose.base import Analyzer, diagnose, figure_changes, opened
@@ -127,7 +128,11 @@ class CampaignStatus:
         shown = self.question.exhibits(self.study, self.history)
         if busy := busy_machine(self.history):
             shown = replace(shown, notes=(*shown.notes, busy))
-        return replace(shown, tables=(*shown.tables, *profile_tables(self.study, self.history)))
+        shown = replace(shown, tables=(*shown.tables, *profile_tables(self.study, self.history)))
+        if self.study.task is not None and self.history.verdict is not None:
+            kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
+            shown = replace(shown, tables=(*shown.tables, kept))
+        return shown
 
     @property
     def budget(self) -> Budget:
@@ -175,6 +180,15 @@ class CampaignStatus:
             "builds": {b.key: {"outcome": str(b.outcome), "files": b.files_kept} for b in history.builds.values()},
             "stopped": None if history.stopped is None else history.stopped.reason,
         }
+
+
+def _workload_of(study: Study) -> Workload | None:
+    """None where it is not to be had on this machine."""
+    try:
+        workload: Workload = catalog.part("workloads", study.workload.kind)(study)
+    except RidgelineError:
+        return None
+    return workload
 
 
 def _ended(history: History, trial: Trial) -> str | None:

@@ -48,6 +48,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "nodes": ("campaign.nodes:nodes", "List nodes that are measurably slow, with intervals."),
         "verify": ("campaign.verify:verify", "Recompute every number of a study folder; list what differs."),
         "compare-studies": ("campaign.compare_studies:compare_studies", "Show what changed between study folders."),
+        "bug": ("campaign.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
         "export": ("campaign.export:export", "Write all runs of a study folder as CSV, JSON or other formats."),
     },
     "Measure a server": {

@@ -9,6 +9,7 @@ from typing import Any
 from ridgeline.records.space import Point, Settings
 
 CONFIRMED = "confirmed"  # better than the reference, shown in fresh runs
+EQUIVALENT = "equivalent"  # no setting differs from the baseline by more than the study's margin
 KEEP_BASELINE = "keep-baseline"  # nothing is better than the baseline, as far as was searched
 NOTHING_PASSED = "nothing-passed"  # no setting passed the guards
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from ridgeline.records.space import Point
 
+# titles of tables that have a section of their own in the report
+EQUIVALENCE, TASK_RULES = "Equivalence", "Task rules"
+
 
 @dataclass(frozen=True, slots=True)
 class TextTable:

@@ -40,6 +40,7 @@ class Reading:
     wrong: str = ""  # what the workload itself found wrong with the result, as a guard would
     problem: str = ""  # why something that must be there could not be read
     remedy: str = ""  # what the study's author should change so that it can
+    applied: Mapping[str, object] = field(default_factory=dict)  # arguments, as the program itself says it applied them
 
     @property
     def metrics(self) -> dict[str, float]:

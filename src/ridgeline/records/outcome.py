@@ -96,6 +96,11 @@ class Outcome:
         """Whether it was refused or fell before any work. Not for want of memory: that may be a matter of luck."""
         return self.kind in (Kind.REJECTED, Kind.BUILD_FAILED) or (self.at_start and self.kind.caused_by_setting)
 
+    @property
+    def brief(self) -> str:
+        """'crash: Python stopped with RuntimeError', without the line that decided."""
+        return f"{self.kind.value}: {self.reason}" if self.reason else self.kind.value
+
     def __str__(self) -> str:
         parts = [self.kind.value, self.reason, str(self.evidence) if self.evidence else ""]
         return "; ".join(part for part in parts if part)

@@ -14,6 +14,7 @@ from ridgeline.records.notify import NOBODY, NotifyChoice
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
+from ridgeline.records.task import TaskRules
 from ridgeline.records.template import render, render_env
 
 DEFAULT_SAMPLER = "guided"
@@ -174,6 +175,9 @@ class Study:
     baseline_stage: BaselineStage = BaselineStage()
     search: SearchStage = SearchStage()
     confirm: ConfirmStage = ConfirmStage()
+    # `stop_when: equivalent within 1.5%`, as a share: all settings that passed are compared, until each is decided
+    equivalent_within: float | None = None
+    task: TaskRules | None = None  # rules that somebody else set
     profile: ProfileStage | None = None
     job: JobLimits = JobLimits()
     builds: Builds | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import Exhibits, TextTable, changes, value_text
+from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -32,7 +32,7 @@ from ridgeline.study.history import History
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MOST_MOVED = 6  # knobs named on the first screen; a table below has all
-NO_SEARCH = ("compare", "edge", "scale", "steps")
+NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink")
 
 
 def sections(
@@ -48,6 +48,7 @@ def sections(
         ("verdict", "", lambda: _verdict(study, history, answer, exhibits, notes)),
         ("setting", "What it changes", lambda: _setting(study, history, answer, exhibits, ladder_of)),
         ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(study, history, answer, exhibits)),
+        ("equivalence", "What makes no difference", lambda: _equivalence(answer, exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
@@ -58,6 +59,7 @@ def sections(
         ("machine", "The machine", lambda: _machine(study, history)),
         ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
         ("guards", "Guards", lambda: _guards(study, history)),
+        ("task", "The task's rules", lambda: (t for t in exhibits.tables if t.title == TASK_RULES)),
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),
     ]
@@ -209,7 +211,18 @@ def kind_parts(study: Study, history: History, answer: Answer, exhibits: Exhibit
             yield figure
     for at, each in enumerate(exhibits.figures):
         yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
-    yield from exhibits.tables
+    yield from (table for table in exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
+
+
+def _equivalence(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
+    """A null result: what was shown to be as good as the baseline, at what cost, and what stays open."""
+    for table in exhibits.tables:
+        if table.title == EQUIVALENCE:
+            yield Paragraph(
+                f"{answer.headline[:1].upper()}{answer.headline[1:]}. A setting counts as equivalent once a difference "
+                "above the margin is ruled out; one that was run too few times for that is undecided."
+            )
+            yield replace(table, title="Every setting that was compared")
 
 
 def _proof(study: Study, history: History, answer: Answer) -> Iterator[Part]:

@@ -27,7 +27,7 @@ Direction = Literal["maximize", "minimize"]
 
 POWER = 0.8  # "could show" means: would be seen in four of five campaigns
 _LEAST_BETWEEN = 0.25  # variance of a gain between nodes over that between blocks of a node, where nodes are few
-_SAME = 1e-12  # block effects that differ by less are the same number in floating point
+SAME = 1e-12  # block effects that differ by less are the same number in floating point
 
 
 def confirm(
@@ -47,9 +47,9 @@ def confirm(
     if not 0.5 <= level < 1:
         raise ValueError(f"level is {level}; a confidence level lies between 0.5 and 1, such as 0.95")
     names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
-    scale: Scale = "ratio" if _all_positive(blocks) else "difference"
-    effects = {name: _effects(blocks, name, scale, direction) for name in names}
-    errors = {name: _standard_error(effects[name], _places(blocks, name) if by_node else ()) for name in names}
+    scale: Scale = "ratio" if all_positive(blocks) else "difference"
+    effects = {name: block_effects(blocks, name, scale, direction) for name in names}
+    errors = {name: standard_error(effects[name], block_places(blocks, name) if by_node else ()) for name in names}
     p_values = holm({name: min(1.0, _p_value(effects[name], errors[name]) / share) for name in names})
     strict = 1 - (1 - level) * share / max(1, len(names))  # the level of one interval, so that all hold together
     comparisons = {
@@ -63,7 +63,7 @@ def confirm(
             len(names),
             scale,
             _notes(blocks, name, scale),
-            len(set(_places(blocks, name))),
+            len(set(block_places(blocks, name))),
         )
         if len(effects[name]) >= FEWEST_BLOCKS
         else _refuse(name, effects[name], blocks, level, strict, len(names), scale)
@@ -94,7 +94,7 @@ def _shown_by(error: float, blocks: int, level: float) -> float:
     return interval(0.0, error, blocks - 1, level)[1] + t_quantile(POWER, blocks - 1) * error
 
 
-def _standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> float:
+def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> float:
     """Of the mean of block effects; `places` says of each block where it was, or nothing.
 
     Blocks of one place share what the setting gains there. How much gains differ between places, two or three of them
@@ -107,7 +107,7 @@ def _standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> 
     mean, spread = mean_and_spread(effects)
     plain = spread / math.sqrt(n)
     sizes = Counter(places)
-    if not 1 < len(sizes) < n or spread <= _SAME:
+    if not 1 < len(sizes) < n or spread <= SAME:
         return plain
     means = {
         place: math.fsum(e for e, p in zip(effects, places, strict=True) if p == place) / sizes[place]
@@ -118,14 +118,14 @@ def _standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> 
     squares = sum(size**2 for size in sizes.values())
     each = (n - squares / n) / (len(sizes) - 1)  # blocks of a place, as the mean of unequal numbers counts here
     shared = squares / n**2
-    ratio = max(_LEAST_BETWEEN, (between / within - 1) / each) if within > (_SAME * spread) ** 2 else math.inf
+    ratio = max(_LEAST_BETWEEN, (between / within - 1) / each) if within > (SAME * spread) ** 2 else math.inf
     if math.isinf(ratio):
         return spread * math.sqrt(shared / (1 - shared) * (n - 1) / n)
     # the spread of all blocks holds some of what places differ by; the mean has more of it
     return plain * math.sqrt((1 + ratio * shared * n) / (1 + ratio * (1 - shared) * n / (n - 1)))
 
 
-def _places(blocks: Sequence[Block], name: str) -> list[frozenset[str]]:
+def block_places(blocks: Sequence[Block], name: str) -> list[frozenset[str]]:
     return [frozenset(block.nodes) for block in blocks if block.baseline and block.candidates.get(name)]
 
 
@@ -143,16 +143,16 @@ def first_run_effect(
         return None
     mean, spread = mean_and_spread([sign * (math.log(first) - math.log(last)) for first, last in pairs])
     low, high = interval(mean, spread / math.sqrt(len(pairs)), len(pairs) - 1, level)
-    if low <= 0 <= high or abs(mean) <= _SAME:
+    if low <= 0 <= high or abs(mean) <= SAME:
         return None
     return FirstRunEffect(math.expm1(mean), math.expm1(low), math.expm1(high), len(pairs))
 
 
-def _all_positive(blocks: Sequence[Block]) -> bool:
+def all_positive(blocks: Sequence[Block]) -> bool:
     return all(value > 0 for block in blocks for runs in (block.baseline, *block.candidates.values()) for value in runs)
 
 
-def _effects(blocks: Sequence[Block], name: str, scale: str, direction: Direction) -> list[float]:
+def block_effects(blocks: Sequence[Block], name: str, scale: str, direction: Direction) -> list[float]:
     sign = 1.0 if direction == "maximize" else -1.0
     effects = []
     for block in blocks:
@@ -184,8 +184,8 @@ def _p_value(effects: Sequence[float], error: float) -> float:
     if len(effects) < FEWEST_BLOCKS:
         return 1.0
     mean, spread = mean_and_spread(effects)
-    if spread <= _SAME:
-        return 1.0 if abs(mean) <= _SAME else 0.0
+    if spread <= SAME:
+        return 1.0 if abs(mean) <= SAME else 0.0
     return two_sided_p(mean / error, len(effects) - 1)
 
 
@@ -213,9 +213,9 @@ def _judge(
     back = math.exp if scale == "ratio" else float
     mean, sd = mean_and_spread(effects)
     effect = _as_change(_shown_by(error, n, strict), scale)
-    low, high = (mean, mean) if sd <= _SAME else interval(mean, error, n - 1, strict)
+    low, high = (mean, mean) if sd <= SAME else interval(mean, error, n - 1, strict)
     verdict = Verdict.NO_DIFFERENCE
-    if p_value <= 1 - level and abs(mean) > _SAME:
+    if p_value <= 1 - level and abs(mean) > SAME:
         verdict = Verdict.BETTER if mean > 0 else Verdict.WORSE
         # Holm may show a direction that the plain simultaneous interval leaves open; the interval that belongs to
         # Holm's procedure then ends at no effect

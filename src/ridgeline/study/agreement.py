@@ -19,7 +19,7 @@ from ridgeline.records.study import Study
 from ridgeline.study.history import History
 from ridgeline.study.yaml_tree import YamlTree
 
-QUESTION = ("workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds")
+QUESTION = ("workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task")
 
 
 def asked(tree: YamlTree) -> dict[str, str]:

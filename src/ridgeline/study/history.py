@@ -294,6 +294,16 @@ class History:
         """The first block of the confirmation under way; those before it belong to earlier ones."""
         return self.confirmations[-1].first_block if self.confirmations and self.candidates is not None else self.blocks
 
+    @property
+    def blocks_begun(self) -> int:
+        """Up to which block a trial that counts was started; they are begun in order."""
+        blocks = [
+            trial.block
+            for trial in self.trials.values()
+            if trial.stage is Stage.CONFIRM and trial.block is not None and trial.number not in self.uncounted
+        ]
+        return max(blocks, default=-1) + 1
+
     def _extend(self, asked: Extension) -> None:
         """More blocks join those there are. More trials may lead to other settings: blocks for them are added too."""
         if self.verdict is None or (asked.blocks and not self.candidates):

@@ -6,13 +6,16 @@ in study_file.py, where lines are known.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
 
+from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.records.study import Budget, Builds, JobLimits
+from ridgeline.records.task import TaskRules
 from ridgeline.study.forms.form import (
     TEXT_OR_MAPPING,
     Accepts,
@@ -28,6 +31,7 @@ from ridgeline.study.forms.form import (
     Text,
     ValueUnit,
     Variable,
+    accepted_by,
 )
 from ridgeline.study.site_form import PricesForm
 from ridgeline.study.space_form import KnobForm
@@ -162,6 +166,19 @@ class JobForm(Form):
     )
 
 
+def margin_of(rule: str) -> float:
+    """`equivalent within 1.5%` as a share. InputError says what is wrong."""
+    found = re.fullmatch(r"equivalent\s+within\s+(\d+(?:\.\d*)?|\.\d+)\s*%", rule.strip())
+    if found is None:
+        raise InputError(f"{rule!r} is not a rule to stop by; write `equivalent within 1.5%`")
+    margin = float(found[1]) / 100
+    if not 0 < margin < 0.5:
+        raise InputError(f"{rule!r}: the margin must be above 0% and below 50%; write e.g. `equivalent within 1.5%`")
+    return margin
+
+
+StopRule = Annotated[str, accepted_by(margin_of)]
+
 BuildText = Annotated[
     str,
     BeforeValidator(_switch_as_text),
@@ -202,6 +219,39 @@ class BuildsForm(Form):
     limit: Annotated[Duration, FieldName("limit_s")] = Field(description="A build that takes longer is ended.")
     where: Literal["here", "site"] = Field(
         description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
+    )
+
+
+def _flag(text: str) -> str:
+    if not re.fullmatch(r"--?[A-Za-z][\w-]*", text):
+        raise InputError(f"{text!r} is not a flag; write it as it is typed, such as --enable-torch-compile")
+    return text
+
+
+Flag = Annotated[str, accepted_by(_flag)]
+
+
+class TaskForm(Form):
+    """Rules that somebody else set; refused before anything runs, and checked again in what the engine applied."""
+
+    makes = TaskRules
+
+    forbidden_flags: Annotated[list[Flag], Accepts("a list such as [--enable-torch-compile]"), DefaultText("none")] = (
+        Field(description="Flags that no job may have, as they are typed.")
+    )
+    forbidden_env: Annotated[list[str], Accepts("a list of variables such as [NCCL_*]"), DefaultText("none")] = Field(
+        description="Variables that no job may set; * stands for anything."
+    )
+    model: Annotated[str | None, DefaultText("any")] = Field(description="The model that must be loaded.")
+    seed: Annotated[int | None, DefaultText("any")] = Field(description="The seed of the prompts.")
+    prompts: Annotated[int | None, ValueUnit("prompts"), DefaultText("any")] = Field(
+        ge=1, description="How many prompts each run must answer."
+    )
+    wall: Annotated[Duration | None, FieldName("wall_s"), DefaultText("no limit")] = Field(
+        description="The longest that a job may take."
+    )
+    nodes: Annotated[list[str], Accepts("a list of nodes such as [dgx001, dgx002]"), DefaultText("any")] = Field(
+        description="Nodes that jobs may run on; * stands for anything. Where each is named, jobs ask for them."
     )
 
 
@@ -262,7 +312,17 @@ class StudyForm(Form):
     confirm: Annotated[ConfirmForm | None, DefaultText("`stages.confirm`")] = Field(
         default=None, description="Short for stages.confirm."
     )
+    stop_when: Annotated[
+        StopRule | None, Accepts("`equivalent within 1.5%`"), DefaultText("the best few are confirmed")
+    ] = Field(
+        default=None,
+        description="`equivalent within 1.5%`: compare every setting that passed, and stop once each is shown to "
+        "differ from the baseline by less than that, or to be better or worse.",
+    )
     job: JobForm = Field(default=JobForm.model_construct(), description="What one run asks of the site.")
+    task: Annotated[TaskForm | None, DefaultText("no rules but the study's own")] = Field(
+        default=None, description="Rules of a task that somebody else set: what is forbidden and what is fixed."
+    )
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
         default=NotifyForm.model_construct(), description="Whom to tell that the campaign has ended, and how."
     )

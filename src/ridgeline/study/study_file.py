@@ -24,9 +24,11 @@ from ridgeline.records.study import (
     WorkloadChoice,
 )
 from ridgeline.records.template import unknown_fields
+from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.study.forms.problems import problems_of
-from ridgeline.study.schema import StudyForm
+from ridgeline.study.schema import StudyForm, margin_of
 from ridgeline.study.site_file import SHIPPED, load_site, read_site
+from ridgeline.study.stage_forms import ConfirmForm
 from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
@@ -40,6 +42,7 @@ class StudyFile:
     study: Study
     path: Path
     tree: YamlTree
+    site_copy: Path | None = None  # of a study folder: the site file that was read instead of the one it names
 
     @property
     def text(self) -> str:
@@ -48,6 +51,8 @@ class StudyFile:
     @property
     def site_path(self) -> Path | None:
         """The site file this study was read with; None for `local` and for a site written into the study."""
+        if self.site_copy is not None:
+            return self.site_copy
         named = self.tree.root.children.get("site")
         if named is None or not isinstance(named.value, str) or named.value == "local":
             return None
@@ -85,7 +90,7 @@ def read_study_file(
     study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
     if study is None or problems:
         raise StudyError(sorted(problems, key=_line_number))
-    return StudyFile(replace(study, home=home), path, tree)
+    return StudyFile(replace(study, home=home), path, tree, site_path)
 
 
 def _line_number(problem: str) -> tuple[int, str]:
@@ -159,6 +164,8 @@ class _Assembly:
             baseline_stage=form.stages.baseline.record(),
             search=self.search_stage(search),
             confirm=confirm.record() if confirm else ConfirmStage(),
+            equivalent_within=self.equivalent_within(confirm),
+            task=form.task.record() if form.task else None,
             profile=form.stages.profile.record() if form.stages.profile else None,
             job=job,
             builds=builds,
@@ -181,6 +188,13 @@ class _Assembly:
         if short is not None and full is not None:
             self.report((name,), f"is also given under stages.{name}; keep one of the two")
         return short if short is not None else full
+
+    def equivalent_within(self, confirm: ConfirmForm | None) -> float | None:
+        if self.form.stop_when is None:
+            return None
+        if confirm is not None and (confirm.blocks < FEWEST_BLOCKS or not confirm.top):
+            self.report(("stop_when",), f"needs a confirmation of at least {FEWEST_BLOCKS} blocks; set confirm.blocks")
+        return margin_of(self.form.stop_when)
 
     def search_stage(self, form: Any) -> SearchStage:
         if form is None:

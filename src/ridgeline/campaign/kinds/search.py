@@ -16,7 +16,7 @@ from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
-from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger
 from ridgeline.campaign.short_trials import ShortTrials
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -55,6 +55,10 @@ class SearchQuestion:
             study = replace(study, presets=points, budget=replace(study.budget, trials=len(points)))
         if self.seed is not None:
             study = replace(study, search=replace(study.search, seed=self.seed))
+        if study.equivalent_within is not None:
+            # a statement about all settings needs all of them in the blocks, not the best few
+            every = study.budget.trials or TRIALS_WITHOUT_BUDGET
+            study = replace(study, confirm=replace(study.confirm, top=every))
         if study.search.sampler == DEFAULT_SAMPLER and not study.search.named:
             study = replace(study, search=replace(study.search, sampler=self.sampler or SAMPLER_BEFORE))
         return study
@@ -86,7 +90,10 @@ class SearchQuestion:
             headline=_headline(study, history, verdict, keep),
             keep=keep,
             offers=not keep,
-            refuted=refuted_text(study, history, verdict, None if candidate is None else candidate.point),
+            # where all settings are compared nobody is the favourite
+            refuted=""
+            if verdict.equivalence is not None
+            else refuted_text(study, history, verdict, None if candidate is None else candidate.point),
         )
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
@@ -102,6 +109,8 @@ class SearchQuestion:
         setting = None
         if verdict.winner is not None:
             setting = side_by_side("The setting", ("baseline", "now"), study.baseline, verdict.winner)
+        if verdict.equivalence is not None:
+            tables = (*tables, confirmation.equivalence_table(study, history, verdict))
         return Exhibits(
             setting,
             tables,
@@ -165,6 +174,8 @@ def _keeps_the_baseline(
 
 
 def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep: bool) -> str:
+    if verdict.equivalence is not None and verdict.winner is None:
+        return f"{verdict.headline}; keep the baseline" if keep else verdict.headline
     text, judged = verdict.headline, verdict.spoken_of
     if judged is not None and judged.verdict is not Verdict.TOO_FEW_BLOCKS:
         text = judged_text(study, history, judged)

@@ -100,7 +100,8 @@ class SearchAgenda(Agenda):
 
     def conclude(self) -> ConfirmationPlan | ConfirmationVerdict:
         if self.history.candidates is None:
-            plan = confirmation.choose(self.study, self.history, self._affords, even_if_worse=self.even_if_worse)
+            every = self.even_if_worse or self._asks_for_equivalence
+            plan = confirmation.choose(self.study, self.history, self._affords, even_if_worse=every)
             ended = with_prospect(self.search_over, self._taught(), self._pending()) if self.search_over else ""
             return replace(plan, search_ended=ended)
         return confirmation.grounded(self.study, self.history, self.verdict())
@@ -117,6 +118,10 @@ class SearchAgenda(Agenda):
         winner = self.verdict().winner if self.history.candidates else None
         ranked = [point for point, _ in scores.ranking(self.study, self.history)[:1]]
         return (winner,) if winner is not None else super().best() or ranked
+
+    @property
+    def _asks_for_equivalence(self) -> bool:
+        return self.study.equivalent_within is not None and self.history.question.kind == "search"
 
     def verdict(self) -> ConfirmationVerdict:
         return confirmation.verdict(self.study, self.history)
@@ -303,6 +308,11 @@ class SearchAgenda(Agenda):
             point = next_in_block(self.study, self.history, block)
             if point is None:
                 continue
+            if self._asks_for_equivalence and confirmation.may_stop_before(self.history, block):
+                if flying - {None}:
+                    return None  # a look is at whole blocks
+                if confirmation.decided(self.study, self.history):
+                    return None
             if not self.fits(point):
                 return None
             if why := why_warm_up(self.study, self.history, block, self.ledger.clock()):

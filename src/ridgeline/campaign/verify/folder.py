@@ -16,6 +16,7 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.short_trials import settings_of
+from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
 from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, strangers
 from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError, StoreError
@@ -106,9 +107,38 @@ def verify_folder(path: Path) -> Verification:
     workload = _workload(file.study, found)
     ended = {event["run"]: event for event in events if event["event"] == "ended"}
     RunCheck(file.study, history, workload, ended, _trimmed(path), found).all_runs()
+    if file.study.task is not None:
+        _check_compliance(file.study, folder.path.resolve(), workload, found)
     if workload is not None:
         _check_verdict(question, CheckedStudy(file, workload), history, events, found)
     return found
+
+
+def _check_compliance(study: Study, root: Path, workload: Workload | None, found: Verification) -> None:
+    """The record of the task's rules, made again; and its signature."""
+    file = root / COMPLIANCE_FILE
+    if not file.is_file():
+        found.cannot_check(COMPLIANCE_FILE, "is not there: it is written when the campaign has its verdict")
+        return
+    try:
+        stated = json.loads(text_of(file))
+        signature = signature_of(stated)
+    except (ValueError, AttributeError) as error:
+        found.differs(COMPLIANCE_FILE, "the record of the task's rules", "as it was written", str(error))
+        return
+    if stated.get("signature") != signature:
+        found.differs(COMPLIANCE_FILE, "its signature", stated.get("signature", ABSENT), signature)
+    again = compliance(study, root, workload)
+    if unread := stated.get("applied", {}).keys() - again["applied"].keys():
+        # the log was trimmed, or its reader is not on this machine: the rest is still compared
+        found.cannot_check(
+            COMPLIANCE_FILE, f"what the engine applied in {', '.join(sorted(unread))} can't be read here"
+        )
+    for name, one, other in differences(stated, again):
+        if name != "signature" and not (unread and name.startswith(("applied", "rules"))):
+            found.differs(COMPLIANCE_FILE, name, one, other)
+    if stated.get("signature") == signature == again["signature"]:
+        found.signature = signature
 
 
 def _agreement(file: StudyFile, history: History, found: Verification) -> None:

@@ -50,6 +50,7 @@ class Verification:
     verdict: bool | None = None  # derived again and as stated; None: there is none, or it cannot be derived
     paper_numbers: int = 0  # of the texts for a paper, likewise
     receipts: tuple[Mapping[str, Any], ...] = ()
+    signature: str = ""  # of the record of the task's rules, made again and as stated
 
     @property
     def holds(self) -> bool:

@@ -44,6 +44,8 @@ def _compared(found: Verification) -> Iterable[str]:
     yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {VERDICTS[found.verdict]}"
     if found.paper_numbers:
         yield f"worked out again and as stated: {count(found.paper_numbers, 'number')} of paper/"
+    if found.signature:
+        yield f"the task's rules: the record follows from the folder; signature {found.signature}"
 
 
 def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:

@@ -71,6 +71,7 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
         contaminated="; ".join(_contaminations(session, measured, log, needed)),
         wrong=_inaccurate(measured),
         problem="; ".join(_problems(session, found, needed)),
+        applied=log.echo,
     )
 
 

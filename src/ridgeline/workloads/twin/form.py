@@ -34,6 +34,7 @@ class TwinOptions:
     cluster: Cluster | None = None
     version: EngineSettings = DEFAULTS
     calibration: Calibration = field(default_factory=Calibration)
+    precompiled: bool = False
     problems: tuple[Problem, ...] = ()
 
 
@@ -61,6 +62,10 @@ class TwinForm(ServeForm):
     rate: Annotated[float | None, ValueUnit("requests a second"), DefaultText("everything at once")] = Field(
         default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
     )
+    precompiled: bool = Field(
+        default=False,
+        description="Kernels are in the image: no run compiles them. Otherwise the first run of a layout does.",
+    )
     calibration: Annotated[Text, DefaultText("none")] = Field(
         default="", description="A file beside the study that `ridgeline calibrate` wrote."
     )
@@ -87,6 +92,7 @@ def read_options(study: Study) -> TwinOptions:
         cluster=tried("gpu", lambda: _cluster(form.gpu, study.site)),
         traffic=tried("traffic", lambda: _traffic(form, study.folder)),
         version=version or DEFAULTS,
+        precompiled=form.precompiled,
         calibration=(tried("calibration", lambda: read_calibration(calibration)) if form.calibration else None)
         or Calibration(),
         problems=tuple(problems),

@@ -165,6 +165,8 @@ class TwinWorkload(Workload):
         echo = SGLANG.flags.echo(self._values(settings), self._release)
         model = {"model_path": self._study.workload.options["model"]}
         play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
+        if self._options.precompiled:
+            play.compile = None
         with filling(folder):
             (folder / PLAY).write_text(json.dumps(play.as_json()) + "\n")
         # -I -S: the play needs nothing but the standard library, and starts in a tenth of the time without the rest
@@ -198,7 +200,7 @@ class TwinWorkload(Workload):
         if isinstance(bench, dict):
             made = metrics_of("twin")
             found |= {name: value for name, value in bench.items() if name in made and isinstance(value, int | float)}
-        return Reading(_modelled(found))
+        return Reading(_modelled(found), applied=log.server_args)
 
     def paste(self, settings: Settings) -> str:
         """The real engine with these settings; the site is a simulated one and adds nothing."""

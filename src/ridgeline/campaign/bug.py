@@ -1,0 +1,194 @@
+"""A failed run as a report for the people who make the program: Markdown for their issue tracker, secrets masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline import catalog
+from ridgeline.books import text_of_book
+from ridgeline.campaign.judge import secret_values
+from ridgeline.campaign.status import CampaignStatus, read_status
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.files import read_text
+from ridgeline.records.exhibit import changes
+from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Run
+from ridgeline.records.secrets import masked
+from ridgeline.records.space import Point
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.wording import count
+from ridgeline.study.folder import RUNS
+
+_BEFORE, _AFTER = 25, 12  # lines of the log around the deciding one
+_LONGEST_LINE = 400
+_MOST_TRIED = 12
+_HOME = re.compile(r"/(?:home|Users|root)(?:/[^\s/:'\"]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkVerdict:
+    """`point` is the setting with the fewest changes that still fails; `tried` what each smaller one did."""
+
+    conclusion: str
+    headline: str
+    point: Point
+    tried: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def recommended(self) -> Point | None:
+        return None
+
+    def details(self) -> Mapping[str, Any]:
+        return {"point": dict(self.point), "tried": [list(row) for row in self.tried]}
+
+
+def failed_run(folder: Path) -> tuple[CampaignStatus, Run]:
+    """The run of this run folder, with the campaign it belongs to. InputError says what to name instead."""
+    path = folder.resolve()
+    root = path.parent.parent
+    if path.parent.name != RUNS or not (root / "journal.jsonl").is_file():
+        example = next((p for p in sorted(path.glob(f"{RUNS}/*"))), None)
+        hint = f", such as {example}" if example is not None else ""
+        raise InputError(f"{folder} is not a run folder; name one of a study's {RUNS}{hint}")
+    now = read_status(root)
+    run = next((run for run in now.history.runs.values() if run.folder.name == path.name), None)
+    if run is None:
+        raise InputError(f"{folder}: the journal knows no run of this name that has ended")
+    if run.outcome is None or run.outcome.kind is Kind.OK:
+        raise InputError(f"{folder}: this run passed, so there is nothing to report")
+    if run.outcome.kind in (Kind.CANCELLED, Kind.STOPPED_EARLY):
+        raise InputError(f"{folder}: this run was ended by us ({run.outcome.reason}), which is no fault of the program")
+    return now, run
+
+
+def bug_report(now: CampaignStatus, run: Run, shrunk: ShrinkVerdict | None = None) -> str:
+    """Everything a maintainer asks for first, and nothing that only this machine or its user should know."""
+    secrets = secret_values(now.study.site.secrets)
+    text = "\n".join(_lines(now, run, shrunk)) + "\n"
+    return _HOME.sub("~", masked(text, secrets))
+
+
+def _lines(now: CampaignStatus, run: Run, shrunk: ShrinkVerdict | None) -> Iterator[str]:
+    study, history = now.study, now.history
+    trial, outcome = history.trials[run.trial], run.outcome
+    assert outcome is not None
+    versions = dict(_versions(now, run))
+    program = f"{study.workload.kind} {versions.get('engine', '')}".strip()
+    yield from (f"# {program}: {outcome.reason or outcome.kind.value}", "")
+    yield f"What happens: **{outcome.kind.value}**{f', {outcome.reason}' if outcome.reason else ''}."
+    yield ""
+    if outcome.evidence is not None:
+        yield from ("The line that decided:", "", *_fenced([str(outcome.evidence)]))
+    attempts = [r for t in history.trials.values() if t.key == trial.key for r in history.runs_of.get(t.number, ())]
+    alike = sum(r.outcome is not None and r.outcome.kind is outcome.kind for r in attempts)
+    yield from (f"It ended so in {alike} of {count(len(attempts), 'run')} of this setting.", "")
+    point = trial.point if shrunk is None else shrunk.point
+    yield from ("## Command", "", *_command(now, trial, point))
+    yield from ("## What differs from what works", "", *_difference(now, trial, shrunk))
+    yield from ("", "## Versions and machine", "", *(f"- {name}: {value}" for name, value in versions.items()))
+    yield from ("", "## Log", "", *_log(run))
+    yield from ("## What was tried", "", *_tried(now, trial, shrunk))
+
+
+def _command(now: CampaignStatus, trial: Trial, point: Point) -> Iterator[str]:
+    study = now.study
+    try:
+        workload = catalog.part("workloads", study.workload.kind)(study)
+        yield from _fenced(str(workload.paste(study.space.settings(point))).splitlines(), "sh")
+    except RidgelineError as error:
+        yield from (f"The command cannot be written anew on this machine ({error}); as the run's scripts have it:", "")
+    if point == trial.point:
+        run = now.history.final_run(trial)
+        exported = [] if run is None else text_of_book(run.folder, "env").splitlines()
+        own = [line for line in exported if "RIDGELINE_" not in line]
+        if own:
+            yield from ("with this environment:", *_fenced(own, "sh"))
+
+
+def _difference(now: CampaignStatus, trial: Trial, shrunk: ShrinkVerdict | None) -> Iterator[str]:
+    base = now.study.baseline
+    changed = changes(base, trial.point) or "nothing: this is the baseline itself"
+    passed = any(t.point == base for t, _ in now.history.ok_runs(*Stage))
+    yield f"The baseline {'passes' if passed else 'was not seen to pass'}. Changed from it: {changed}."
+    if shrunk is not None:
+        yield from ("", f"Shrunk by running it again with fewer changes: {shrunk.headline}.")
+
+
+def _versions(now: CampaignStatus, run: Run) -> Iterator[tuple[str, str]]:
+    receipt: Mapping[str, Any] = now.history.receipts[-1] if now.history.receipts else {}
+    if version := run.texts.get("engine_version"):
+        yield "engine", version
+    for name, said in (receipt.get("programs") or {}).items():
+        version = said.get("version") if isinstance(said, dict) else said
+        if version:
+            yield str(name), str(version)
+    for name in ("kernel", "python", "cpu", "cores", "driver"):
+        if receipt.get(name):
+            yield name, str(receipt[name])
+    if gpus := receipt.get("gpus"):
+        yield "GPUs", f"{len(gpus)} x {gpus[0]}"
+    asked = run.resources
+    gpus_text = f", {asked.gpus} GPUs each" if asked.gpus else ""
+    yield "job", f"{count(asked.nodes, 'node')}, {count(asked.ranks_per_node, 'rank')} each{gpus_text}"
+    yield "found by", f"ridgeline {receipt.get('ridgeline', '')}".strip()
+
+
+def _log(run: Run) -> Iterator[str]:
+    """The lines around the deciding one; without one, the end of what the program wrote last."""
+    assert run.outcome is not None
+    evidence = run.outcome.evidence
+    names = [evidence.source] if evidence is not None else ["stderr", "stdout"]
+    for name in names:
+        try:
+            lines = read_text(run.folder / name).splitlines()
+        except OSError:
+            continue
+        if not lines:
+            continue
+        at = evidence.line_number - 1 if evidence is not None and evidence.line_number else len(lines) - 1
+        first, last = max(0, at - _BEFORE), min(len(lines), at + _AFTER + 1)
+        yield f"`{name}`, lines {first + 1} to {last} of {len(lines)}:"
+        yield ""
+        shown = [("> " if n == at else "  ") + lines[n][:_LONGEST_LINE] for n in range(first, last)]
+        yield from _fenced(shown)
+        return
+    yield from ("The run left no log.", "")
+
+
+def _tried(now: CampaignStatus, trial: Trial, shrunk: ShrinkVerdict | None) -> Iterator[str]:
+    """Other settings and how they ended, those nearest to this one first."""
+    if shrunk is not None and shrunk.tried:
+        yield from ("Fewer changes:", "", "| changed from the baseline | ended as |", "|---|---|")
+        yield from (f"| {what or 'nothing'} | {_cell(ended)} |" for what, ended in shrunk.tried)
+        yield ""
+    rows = []
+    seen = {trial.key}
+    for other in now.history.trials.values():
+        run = now.history.final_run(other)
+        if other.key in seen or run is None or run.outcome is None:
+            continue
+        seen.add(other.key)
+        apart = [name for name in {**trial.point, **other.point} if trial.point.get(name) != other.point.get(name)]
+        rows.append((len(apart), changes(trial.point, other.point), run.outcome.brief))
+    if not rows:
+        yield "Nothing else was run."
+        return
+    yield from ("| changed from the failing setting | ended as |", "|---|---|")
+    for _, what, ended in sorted(rows, key=lambda row: row[0])[:_MOST_TRIED]:
+        yield f"| {what} | {_cell(ended)} |"
+    if len(rows) > _MOST_TRIED:
+        yield from ("", f"and {len(rows) - _MOST_TRIED} more, further away.")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")[:200]
+
+
+def _fenced(lines: Iterable[str], kind: str = "text") -> Iterator[str]:
+    shown = list(lines)
+    fence = "````" if any("```" in line for line in shown) else "```"
+    yield from (f"{fence}{kind}", *shown, fence, "")
