@@ -31,7 +31,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 from benchmarks.search.hidden import CLUSTERS, Hidden, factors, predicted  # noqa: E402
 from benchmarks.search.race import Noise, Race, race  # noqa: E402
-from benchmarks.search.standings import Claimed, show, show_claims  # noqa: E402
+from benchmarks.search.standings import Claimed, show, show_claims, show_small_budgets  # noqa: E402
 from ridgeline import catalog  # noqa: E402
 from ridgeline.records.observation import Observation  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
@@ -71,6 +71,13 @@ def _earlier(name: str, hidden: Hidden, rng: random.Random) -> list[Observation]
         Observation(point, None if value is None else math.exp(sign * value))
         for point, value in zip(drawn, values, strict=True)
     ]
+
+
+def _baseline(number: int, truth: int, tables: Path) -> float:
+    """Log of the baseline's speed over that of the best."""
+    hidden = _hidden(number, tables, truth)
+    value = hidden.truth(hidden.study.study.baseline)
+    return -math.inf if value is None else value
 
 
 class _Claim:
@@ -151,6 +158,8 @@ def main() -> None:
     order = asked.samplers.split(",")
     races.sort(key=lambda race: (race[0], order.index(race[1].sampler) if race[1].sampler in order else 99))
     show(races, [cluster.name for cluster in CLUSTERS], asked.trials)
+    ran = {(number, r.seed) for number, r in races}
+    show_small_budgets(races, {each: _baseline(each[0], each[1] % asked.truths, asked.tables) for each in ran})
     show_claims(sorted(claims, key=lambda claim: claim[0]))
 
 
@@ -159,7 +168,8 @@ def kept(path: Path | None) -> tuple[list[tuple[int, Race]], list[Claimed]]:
         return [], []
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
-        row["regret"] = {int(n): value for n, value in row["regret"].items()}
+        for by_trials in ("regret", "confirmed"):
+            row[by_trials] = {int(n): value for n, value in row.get(by_trials, {}).items()}
     claims = [(row["sampler"], *row.pop("claim")) for row in rows]
     return [(row.pop("cluster"), Race(**row)) for row in rows], claims
 

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ridgeline.records.observation import Observation, Proposal
@@ -19,6 +19,7 @@ NODE_SPREAD = 0.01
 CLOSE = 0.02  # of the optimum: the setting is found
 CONFIRMED = 3  # settings that a campaign confirms
 LOOKS = (10, 20, 40, 80)  # trials after which regret is looked at
+BUDGETS = (3, 5, 8, 40)  # trials after which it is looked at what a confirmation would find
 
 
 class Asked(Protocol):
@@ -63,6 +64,7 @@ class Race:
     shortlisted_cost: float | None = None
     claimed_at: int | None = None  # after which the sampler first said that little is left to find
     missed: float = 0.0  # how much better the best of all was then than the best that was tried
+    confirmed: dict[int, float] = field(default_factory=dict)  # by trials, the best of the three that look best then
 
 
 def as_cost(log_speed: float) -> float:
@@ -89,6 +91,7 @@ def race(
     best_seen, chosen, best_tried = -math.inf, -math.inf, -math.inf
     found_at, cost_at, spent, crashes, asking_s, done = None, None, 0.0, 0, 0.0, 0
     regret: dict[int, float] = {}
+    confirmed: dict[int, float] = {}
     looks: list[tuple[float, float]] = []  # of the three that look best: how they look and what they are
     listed_at, listed_cost, claimed_at, missed = None, None, None, 0.0
     for number in range(1, max(trials, at_most) + 1):
@@ -123,11 +126,11 @@ def race(
             found_at, cost_at = number, spent
         if number in LOOKS:
             regret[number] = math.expm1(-chosen)
+        if number in BUDGETS and looks:
+            confirmed[number] = max(true for _, true in looks)
     for look in LOOKS:
         regret.setdefault(look, math.expm1(-chosen))
     promised = best_seen - chosen if math.isfinite(chosen) else 0.0
     ask_ms = 1000 * asking_s / max(1, done)
-    claim = (claimed_at, missed)
-    return Race(
-        name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, listed_at, listed_cost, *claim
-    )
+    last = (listed_at, listed_cost, claimed_at, missed, confirmed)
+    return Race(name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, *last)

@@ -125,7 +125,8 @@ def _kept(path: Path | None) -> list[tuple[str, Race]]:
         return []
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
-        row["regret"] = {int(n): value for n, value in row["regret"].items()}
+        for by_trials in ("regret", "confirmed"):
+            row[by_trials] = {int(n): value for n, value in row.get(by_trials, {}).items()}
     return [(row.pop("table"), Race(**row)) for row in rows]
 
 

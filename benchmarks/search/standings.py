@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.search.race import CLOSE, Race
+from benchmarks.search.race import BUDGETS, CLOSE, Race
 
 DRAWS = 1_000
 PEERS = ("tpe", "random", "blind")
@@ -92,6 +93,31 @@ def _show_ratio(rows: Rows, name: str, peer: str) -> None:
         f"worst {max(found):.2f} ({worst[0]:.2f} to {worst[1]:.2f}); {', '.join(f'{ratio:.2f}' for ratio in found)}; "
         f"crashes {crashes():.2f} ({fewer[0]:.2f} to {fewer[1]:.2f})"
     )
+
+
+def show_small_budgets(races: Sequence[tuple[int, Race]], baselines: Mapping[tuple[int, int], float]) -> None:
+    """What a confirmation after few trials gains over the baseline, as a share of what one after the most gains;
+    `baselines`: log speeds by cluster and seed."""
+    fewer, most = BUDGETS[:-1], BUDGETS[-1]
+    print(
+        f"\nconfirmed gain over the baseline after {fewer} trials, as a share of that after {most}, all races together"
+    )
+    for name in dict.fromkeys(result.sampler for _, result in races):
+        gains = [
+            {n: math.expm1(max(0.0, value - baselines[number, result.seed])) for n, value in result.confirmed.items()}
+            for number, result in races
+            if result.sampler == name and most in result.confirmed and baselines[number, result.seed] > -math.inf
+        ]
+        if gains:
+            print(f"  {name}: {'; '.join(_share(n, most, gains) for n in fewer)}; {len(gains)} races")
+
+
+def _share(budget: int, most: int, gains: Sequence[Mapping[int, float]]) -> str:
+    def share(rows: Sequence[Mapping[int, float]]) -> float:
+        return sum(row.get(budget, 0.0) for row in rows) / max(sum(row[most] for row in rows), 1e-9)
+
+    low, high = interval(lambda rng: share(rng.choices(gains, k=len(gains))))
+    return f"{budget}: {share(gains):.2f} ({low:.2f} to {high:.2f})"
 
 
 def show_claims(claims: Sequence[Claimed]) -> None:

@@ -116,6 +116,15 @@ def test_when_nothing_passes_it_says_so(tmp_path: Path) -> None:
 
     verdict = campaign(tmp_path, study(tmp_path), act).run()
     assert verdict.conclusion == "nothing-passed"
+    assert verdict.headline == "no setting but the baseline passed (12 crash, each of them: boom)"
+
+
+def test_where_settings_fail_for_different_reasons_none_is_named(tmp_path: Path) -> None:
+    def act(settings: Settings) -> ScriptedAnswer:
+        failed = ScriptedAnswer({"rate": 2.0}, exit_code=3, stderr=f"no sum of {settings['sum']}\n")
+        return ScriptedAnswer({"rate": 1.0}) if settings["sum"] == 0 else failed
+
+    verdict = campaign(tmp_path, study(tmp_path), act).run()
     assert verdict.headline == "no setting but the baseline passed (12 crash)"
 
 

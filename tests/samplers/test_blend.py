@@ -72,7 +72,7 @@ def test_an_observation_left_out_is_predicted_from_all_others() -> None:
             without.spread(across).item() ** 2 + fit.noise,
         )
         long_way += -0.5 * np.log(variance) - 0.5 * (values[one] - mean) ** 2 / variance
-    assert process.left_out(process.solved(values)) == pytest.approx(long_way, abs=1e-3)
+    assert process.left_out(process.solved(values)).sum() == pytest.approx(long_way, abs=1e-3)
 
 
 def test_where_the_models_disagree_the_spread_says_so() -> None:

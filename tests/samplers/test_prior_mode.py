@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.guided.model import ObservedData
-from ridgeline.samplers.guided.prior_mode import ALONE_FROM, ModeWeights, PriorMode, mixed, mode_of, mode_weights
+from ridgeline.samplers.guided.prior_mode import ModeWeights, PriorMode, mixed, mode_weights
 from ridgeline.samplers.guided.sampler import GuidedSampler
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
@@ -75,19 +74,16 @@ def weights(sampler: GuidedSampler, observations: int) -> ModeWeights:
     return sampler._choosing().mode_weights(sampler._observations)
 
 
-@pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
-def test_an_honest_expectation_is_read_as_it_stands(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert weights(begun(hill), 4)[PriorMode.AS_IT_STANDS] > 0.9
+def test_an_honest_expectation_is_read_as_it_stands() -> None:
+    assert weights(guided_by(hill), 4)[PriorMode.AS_IT_STANDS] > 0.9
 
 
-@pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
-def test_a_reversed_one_is_not_after_two_observations(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert weights(begun(upside_down), 2)[PriorMode.AS_IT_STANDS] < 0.03
+def test_a_reversed_one_is_not_after_two_observations() -> None:
+    assert weights(guided_by(upside_down), 2)[PriorMode.AS_IT_STANDS] < 0.03
 
 
-@pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
-def test_one_that_says_nothing_of_these_settings_is_left_after_six(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert weights(begun(muddled), 6)[PriorMode.NOT_AT_ALL] > 0.9
+def test_one_that_says_nothing_of_these_settings_is_left_after_six() -> None:
+    assert weights(guided_by(muddled), 6)[PriorMode.NOT_AT_ALL] > 0.9
 
 
 @pytest.mark.parametrize("speed", [upside_down, muddled])
@@ -122,24 +118,6 @@ def test_a_killed_campaign_goes_on_alike(speed: Speed) -> None:
             resumed.tell(observation)
         proposal = going.ask()
         assert proposal is not None and resumed.ask() == proposal
-
-
-def test_the_reading_believed_most_chooses() -> None:
-    for most in PriorMode:
-        shares = {mode: 0.6 if mode is most else 0.2 for mode in PriorMode}
-        assert {mode_of(shares, trial, recalled=False) for trial in range(30)} == {most}
-        assert {mode_of(shares, trial, recalled=True) for trial in range(ALONE_FROM)} == {most}
-
-
-def test_after_an_earlier_study_later_trials_are_shared_with_the_blind_search() -> None:
-    sure = {PriorMode.AS_IT_STANDS: 1.0, PriorMode.EITHER_WAY: 0.0, PriorMode.NOT_AT_ALL: 0.0}
-    later = range(ALONE_FROM, ALONE_FROM + 40)
-    assert Counter(mode_of(sure, trial, recalled=True) for trial in later) == {
-        PriorMode.AS_IT_STANDS: 20,
-        PriorMode.NOT_AT_ALL: 20,
-    }
-    alone = [trial % 2 for trial in later if mode_of(sure, trial, recalled=True) is PriorMode.NOT_AT_ALL]
-    assert sum(alone) == 10  # trees and the process both get theirs
 
 
 def test_the_first_trial_is_what_the_expectation_says() -> None:

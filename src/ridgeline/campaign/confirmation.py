@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from textwrap import shorten
 from typing import Any
 
 from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
@@ -27,6 +28,7 @@ from ridgeline.study.history import History
 
 UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
 NO_DIFFERENCE = "no-difference"
+_LONGEST_REASON = 120  # characters of a line from a log that a headline shows
 PROTOCOL = 2  # of confirmations that begin now, see `judged_blocks`
 
 
@@ -412,13 +414,16 @@ def _weaker(now: ConfirmationVerdict, before: VerdictLine) -> bool:
 
 
 def _outcomes_of_search(history: History) -> str:
-    """How the trials of the search ended: `3 crash, 1 oom-run`."""
-    counts = Counter(
-        run.outcome.kind.value
+    """How the trials of the search ended, and why where that is the same for all: `3 crash, each of them: boom`."""
+    ended = [
+        run.outcome
         for trial in history.trials.values()
         if trial.stage is Stage.SEARCH and (run := history.final_run(trial)) and run.outcome
-    )
-    return ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
+    ]
+    counts = Counter(outcome.kind.value for outcome in ended).most_common()
+    reasons = {outcome.evidence.text if outcome.evidence else outcome.reason for outcome in ended}
+    shared = shorten(reasons.pop(), _LONGEST_REASON, placeholder=" ...") if len(ended) > len(reasons) == 1 else ""
+    return ", ".join(f"{n} {kind}" for kind, n in counts) + (f", each of them: {shared}" if shared else "")
 
 
 # what the faces show of it

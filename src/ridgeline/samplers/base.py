@@ -62,7 +62,7 @@ class Expecting(Protocol):
 class Recalling(Protocol):
     """What a sampler may add: it learns, before anything else, what earlier studies of the same space learned.
 
-    These are expectations, not observations: their points were not tried here and may be proposed.
+    These are no observations of this study: their points were not tried here and may be proposed.
     """
 
     def recall(self, earlier: Sequence[Observation]) -> None: ...

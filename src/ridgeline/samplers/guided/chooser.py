@@ -16,7 +16,6 @@ from ridgeline.samplers.base import NamedPrior, Prior
 from ridgeline.samplers.encoding import encode
 from ridgeline.samplers.guided.blend import Blend, Fits, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
-from ridgeline.samplers.guided.earlier import Earlier
 from ridgeline.samplers.guided.expected import Expected
 from ridgeline.samplers.guided.feasibility import Feasibility
 from ridgeline.samplers.guided.features import Features
@@ -68,6 +67,9 @@ def _fitted_count(observations: int) -> int:
 
 
 _FEWEST_FITTED = 2  # results without which there are no length scales to find
+FEWEST_EARLIER = 3  # results, without which earlier studies say nothing
+_FEWEST_COMPARED = 3  # results of this study, before which earlier ones are believed: two say little of each other
+_EARLIER_ODDS = 4.0  # that earlier studies are a guide, against that they are none, before the first observation
 _SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
 _FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
 _CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
@@ -90,13 +92,15 @@ class Chooser:
     ) -> None:
         self._space, self._seed, self._prior = space, seed, prior
         self._earlier = [observation for observation in earlier if encode(space, observation.point) is not None]
-        self._features = Features(space)
+        self._features = Features(space, after_others=bool(self._earlier))
         self._products = Products(space, self._features)
         self._pool = Pool(space, self._features, seed)
         self._legal_before: dict[str, bool] = {}
         self._is_legal = legal
-        self._expected: dict[Scale, Expected | Earlier | None] = {}
-        self._current: Expected | Earlier | None = None
+        self._expected: dict[Scale, Expected | None] = {}
+        self._current: Expected | None = None
+        self._borne_out: dict[tuple[Scale, int], bool] = {}  # by number of observations, whether earlier studies are
+        self._earlier_by_scale: dict[Scale, tuple[ObservedData, ScoreModel | Blend] | None] = {}
         self._kept: dict[PriorMode, tuple[tuple[int, int], View]] = {}
         self._fits: dict[tuple[PriorMode, Scale, int], Fit | Fits] = {}  # by number of observations
         self._observed_points: Mapping[str, Point] = NOTHING  # the points of the observations last seen
@@ -105,13 +109,11 @@ class Chooser:
 
     @property
     def _called(self) -> str:
-        if isinstance(self._current, Earlier):
-            return "earlier studies"
         return self._prior.called if isinstance(self._prior, NamedPrior) else "prior"
 
     def forget(self) -> None:
         """Other observations follow: what was made of these is of no more use."""
-        self._kept, self._last_seen, self._fits = {}, None, {}
+        self._kept, self._last_seen, self._fits, self._borne_out = {}, None, {}, {}
 
     def mode_weights(self, observations: Sequence[Observation]) -> ModeWeights:
         """How what was predicted is to be read, as far as the observations tell."""
@@ -119,9 +121,14 @@ class Chooser:
             _, seen = self._seen(observations)
             if self._weighed is None or self._weighed[0] is not seen:
                 alone = {PriorMode.NOT_AT_ALL: 1.0}
-                found = alone if seen.expected is None else mode_weights(seen, self._features.columns)
+                found = alone if seen.expected is None else mode_weights(seen.present, self._features.columns)
                 self._weighed = seen, found
             return self._weighed[1]
+
+    def trusts_earlier(self, observations: Sequence[Observation]) -> bool:
+        """Whether earlier studies measured enough, and tell of these observations what they do not tell themselves."""
+        with on_one_thread():
+            return self._seen(observations)[1].earlier > 0
 
     def says_nothing(self, observations: Sequence[Observation], taken: Collection[str]) -> bool:
         """Whether no knob has shown an effect, so that the model's choice is no better than any other."""
@@ -152,7 +159,7 @@ class Chooser:
         view = self._view(observations, taken, mode)
         scores = self._with_pending(view, pending[-BELIEVED:]) if pending else view.scores
         field = screened(view, scores, by_mean=prior_leads)
-        costs = relative_cost(observations, view.seen.rows, field.rows)
+        costs = relative_cost(observations, view.seen.present.rows, field.rows)
         tried = [*(observation.point for observation in observations), *pending]
         family = self._same_family(tried, field.rows) if prior_leads else None
 
@@ -172,7 +179,7 @@ class Chooser:
     def _same_family(self, tried: Sequence[Point], rows: Array) -> Array:
         """Which rows the prior takes for much the same as a tried setting, by the length scales of its answers."""
         own = [point for point in tried if encode(self._space, point) is not None]
-        if not own or not isinstance(self._current, Expected):
+        if not own or self._current is None:
             return np.zeros(len(rows), dtype=bool)
         found: Array = self._current.likeness(rows, self._features.of(own)).max(axis=1) > _SAME_FAMILY
         return found
@@ -262,11 +269,13 @@ class Chooser:
 
     def _fit(self, mode: PriorMode, scale: Scale, seen: ObservedData) -> Fit | Fits | None:
         """The length scales found from the first `_fitted_count` observations; None: from all, to be found now."""
-        count = _fitted_count(len(seen.values))
-        if count == len(seen.values) or np.isfinite(seen.values[:count]).sum() < _FEWEST_FITTED:
+        present = len(seen.values) - seen.earlier
+        count = _fitted_count(present)
+        first = seen.first(count)
+        if count == present or np.isfinite(first.values).sum() < _FEWEST_FITTED:
             return None
         if (mode, scale, count) not in self._fits:
-            self._fits[mode, scale, count] = score_model(seen.first(count), self._features.columns).fit
+            self._fits[mode, scale, count] = score_model(first, self._features.columns).fit
         return self._fits[mode, scale, count]
 
     def _seen(self, observations: Sequence[Observation]) -> tuple[Scale, ObservedData]:
@@ -284,18 +293,68 @@ class Chooser:
         self._observed_points = dict(zip(keys, points, strict=True))
         prior_values = None if expected is None else expected.at(keys, rows, self._observed_points)
         censored = np.array([observation.censored for observation in observations], dtype=bool)
-        return replace(ObservedData.of(rows, values, prior_values), products=self._products, censored=censored)
+        present = replace(ObservedData.of(rows, values, prior_values), products=self._products, censored=censored)
+        return self._after_earlier(present, scale, expected)
 
-    def _expectations(self, scale: Scale) -> Expected | Earlier | None:
+    def _expectations(self, scale: Scale) -> Expected | None:
         if scale not in self._expected:
             asked = None
             if self._prior is not None:
                 asked = Expected(self._prior, scale, self._space, self._features, self._pool, self._is_legal)
                 asked = asked if asked.says_something else None
-            before = Earlier(self._earlier, scale, self._features, asked) if self._earlier else None
-            self._expected[scale] = before if before is not None and before.says_something else asked
+            self._expected[scale] = asked
         self._current = self._expected[scale]
         return self._current
+
+    def _after_earlier(self, present: ObservedData, scale: Scale, expected: Expected | None) -> ObservedData:
+        """This study's observations after those of earlier studies, which are moved to this study's level: a larger
+        problem takes longer whatever the setting. What is observed in both is compared by the earlier ones' model."""
+        if scale not in self._earlier_by_scale:
+            self._earlier_by_scale[scale] = self._earlier_data(scale, expected)
+        found = self._earlier_by_scale[scale]
+        if found is None:
+            return present
+        earlier, model = found
+        shared = present.first(_fitted_count(len(present.values)))  # as the length scales, so that both stay in step
+        passed = np.flatnonzero(~np.isnan(shared.values))
+        level = 0.0
+        if len(passed):
+            rows = self._features.as_earlier(shared.rows[passed])
+            mean, _ = model.at(rows, None if shared.expected is None else shared.expected[passed])
+            level = float(np.median(shared.values[passed] - mean))
+        both = replace(earlier, values=earlier.values + level).followed_by(present)
+        return both if self._is_borne_out(both, scale, len(shared.values)) else present
+
+    def _is_borne_out(self, seen: ObservedData, scale: Scale, count: int) -> bool:
+        """Whether the first `count` observations are told from each other better with earlier studies than without."""
+        if (scale, count) not in self._borne_out:
+            first = replace(seen.first(count), expected=None, odds=None, spread=0.0)
+            alone = first.present
+            if np.isfinite(alone.values).sum() < _FEWEST_COMPARED:
+                return True
+            with_earlier = score_model(first, self._features.columns)
+            self._fits[PriorMode.NOT_AT_ALL, scale, count] = with_earlier.fit
+            gain = with_earlier.predicted_here() - score_model(alone, self._features.columns).predicted_here()
+            self._borne_out[scale, count] = gain > -math.log(_EARLIER_ODDS)
+        return self._borne_out[scale, count]
+
+    def _earlier_data(self, scale: Scale, expected: Expected | None) -> tuple[ObservedData, ScoreModel | Blend] | None:
+        """What earlier studies observed, and its model; None where too little of it is on this scale."""
+        values = scale.values([observation.score for observation in self._earlier])
+        placed = [i for i, each in enumerate(self._earlier) if each.score is None or not math.isnan(values[i])]
+        if np.isfinite(values).sum() < FEWEST_EARLIER:
+            return None
+        points = [self._earlier[i].point for i in placed]
+        rows, keys = self._features.of(points, earlier=True), [point_key(point) for point in points]
+        prior_values = None if expected is None else expected.at(keys, rows, dict(zip(keys, points, strict=True)))
+        censored = np.array([self._earlier[i].censored for i in placed], dtype=bool)
+        data = replace(
+            ObservedData.of(rows, values[placed], prior_values),
+            products=self._products,
+            censored=censored,
+            earlier=len(placed),
+        )
+        return data, score_model(data, self._features.columns)
 
     def _with_pending(self, view: View, pending: Sequence[Point]) -> ScoreModel | Blend:
         """The model as if pending trials had come out as it expects: what they will teach needs no second trial."""

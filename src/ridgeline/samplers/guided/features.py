@@ -18,23 +18,24 @@ from ridgeline.samplers.guided.gaussian import Array, Columns
 
 APART = 0.5**0.5  # two one-hot rows are then 1 apart
 ABSENT = 0.5  # where a knob does not exist it is in the middle, and a column of its own says so
-
+_STUDIES_APART = 0.5  # what holds in an earlier study mostly holds in this one, until the observations say otherwise
 
 _FEWEST_NUMBERS = 3  # different numbers after one word, without which a text is only a text
 _WORD_AND_NUMBER = re.compile(r"(.*?)[-_:,= ]?(\d+(?:\.\d+)?)")
 
 
 class Features:
-    """`columns` says which part of which knob each feature belongs to, so that they share one length scale."""
+    """`columns` says which part of which knob each feature belongs to, so that they share one length scale. Beside
+    earlier studies (`after_others`) the study is one more knob: how much alike the studies are is then learned."""
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
+    def __init__(self, space: Space, after_others: bool = False) -> None:
+        self._space, self._after_others = space, after_others
         self._places: list[_Places] = []
         self._first: list[int] = []  # by knob, its first part
         for knob in space.knobs:
             self._first.append(len(self._places))
             self._places += _parts(knob)
-        widths = [places.width for places in self._places]
+        widths = [places.width for places in self._places] + [1] * after_others
         self.columns: Columns = np.repeat(np.arange(len(widths)), widths)
         self._before: tuple[Sequence[Point], Array] = (), self.of([])
 
@@ -42,12 +43,20 @@ class Features:
         """The first feature of this knob."""
         return int(np.flatnonzero(self.columns == self._first[knob])[0])
 
-    def of(self, points: Sequence[Point]) -> Array:
-        """A row for each point; the points are of the space."""
+    def of(self, points: Sequence[Point], earlier: bool = False) -> Array:
+        """A row for each point of the space, as a setting of this study or of an earlier one."""
         if not points:
             return np.zeros((0, self.columns.size), np.float32)
         blocks = [places.of([point.get(places.name) for point in points]) for places in self._places]
+        if self._after_others:
+            blocks.append(np.full((len(points), 1), 0.0 if earlier else _STUDIES_APART))
         return np.concatenate(blocks, axis=1).astype(np.float32)
+
+    def as_earlier(self, rows: Array) -> Array:
+        """The same settings as rows of an earlier study."""
+        found = rows.copy()
+        found[:, -1] = 0.0
+        return found
 
     def of_observed(self, points: Sequence[Point]) -> Array:
         """As `of`, for a list that mostly grows: what it began with last time is not worked out again."""

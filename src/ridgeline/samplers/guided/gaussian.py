@@ -64,10 +64,11 @@ class GaussianProcess:
         found: Array = self._whiten.T @ (self._whiten @ values)
         return found
 
-    def left_out(self, dual: Array) -> float:
-        """Log density of every value given all others, summed, up to a constant; `dual` is that of the values."""
+    def left_out(self, dual: Array) -> Array:
+        """Log density of every value given all others, up to a constant; `dual` is that of the values."""
         precision = (self._whiten**2).sum(axis=0)
-        return float(0.5 * (np.log(precision) - dual**2 / precision).sum())
+        found: Array = 0.5 * (np.log(precision) - dual**2 / precision)
+        return found
 
     def overconfidence(self, dual: Array) -> float:
         """By how much wider the stated spreads have to be so that nine of ten values lie where all others put them."""

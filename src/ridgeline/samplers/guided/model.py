@@ -106,6 +106,7 @@ class ObservedData:
     trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first observation; and its spread
     censored: Array | None = None  # where the value is only a bound that the truth does not exceed
     products: Products | None = None  # shown beside the rows to trees that predict what passes
+    earlier: int = 0  # of the rows, the first so many are of earlier studies
 
     @classmethod
     def of(cls, rows: Array, values: Array, prior_values: PriorValues | None) -> ObservedData:
@@ -114,11 +115,35 @@ class ObservedData:
         return cls(rows, values, prior_values.columns, prior_values.odds, prior_values.spread, prior_values.reach)
 
     def first(self, count: int) -> ObservedData:
-        """Only the first of the observations."""
-        expected, odds, censored = (
-            None if each is None else each[:count] for each in (self.expected, self.odds, self.censored)
+        """Only the first of this study's observations."""
+        return self._rows(slice(0, self.earlier + count))
+
+    @property
+    def present(self) -> ObservedData:
+        """Only the observations of this study."""
+        return replace(self._rows(slice(self.earlier, None)), earlier=0)
+
+    def followed_by(self, other: ObservedData) -> ObservedData:
+        """These observations, then those of the other; what is said of all of them is what the other says."""
+
+        def both(a: Array | None, b: Array | None) -> Array | None:
+            return None if a is None or b is None else np.concatenate([a, b])
+
+        return replace(
+            other,
+            rows=np.concatenate([self.rows, other.rows]),
+            values=np.concatenate([self.values, other.values]),
+            expected=both(self.expected, other.expected),
+            odds=both(self.odds, other.odds),
+            censored=both(self.censored, other.censored),
+            earlier=len(self.values),
         )
-        rows, values = self.rows[:count], self.values[:count]
+
+    def _rows(self, some: slice) -> ObservedData:
+        expected, odds, censored = (
+            None if each is None else each[some] for each in (self.expected, self.odds, self.censored)
+        )
+        rows, values = self.rows[some], self.values[some]
         return replace(self, rows=rows, values=values, expected=expected, odds=odds, censored=censored)
 
 
@@ -130,6 +155,7 @@ class ScoreModel:
         passed = np.flatnonzero(~np.isnan(seen.values))
         self._adds_up = adds_up
         self._kept = passed[remembered(seen.values[passed])]
+        self._earlier = int((self._kept < seen.earlier).sum())
         values = _without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
         self._expected = None if seen.expected is None else seen.expected[self._kept]
         self._level = float(values.mean())
@@ -174,7 +200,8 @@ class ScoreModel:
 
     def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
         most = EFFECTS_FITTED if self._adds_up else FITTED
-        some = np.linspace(0, len(standard) - 1, min(len(standard), most)).round().astype(int)
+        present = _evenly(self._earlier, len(standard), max(most // 2, most - self._earlier))
+        some = np.append(_evenly(0, self._earlier, most - len(present)), present)
         expected = basis[:, 1:]
         prior, precision = _trust_prior(expected.shape[1], self._trust)
         trust = np.linalg.solve(expected.T @ expected + np.diag(precision), expected.T @ standard + precision * prior)
@@ -202,7 +229,12 @@ class ScoreModel:
 
     def predicted(self) -> float:
         """How well each observation is predicted from all others: the sum of the log densities."""
-        return self._process.left_out(self._dual)
+        return float(self._process.left_out(self._dual).sum())
+
+    def predicted_here(self) -> float:
+        """As `predicted`, of this study's observations alone, and comparable between models of other values."""
+        heights = self._process.left_out(self._dual)[self._earlier :] - math.log(self._unit)
+        return float(heights.sum())
 
     def predicted_by_mean(self) -> float:
         """As `predicted`, of a model to which all settings are alike: each from mean and spread of the others."""
@@ -328,6 +360,12 @@ def _unit(values: Array, expected: Array | None, trust: float) -> float:
         return max(float(values.std()), 1e-6 * max(1.0, abs(float(values.mean()))))
     rest = values - trust * expected[:, 0]
     return max(float(np.hypot(rest.std(), 0.1)), 1e-9)
+
+
+def _evenly(first: int, end: int, most: int) -> Columns:
+    """The numbers from `first` to before `end`; of more than `most` an even share."""
+    found: Columns = np.linspace(first, end - 1, min(end - first, most)).round().astype(int)
+    return found
 
 
 def remembered(values: Array) -> Array:

@@ -2,8 +2,7 @@
 
 An expectation may mislead: a twin of another machine, an earlier study of another regime, a formula with a wrong sign.
 Whether it does, the observations say: each mode predicts how the observed settings compare, and the one that predicted
-it best is trusted most and chooses the next trial. After earlier studies some trials are chosen as if nothing were
-predicted, whatever the weights: they find what a study that is right on the whole has wrong near the best.
+it best is trusted most and chooses the next trial.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, covariance_o
 from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, ObservedData
 
 _WEIGHED = 50  # observations that are weighed: of more, an even share
-ALONE_FROM, ALONE_FOR = 6, 2  # after earlier studies, from that trial on: so many with them, so many without
 NEGLIGIBLE = 0.03  # a mode with less weight does not count
 _WIDTHS = (1.0, 2.0)  # what the modes leave open may be so many times as wide as stated
 _REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
@@ -49,13 +47,6 @@ def mode_weights(seen: ObservedData, columns: Columns) -> ModeWeights:
     top = max(heights.values())
     parts = {mode: math.exp(height - top) for mode, height in heights.items()}
     return {mode: part / sum(parts.values()) for mode, part in parts.items()}
-
-
-def mode_of(weights: ModeWeights, trial: int, recalled: bool) -> PriorMode:
-    """The mode that this trial is chosen by; `recalled`: where earlier studies say what is expected."""
-    if recalled and trial >= ALONE_FROM and trial // ALONE_FOR % 2 == 0:
-        return PriorMode.NOT_AT_ALL
-    return max(weights, key=lambda mode: weights[mode])
 
 
 def seen_with(mode: PriorMode, seen: ObservedData) -> ObservedData:

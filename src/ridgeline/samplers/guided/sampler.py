@@ -84,12 +84,13 @@ class GuidedSampler:
             len(self._observed_keys | flying),
             sum(observation.score is not None for observation in self._observations),
         )
-        if (self._prior is not None or self._earlier) and passed:
-            from ridgeline.samplers.guided.prior_mode import PriorMode, mode_of  # numpy: not before it is needed
+        if self._prior is not None and passed:
+            from ridgeline.samplers.guided.prior_mode import PriorMode  # numpy: not before it is needed
 
-            mode = mode_of(self._choosing().mode_weights(self._observations), known, bool(self._earlier))
+            weights = self._choosing().mode_weights(self._observations)
+            mode = max(weights, key=lambda mode: weights[mode])
             if mode is not PriorMode.NOT_AT_ALL:
-                leads = mode is PriorMode.AS_IT_STANDS and self._prior is not None and known < _PRIOR_LEADS
+                leads = mode is PriorMode.AS_IT_STANDS and known < _PRIOR_LEADS
                 chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying, mode, leads)
                 return chosen or Proposal(filled, _NOTHING_NEW)
         startup = self._startup(known)
@@ -97,9 +98,10 @@ class GuidedSampler:
         working = {point_key(observation.point) for observation in self._observations if observation.score is not None}
         if failed >= _MOSTLY_FAILS and len(working) * _MOSTLY_FAILS <= failed:  # the baseline passes several times over
             return self._where_most_fails(filled, pending)
-        if known < startup:
+        after_others = bool(self._earlier) and passed > 0 and self._choosing().trusts_earlier(self._observations)
+        if known < startup and not after_others:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
-        if passed < _FEWEST_PASSED:
+        if passed < _FEWEST_PASSED and not after_others:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
         if known % 2 and self._choosing().says_nothing(self._observations, self._observed_keys | flying):
             return Proposal(self._first(filled, pending), NO_EFFECT)
@@ -151,7 +153,7 @@ class GuidedSampler:
             )
 
         found = mixed(self._choosing().mode_weights(self._observations), prospect)
-        alone = self._prior is None and not self._earlier
+        alone = self._prior is None
         fewest = min(_FEWEST_WITHOUT_GAIN, self._space.raw_size() // 4)
         quiet = self._since_last_gain() >= max(fewest, len(self._observations) // 3)
         return replace(found, gaining=alone and not quiet)

@@ -80,11 +80,11 @@ class ChosenCandidate:
 def incumbents(
     scores: ScoreModel | Blend, seen: ObservedData, observations: Sequence[Observation]
 ) -> tuple[float, list[Point]]:
-    """The best mean among what passed, and the settings that have the best."""
-    passed = np.flatnonzero(~np.isnan(seen.values))
+    """The best mean among what passed in this study, and the settings that have the best."""
+    passed = seen.earlier + np.flatnonzero(~np.isnan(seen.values[seen.earlier :]))
     mean, _ = scores.at(seen.rows[passed], None if seen.expected is None else seen.expected[passed])
     order = passed[np.argsort(-mean, kind="stable")]
-    return float(mean.max()), [observations[i].point for i in order[:_CENTRES]]
+    return float(mean.max()), [observations[i - seen.earlier].point for i in order[:_CENTRES]]
 
 
 def screened(view: View, scores: ScoreModel | Blend, by_mean: bool = False) -> Field:
