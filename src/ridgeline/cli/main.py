@@ -28,7 +28,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
         "status": ("campaign.status:status", "Show how far a campaign has got."),
         "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
-        "report": ("campaign.report:report", "Write the report of a study folder: HTML, Markdown or PDF."),
+        "report": (
+            "campaign.report:report",
+            "Write the report of a study folder: a page, slides, or text for a paper.",
+        ),
     },
     "Tune": {
         "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),

@@ -53,7 +53,7 @@ def _cell(one: HeatCell, x: float, y: float, width: float, low: float, high: flo
     share = 0.5 if high <= low else (one.value - low) / (high - low)
     shade = min(SHADES - 1, int(share * SHADES))
     kind = f'"cell {"heat" if good else "fail"}{shade}"'
-    text = one.text if len(one.text) * svg.CHARACTER_PX < width - 4 else one.text.split(" ")[0]
+    text = one.text if len(one.text) * svg.WIDEST_PX < width - 6 else one.text.split(" ")[0]
     text = text if len(text) * svg.CHARACTER_PX < width - 2 else ""
     drawn = [svg.box(x + 1, y + 1, width - 2, CELL_PX - 2, kind, one.label or one.text)]
     if text:
