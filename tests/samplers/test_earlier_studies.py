@@ -75,6 +75,14 @@ def test_studies_that_agree_share_what_they_know_and_those_that_do_not_keep_it_a
     assert spread(top_at(13, 5, 3.0)) < 0.5 * spread(lambda point: LARGE(shuffled[point_key(point)]))
 
 
+def test_a_baseline_that_ran_three_times_is_no_reason_to_leave_an_earlier_study() -> None:
+    sampler = after(LARGE)
+    for _ in range(2):
+        sampler.tell(Observation(START, LARGE(START)))
+    assert sampler._choosing().trusts_earlier(sampler._observations)
+    assert trials_to_the_top(sampler) <= 2
+
+
 def test_failures_of_an_earlier_study_are_avoided() -> None:
     sampler = GuidedSampler(GRID, 0, {}, lambda point: None)
     points = random.Random(0).sample(EVERY, 40)

@@ -68,7 +68,7 @@ def _fitted_count(observations: int) -> int:
 
 _FEWEST_FITTED = 2  # results without which there are no length scales to find
 FEWEST_EARLIER = 3  # results, without which earlier studies say nothing
-_FEWEST_COMPARED = 3  # results of this study, before which earlier ones are believed: two say little of each other
+_FEWEST_COMPARED = 3  # settings that passed in this study, before which earlier ones are believed
 _EARLIER_ODDS = 4.0  # that earlier studies are a guide, against that they are none, before the first observation
 _SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
 _FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
@@ -330,7 +330,7 @@ class Chooser:
         if (scale, count) not in self._borne_out:
             first = replace(seen.first(count), expected=None, odds=None, spread=0.0)
             alone = first.present
-            if np.isfinite(alone.values).sum() < _FEWEST_COMPARED:
+            if len(np.unique(alone.rows[~np.isnan(alone.values)], axis=0)) < _FEWEST_COMPARED:
                 return True
             with_earlier = score_model(first, self._features.columns)
             self._fits[PriorMode.NOT_AT_ALL, scale, count] = with_earlier.fit
