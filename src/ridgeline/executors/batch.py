@@ -30,7 +30,7 @@ from ridgeline.executors.energy import measured_joules
 from ridgeline.executors.options import BatchOptions, option
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Resources
-from ridgeline.records.site import Site
+from ridgeline.records.site import BATCH_METER, Site
 
 # causes after which run.sh had no chance to write its exit file
 _SUDDEN = (Cause.TIME_LIMIT, Cause.MEMORY_LIMIT, Cause.CANCELLED, Cause.NODE_FAILED, Cause.NEVER_STARTS, Cause.LOST)
@@ -368,7 +368,7 @@ class BatchExecutor(Executor):
         if not meters or ending.cause is not Cause.EXITED:
             return ending
         joules = measured_joules(Path(folder), meters, ending.duration_s)
-        command = self.dialect.energy_command(job_id) if "slurm" in meters else []
+        command = self.dialect.energy_command(job_id) if BATCH_METER in meters else []
         for attempt in range(CHARGE_QUESTIONS if command else 0):
             if attempt:
                 time.sleep(CHARGE_PAUSE_S)  # accounting may need a moment to see that a job is over

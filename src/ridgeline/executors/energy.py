@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ridgeline.books import text_of_book
-from ridgeline.records.site import Site
+from ridgeline.records.site import BATCH_METER, Site
 
 ENERGY_FILE = "energy"
 POWERCAP = "/sys/class/powercap"
@@ -87,8 +87,8 @@ def meters_missing_here(meters: Sequence[str]) -> list[str]:
         missing.append(f"rapl: the counters {POWERCAP}/intel-rapl:*/energy_uj {why}")
     if "nvidia-smi" in meters and shutil.which("nvidia-smi") is None:
         missing.append("nvidia-smi: not on the PATH of this machine")
-    if "slurm" in meters:
-        missing.append("slurm: jobs do not run under Slurm here")
+    if BATCH_METER in meters:
+        missing.append(f"{BATCH_METER}: jobs do not run under a batch system here")
     return missing
 
 

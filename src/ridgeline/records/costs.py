@@ -9,7 +9,7 @@ from __future__ import annotations
 from ridgeline.records.measurement import Measurement, Origin
 from ridgeline.records.metrics import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, metrics_of, reported
 from ridgeline.records.run import Run
-from ridgeline.records.site import Prices, Site
+from ridgeline.records.site import BATCH_METER, Prices, Site
 
 COSTS = metrics_of("prices")
 _TOKEN_RATES = ("total_tok_s", "output_tok_s")  # the first that a run measured counts
@@ -41,7 +41,7 @@ def _took(run: Run) -> tuple[float, Origin]:
 def _joules(run: Run, prices: Prices, seconds: float) -> float | None:
     if prices.node_watts is not None:
         return prices.node_watts * run.resources.nodes * seconds
-    if run.resources.nodes > 1 and "slurm" not in prices.meters:
+    if run.resources.nodes > 1 and BATCH_METER not in prices.meters:
         return None  # run.sh reads the meters of its own node
     return run.ending.usage.get("joules")
 
@@ -70,7 +70,7 @@ def unknown_cost(metric: str, run: Run, site: Site) -> tuple[str, str]:
     meters, nodes = " and ".join(site.prices.meters), run.resources.nodes
     if metric == DOLLARS_PER_TOKENS:
         return f"{metric}: the run measured no tokens a second", "choose `dollars` as the goal"
-    if nodes > 1 and "slurm" not in site.prices.meters:
+    if nodes > 1 and BATCH_METER not in site.prices.meters:
         why = f"{metric}: {meters} measures one node, and the run had {nodes}"
     else:
         where = ", ".join(run.ending.nodes) or "its node"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 # RAPL counts processor packages and their DRAM; nvidia-smi tells the power of the GPUs; Slurm's energy accounting
 # (acct_gather_energy, which may ask IPMI) counts whole nodes
-METERS = ("rapl", "nvidia-smi", "slurm")
+BATCH_METER = "slurm"  # its accounting, where the site measures the energy of jobs
+METERS = ("rapl", "nvidia-smi", BATCH_METER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ridgeline.errors import StudyError, nearest_first
 from ridgeline.files import below_home, is_there
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
-from ridgeline.records.site import LOCAL, Site
+from ridgeline.records.site import BATCH_METER, LOCAL, Site
 from ridgeline.records.study import (
     Builds,
     ConfirmStage,
@@ -134,7 +134,7 @@ class _Assembly:
         if site.prices.meters and site.prices.node_watts is not None:
             twice = "`meters` measure the energy that `node_watts` states; keep one of the two"
             self.report(("prices" if form.prices is not None else "site",), twice)
-        if "slurm" in site.prices.meters and len(site.prices.meters) > 1:
+        if BATCH_METER in site.prices.meters and len(site.prices.meters) > 1:
             whole = "`meters`: slurm counts whole nodes, the others included; leave it alone in the list"
             self.report(("prices" if form.prices is not None else "site",), whole)
         if space is None or goal is None:
