@@ -228,6 +228,6 @@ def test_an_axis_that_is_none_is_refused_before_anything_runs(
 
 def test_a_history_of_which_nothing_runs_says_so_and_keeps_what_it_tried(tmp_path: Path) -> None:
     numbers(tmp_path, "x", "x", "x")
-    with pytest.raises(NothingFound, match="the good end itself did not pass|the baseline itself did not pass"):
+    with pytest.raises(NothingFound, match="the baseline itself did not pass"):
         finished(tmp_path)
     assert read_status(tmp_path / "out").history.runs, "resume goes on from here once it is mended"

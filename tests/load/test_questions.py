@@ -78,8 +78,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_server_that_gives_no_log_probabilities_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "ridgeline.load.questions._post", lambda url, body: {"data": [{}], "choices": [{"logprobs": None}]}
-    )
+    said = {"data": [{}], "choices": [{"logprobs": None}]}
+    monkeypatch.setattr("ridgeline.load.questions._post", lambda url, body: said)
     with pytest.raises(SiteError, match="gives no log probabilities of a prompt; measure accuracy by `questions`"):
         perplexity("http://server", "m", "some text", 1)
