@@ -15,7 +15,7 @@ from ridgeline.campaign.check import check_study
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.bisect import BisectVerdict, bisect_question
 from ridgeline.campaign.status import CampaignStatus, read_status
-from ridgeline.errors import ExitCode, InputError
+from ridgeline.errors import ExitCode, InputError, NothingFound
 from ridgeline.study.folder import StudyFolder
 
 # a sieve that counts its own steps: the count is its 'time', the same on every machine
@@ -224,3 +224,10 @@ def test_an_axis_that_is_none_is_refused_before_anything_runs(
     with pytest.raises(InputError, match=says):
         finished(tmp_path, **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_history_of_which_nothing_runs_says_so_and_keeps_what_it_tried(tmp_path: Path) -> None:
+    numbers(tmp_path, "x", "x", "x")
+    with pytest.raises(NothingFound, match="the baseline itself did not pass"):
+        finished(tmp_path)
+    assert read_status(tmp_path / "out").history.runs, "resume goes on from here once it is mended"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.load.questions import ask, read_questions, score
+from ridgeline.load.questions import ask, perplexity, read_questions, score
 
 
 def questions(folder: Path, *lines: str):
@@ -75,3 +75,10 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     found = questions(tmp_path, '{"prompt": "x", "answer": "y"}')
     with pytest.raises(SiteError, match="does not answer a question"):
         ask("http://127.0.0.1:9", "m", found, 8, 1)
+
+
+def test_a_server_that_gives_no_log_probabilities_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"data": [{}], "choices": [{"logprobs": None}]}
+    monkeypatch.setattr("ridgeline.load.questions._post", lambda url, body: said)
+    with pytest.raises(SiteError, match="gives no log probabilities of a prompt; measure accuracy by `questions`"):
+        perplexity("http://server", "m", "some text", 1)

@@ -97,3 +97,20 @@ def test_a_large_jump_over_untested_versions_is_one_change() -> None:
     posterior = change_posterior(runs, 8)
     assert posterior.two < 0.2 and not posterior.found
     assert sum(posterior.at[1:6]) == pytest.approx(1.0, abs=0.25)
+
+
+def test_a_few_runs_of_one_mode_each_decide_nothing() -> None:
+    """Noise of two modes: four runs that happen to be two and two look like versions without noise."""
+    apart = [(0, 0.10), (9, 0.002), (9, 0.0), (0, 0.105)]
+    runs = [Observed(place, value, 0) for place, value in apart]
+    assert next_step(runs, 10, 0.03, [1.0] * 10) == (ENDS, (0, 9)), "not yet: not reproduced"
+    still = [Observed(place, 0.0 if place else 0.1, 0) for place, _ in apart]
+    assert next_step(still, 10, 0.03, [1.0] * 10)[0] == NOT_REPRODUCED, "a program without noise needs no more"
+    pair = [
+        Observed(place, value + 0.1 * (place == 1), 0) for place, value in [(0, 0.0), (1, 0.004), (1, 0.0), (0, 0.005)]
+    ]
+    more = [Observed(run.place, run.worse, 1) for run in pair]
+    assert change_posterior([*pair, *more], 2).settled
+    assert next_step([*pair, *more], 2, 0.03, [1.0] * 2) == (SEARCH, (0, 1)), "six runs of each before it is named"
+    most = [Observed(run.place, run.worse, 2) for run in pair]
+    assert next_step([*pair, *more, *most], 2, 0.03, [1.0] * 2)[0] == FOUND

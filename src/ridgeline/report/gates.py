@@ -61,7 +61,7 @@ def _figure(gates: Sequence[PastGate], found: Sequence[Jump], axis: str) -> Plot
     levels = []
     for first, end in pairwise(edges):
         level = median(value for gate in gates[first:end] for value in gate.values)
-        levels.append(PlotSeries("level", (PlotPoint(first + 1, level), PlotPoint(end, level)), BASELINE, "line"))
+        levels += [PlotPoint(max(1.0, first + 0.5), level), PlotPoint(min(len(gates), end + 0.5), level)]
     points = tuple(
         PlotPoint(
             at, median(gate.values), min(gate.values), max(gate.values), label=f"{_name(gate)}: {gate.conclusion}"
@@ -72,9 +72,8 @@ def _figure(gates: Sequence[PastGate], found: Sequence[Jump], axis: str) -> Plot
     marks = tuple(
         PlotLimit(f"{percent(jump.change)} at {_name(gates[jump.at + 1])}", jump.at + 1.5, "x") for jump in found
     )
-    return PlotFigure(
-        "gates", "", says, Axis("gate"), Axis(axis), (PlotSeries("median", points, OTHER), *levels), limits=marks
-    )
+    series = (PlotSeries("median", points, OTHER), PlotSeries("level", tuple(levels), BASELINE, "steps"))
+    return PlotFigure("gates", "", says, Axis("gate"), Axis(axis), series, limits=marks)
 
 
 def _change_parts(gates: Sequence[PastGate], found: Sequence[Jump]) -> tuple[Paragraph | TextTable, ...]:
