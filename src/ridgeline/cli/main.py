@@ -30,7 +30,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
         "report": (
             "campaign.report:report",
-            "Write the report of a study folder: a page, slides, or text for a paper.",
+            "Write the report of a study: a page, slides, or text for a paper.",
         ),
     },
     "Tune": {
@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
         "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
         "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
-        "grant": ("grant:ACTIONS", "Show what is left of a grant that studies share; make one, add to it."),
+        "grant": ("grant:ACTIONS", "Show, make and top up a grant that studies share."),
         "site": ("site:ACTIONS", "Try a site with small real jobs, or list the shipped ones."),
         "schema": ("schema:schema", "Print the JSON schema of study, site or deployment files."),
     },
