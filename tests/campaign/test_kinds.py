@@ -21,6 +21,7 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, quest
 from ridgeline.campaign.kinds.bisect import BisectQuestion
 from ridgeline.campaign.kinds.compare import ComparisonAgenda, ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
+from ridgeline.campaign.kinds.environment import EnvironmentQuestion
 from ridgeline.campaign.kinds.gate import GateQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
@@ -65,6 +66,7 @@ QUESTIONS: list[CampaignQuestion] = [
     StepsQuestion([B], ["the rest"], None, 3),
     GateQuestion(A, [100.0] * 12),
     BisectQuestion("x", [{"x": x, "mode": "plain"} for x in (9, 8, 0)]),
+    EnvironmentQuestion({"x": 9, "mode": "plain"}, {"x": 9}, {"x": 0}, []),
     ShrinkQuestion({"x": 3, "mode": "other"}, "crash"),
 ]
 
