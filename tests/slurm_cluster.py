@@ -123,10 +123,15 @@ def missing_for_networks() -> str:
     programs = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name, path=_PATH) is None]
     if programs:
         return f"{', '.join(programs)} not installed (Debian: iproute2 util-linux)"
+    links = "ip link add rb0 type bridge && ip link add rv0 type veth peer name rv1"
     tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True, check=False
+        ["unshare", "--net", "--uts", "--mount", "sh", "-c", links],
+        env={**os.environ, "PATH": _PATH},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return f"no namespace can be made: {tried.stderr.strip()}" if tried.returncode else ""
+    return f"no network of its own can be made: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
