@@ -41,8 +41,8 @@ def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:
 
 
 def test_intervals_are_made_in_one_place() -> None:
-    """Elsewhere nothing multiplies a quantile by an error; only the smallest effect to be shown needs one more."""
+    """Elsewhere nothing multiplies a quantile by an error but plans: the smallest effect to be shown, blocks needed."""
     source = Path(__file__).parents[2] / "src" / "ridgeline"
     users = {p.relative_to(source).as_posix() for p in source.rglob("*.py") if re.search("t_quantile", p.read_text())}
-    assert users == {"stats/student.py", "stats/compare.py"}
+    assert users == {"stats/student.py", "stats/compare.py", "stats/equivalence.py"}
     assert not [p for p in source.rglob("*.py") if p.name != "student.py" and "half_width" in p.read_text()]
