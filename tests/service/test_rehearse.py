@@ -322,7 +322,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
 ) -> None:
     """The servers are started once, and again only when they were lost."""
     monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.HUNG_S", 5.0)
-    monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 4.0)
     monkeypatch.setattr(canary, "CONFIRM_S", 0.5)
     monkeypatch.setattr(keeper, "POLL_EVERY_S", 0.2)
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
@@ -343,6 +343,19 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
     assert "this machine can sustain 10 of 20 requests/s" in text
     assert "a server hung, with keep watching: " in text
+
+
+def test_a_hung_server_that_keep_has_not_found_in_time_does_not_hold_up_the_next_run(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.HUNG_S", 1.5)
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 10_000.0)
+    load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
+    rehearsed = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None)
+    assert [one.case for one in rehearsed.runs] == ["skewed", "hung", "killed"]
+    starts = [e["member"] for e in read_events(tmp_path / "runs" / "journal.jsonl") if e["event"] == "planned"]
+    assert starts.count("server-0") == 2, "after the run in which it hung"
+    assert processes_of(tmp_path / "runs") == []
 
 
 def test_a_policy_with_which_the_router_does_not_start_is_left_out(

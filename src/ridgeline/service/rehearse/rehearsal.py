@@ -93,9 +93,16 @@ class StagedService:
                 probe.ask(f"{operator.folder.url(server)}/flush_cache", {}, key=operator.key)
         return operator
 
-    def servers_were_lost(self) -> None:
-        """The router may have been told to do without them: the next run gets a new one, which knows all of them."""
+    def after_loss(self, operator: Operator, victim_ticket: str) -> None:
+        """The next run starts a new router, which knows every server, and the victim where nobody has replaced it.
+
+        Whether `keep` found it is what the run shows; the next run must not wait for a server that hangs for ever.
+        """
         self._before = None
+        operator.refresh()
+        member = victim(operator)
+        if member is not None and ticket_of(operator, member) == victim_ticket:
+            operator.stop(member)
 
     def down(self) -> None:
         Operator(self._twins, self._root).down()
@@ -120,6 +127,11 @@ def victim(operator: Operator) -> Member | None:
         if member.role != "prefill" and sum(other.role == member.role for other in operator.servers) > 1:
             return member
     return None
+
+
+def ticket_of(operator: Operator, member: Member | None) -> str:
+    start = operator.folder.started.get(member.name) if member is not None else None
+    return start.ticket if start is not None else ""
 
 
 @contextlib.contextmanager
@@ -371,13 +383,15 @@ def _run(
     operator, url = stage.behind(router) if alone else stage.compared(router.policy)
     before = _prompt_tokens(operator)
     how = case if case in (KILLED, HUNG) else ""
+    victim_ticket = ticket_of(operator, victim(operator))
     drain_s = SPLIT_LOSS_DRAIN_S if twins.split else LOSS_DRAIN_S
     watched = kept(lambda: stage.operator(router), wanted=case == HUNG)
     with watched, struck(operator, how, min(STRIKE_S, STRIKE_AT * load.seconds)) as lost:
         result = send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
+    imbalance = _imbalance(before, _prompt_tokens(operator))
     if how:
-        stage.servers_were_lost()
-    return _rehearsal(router.policy, case, result, load, _imbalance(before, _prompt_tokens(operator)), lost)
+        stage.after_loss(operator, victim_ticket)
+    return _rehearsal(router.policy, case, result, load, imbalance, lost)
 
 
 def _rehearsal(
