@@ -16,8 +16,8 @@ from ridgeline.service import probe
 from ridgeline.service.servers import server_of
 
 LIMIT_S = 120.0  # after which a canary is given up and another one sent
-IDLE_EVERY_S = 8.0  # while nothing else shows that the engine works
-CONFIRM_S = 4.0  # before a verdict a second one is sent, on a connection of its own
+IDLE_EVERY_S = 5.0  # while nothing else shows that the engine works
+CONFIRM_S = 4.0  # at least so long before a verdict a second one is sent, on a connection of its own
 _AGAIN_S = 1.0
 # Prompts that show how long prompts take: a longer one where the last took less than QUICK_S, as each further token of
 # a prompt takes longer. Measured again after AGAIN_PACE_S where a server seems slow: others may have had its cores.
@@ -90,7 +90,7 @@ class Canaries:
         with self._lock:
             since_s = now_s - self._sent_s
             first = not self.waiting and quiet and not self._under_way and (busy or since_s >= IDLE_EVERY_S)
-            second = self.waiting and self._second_s is None and verdict_in_s <= CONFIRM_S
+            second = self.waiting and self._second_s is None and verdict_in_s <= 2 * CONFIRM_S  # polls are seconds apart
             lost = self.waiting and not self._under_way
             if self.refused or not (first or second or lost) or since_s < _AGAIN_S:
                 return
