@@ -22,6 +22,7 @@ MOST_REQUESTS, MOST_OFFLINE = 8000, 4000
 _STAYS = 8.0
 # An engine is planned to run at this share of the rate at which it would just keep the limits.
 _HEADROOM = 0.9
+_WORTH = 1.02  # smaller prefill steps must serve so many times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,7 @@ def _searched(scheme: Scheme, traffic: Traffic) -> tuple[Scheme, float]:
     if not isinstance(unit, Unit) or unit.question.itl_limit_s is None:
         return best, capacity
     for other in _gentler(unit):
-        reached = _capacity(replace(scheme, shape=other), traffic)
-        if reached > 1.02 * capacity:
+        if reached := _capacity(replace(scheme, shape=other), traffic, least_s=_WORTH * capacity):
             best, capacity = replace(scheme, shape=other), reached
     return best, capacity
 
@@ -261,14 +261,16 @@ def _mixed_chunk(unit: Unit) -> int:
     return 0
 
 
-def _capacity(scheme: Scheme, traffic: Traffic) -> float:
-    """Requests per second of the whole scheme that keep every limit; zero when even a trickle breaks one."""
+def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
+    """Requests per second of the whole scheme that keep every limit; zero when even a trickle, or `least_s`, does not."""
     guess = scheme.shape.rate_s * scheme.copies
 
     def keeps(rate_s: float) -> bool:
         return keeps_limits(scheme.run(_share(traffic, scheme, rate_s)).summary)
 
-    good, bad = 0.0, 1.25 * guess
+    if least_s and not keeps(least_s):
+        return 0.0
+    good, bad = least_s, 1.25 * max(guess, least_s)
     rate = 0.7 * guess
     while good == 0.0 and rate > 0.04 * guess:
         if keeps(rate):
