@@ -254,7 +254,7 @@ class BisectAgenda(Agenda):
     question: BisectQuestion
 
     def fresh(self) -> Next | None:
-        if self.history.open_runs:
+        if self.history.open_runs or self._without_ratios():
             return None
         if not self.history.trials and self.study.confirm.warmup != "never":
             return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
@@ -272,6 +272,11 @@ class BisectAgenda(Agenda):
                 point = order[len(started)]
                 return self.new(point, Stage.CONFIRM, "bisect", block=block) if self.fits(point) else None
             block += 1
+
+    def _without_ratios(self) -> bool:
+        """Whether a run measured what has no logarithm: then no more of them would answer anything."""
+        metric = self.study.goal.metric
+        return any(run.metrics[metric] <= 0 for _, run in self.history.ok_runs(Stage.BASELINE, Stage.CONFIRM))
 
     def _order(self, block: int, a: Point, b: Point) -> list[Point]:
         """Each begins every other block, and drift cancels within each."""
@@ -324,7 +329,7 @@ class BisectAgenda(Agenda):
                 "name another with --bad"
             )
             return BisectVerdict(NOTHING_PASSED, text, **known)
-        if any(run.metrics[study.goal.metric] <= 0 for _, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)):
+        if self._without_ratios():
             text = f"{study.goal.metric} is not above 0 in every run, and ratios need that; choose another goal"
             return BisectVerdict(_UNRESOLVED, text, **known)
         step = next_step(runs, len(alive), question.slower, [1.0] * len(alive))[0]
