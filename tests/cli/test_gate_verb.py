@@ -152,6 +152,14 @@ def test_a_program_that_fails_is_not_slow_but_failed(home: Path) -> None:
     assert ridgeline(home, "study.yaml", "--against", "ref.json").returncode == ExitCode.NOTHING_BETTER
 
 
+@pytest.mark.parametrize("words", [[], ["--update"]])
+def test_values_without_a_ratio_cannot_be_judged_and_are_measured_once(home: Path, words: list[str]) -> None:
+    (home / "work").write_text("0\n")
+    done = ridgeline(home, "study.yaml", "--against", "ref.json", *words)
+    assert done.returncode == ExitCode.CANNOT_JUDGE, done.stderr
+    assert "work is 0, and ratios need values above 0" in done.stderr and done.stdout.count("work 0 ") == 2
+
+
 def test_a_gate_that_was_stopped_goes_on_and_a_finished_one_starts_anew(home: Path) -> None:
     ridgeline(home, "study.yaml", "--against", "ref.json")
     journal = home / "studies" / "solver-gate" / "journal.jsonl"

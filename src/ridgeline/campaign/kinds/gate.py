@@ -177,8 +177,11 @@ class GateAgenda(Agenda):
             return first
         if self._failed() or self._elsewhere():
             return None
+        values = _gate_values(self.study, self.history)
+        if min(values, default=1.0) <= 0:
+            return None  # ratios need values above 0
         started = self.history.count(Stage.BASELINE, Stage.SEARCH) - self._baselines_that_failed()
-        if started >= self.question.wanted(self.study, _gate_values(self.study, self.history)):
+        if started >= self.question.wanted(self.study, values):
             return None
         return self.new(self.study.baseline, Stage.SEARCH, "gate") if self.fits(self.study.baseline) else None
 
