@@ -46,6 +46,12 @@ class RangeForm(Form):
 def _fixed(value: object) -> object:
     if value is None:
         raise ValueError("is empty; it must be a list of values, a range such as {from: 1, to: 8}, or one fixed value")
+    if isinstance(value, dict):
+        keys = ", ".join(map(str, value)) or "nothing in it"
+        raise ValueError(
+            f"is a mapping with {keys}; write its values as a list such as [1, 2, 4], or as a range such as "
+            "{from: 1, to: 64} or {from: 1, to: 64, times: 2}"
+        )
     return value
 
 
@@ -55,9 +61,11 @@ Fixed = Annotated[Any, BeforeValidator(_fixed), WithJsonSchema({"type": ["string
 def _knob_tag(value: object) -> str:
     if isinstance(value, list):
         return "<list>"
-    if not isinstance(value, dict):
-        return "<fixed>"
-    return "<range>" if {"from", "to", "step", "times"} & value.keys() and "values" not in value else "<values>"
+    if isinstance(value, dict) and "values" in value:
+        return "<values>"
+    if isinstance(value, dict) and {"from", "to", "step", "times"} & value.keys():
+        return "<range>"
+    return "<fixed>"
 
 
 KnobForm = Annotated[
