@@ -23,7 +23,7 @@ from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
 from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
-from ridgeline.workloads.engine.prepare import PrepareStep, given_arguments, steps
+from ridgeline.workloads.engine.prepare import PrepareStep, container_options, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.engine.rules import predicted_tok_s
 from ridgeline.workloads.shell_text import build_lines, pasted_run
@@ -148,7 +148,7 @@ class Scripts:
             model,
             self._arguments(settings, install),
             self.env(settings),
-            self._site(install),
+            self.site(install),
             self._study.job.resources(settings),
             self._options.prepare,
             before,
@@ -174,7 +174,8 @@ class Scripts:
     def launcher(self) -> str:
         return self._options.launcher or self._study.site.launcher
 
-    def _site(self, install: Install) -> Site:
+    def site(self, install: Install) -> Site:
+        """With the container that this engine runs in."""
         return replace(self._study.site, container=install.container or self._study.site.container)
 
     def _steps(self, settings: Settings, resources: Resources) -> list[PrepareStep]:
@@ -234,7 +235,8 @@ class Scripts:
                 f"rank={rank_text()}\n"
                 "[ -r ./env ] && . ./env   # launchers other than srun bring no environment along\n"
             )
-        site = self._site(install)
+        site = self.site(install)
+        site = replace(site, container_options=container_options(self._options, site))
         if keeps:
             # a step may be several commands, and leaves its results where it runs
             inside = f"sh -c {shlex.quote(command)}" if site.container else command

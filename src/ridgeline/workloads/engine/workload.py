@@ -123,9 +123,9 @@ class EngineWorkload(Workload):
         if asked.nodes > 1 and not self._serves and not self._dialect.offline_spans:
             name = self._dialect.name
             return f"{name}-offline runs on one node, this asks for {asked.nodes}; use {name}-serve with `concurrency`"
-        if reason := prepare.refusal(self._options, self._dialect, asked.nodes):
-            return reason
         install = self._options.install(settings.get(ENGINE_KNOB))
+        if reason := prepare.refusal(self._options, self._dialect, asked.nodes, self._scripts.site(install)):
+            return reason
         return rules.refusal(
             self._dialect,
             self._options,
