@@ -40,7 +40,7 @@ from ridgeline.workloads.engine.session.load import (
 )
 from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
 from ridgeline.workloads.engine.session.prepare import Preparation, say
-from ridgeline.workloads.engine.session.profile import ProfileWindow
+from ridgeline.workloads.engine.session.profile import ProfileWindow, require_profiler
 from ridgeline.workloads.engine.session.questions import ask_questions
 from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
 
@@ -156,6 +156,8 @@ class Session:
         return next((version for version in known if version), "")
 
     def _once(self) -> None:
+        if profile := self.spec.get("profile"):
+            require_profiler(self.folder, profile)
         engine = self.started(str(self.spec["start"]), self.log, self.nodes)
         try:
             if self.spec["serves"]:
