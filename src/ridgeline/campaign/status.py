@@ -14,7 +14,7 @@ from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
-from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.ledger import PROFILE_SHARE, Ledger, profile_share
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
@@ -59,7 +59,12 @@ def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
         return ()
     head = ("of", "run", "what the profile shows", "what to do")
     beside = _side_by_side(study, history, profiled)
-    return (TextTable("Profiles", head, tuple(rows)), *([beside] if beside is not None else []))
+    share = profile_share(history) or 0.0
+    cost = f"profile: {share:.1%} of node-hours"
+    if share > PROFILE_SHARE:
+        cost += f", more than the {PROFILE_SHARE:.0%} that a campaign should spend on them"
+    shown = TextTable("Profiles", head, tuple(rows), notes=(cost,))
+    return (shown, *([beside] if beside is not None else []))
 
 
 def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable | None:
@@ -173,6 +178,7 @@ class CampaignStatus:
             "outcomes": {kind.value: n for kind, n in history.outcomes.items()},
             "moved": [{"trial": t.number, "why": t.why, "outcome": _ended(history, t)} for t in self.moved],
             "node_hours": history.node_hours,
+            "profile_share": profile_share(history),
             "wall_s": history.wall_s,
             "budget": asdict(self.budget),
             "paused": history.instructions.paused,
