@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,10 @@ from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosi
 from ridgeline.workloads.engine.session.files import add_environment
 from ridgeline.workloads.engine.session.load import POLL_S, await_ready, measure_offline, plan_of, send_other
 
-LIMIT_S = 4 * 3600.0
-RECORDED = 1000  # requests under which experts are counted, at most
-BAKED = 64  # requests under which a server compiles its kernels
+_STEP_S = 4 * 3600.0  # for one step, at most
+_ANSWER_S = 300.0
+_RECORD_REQUESTS = 1000  # under which experts are counted, at most
+_BAKE_REQUESTS = 64  # under which a server compiles its kernels
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Preparation:
                 self._bake(step, kept)
                 continue
             if not (kept / DONE).exists():
-                self._do(step, kept)
+                self._run_step(step, kept)
             add_environment(self.folder, self._given(str(step["step"]), kept))
 
     def _bake(self, step: Mapping[str, Any], kept: Path) -> None:
@@ -148,7 +148,9 @@ class Preparation:
                 limit_s = float(self.spec["ready_limit_s"])
                 found["ready_s"] = await_ready(process, self.port, log, self.dialect, exit_diagnosis, limit_s)
                 plan = plan_of(self.load, self.port, None, self.dialect)
-                send_other(plan, min(BAKED, self.load.requests), self.load.concurrency or BAKED, number=2)
+                send_other(
+                    plan, min(_BAKE_REQUESTS, self.load.requests), self.load.concurrency or _BAKE_REQUESTS, number=2
+                )
             else:
                 measure_offline(process, log, self.dialect.offline_mark, exit_diagnosis, found)
         except EngineFailed:
@@ -168,13 +170,13 @@ class Preparation:
         gpu = "".join(c if c.isalnum() else "-" for c in node.gpu_name()) or "no-gpu"
         return cache / f"{step['step']}-{gpu}-{step['key']}"
 
-    def _do(self, step: Mapping[str, Any], kept: Path) -> None:
+    def _run_step(self, step: Mapping[str, Any], kept: Path) -> None:
         partial = kept.with_name(f".{kept.name}.{os.getpid()}")
         partial.mkdir(parents=True)
         started = time.monotonic()
         try:
             add_environment(self.folder, {KEEP: str(partial)})
-            code = self._run(step, partial)
+            code = self._exit_code(step, partial)
             if code == 0:
                 (partial / DONE).write_text(f"{time.monotonic() - started:.0f} s\n")
                 _move(partial, kept)
@@ -187,7 +189,7 @@ class Preparation:
                 FailureCause("died", 0, f"preparation {step['step']} ended with {code}; see prepare.log"), 1
             )
 
-    def _run(self, step: Mapping[str, Any], partial: Path) -> int | None:
+    def _exit_code(self, step: Mapping[str, Any], partial: Path) -> int | None:
         log = self.folder / "prepare.log"
         process = self.started(str(step["start"]), log, int(step.get("nodes", 1)))
         try:
@@ -195,7 +197,7 @@ class Preparation:
                 return self._record(process, log, partial)
             if not step["own"] and self.spec["serves"]:
                 return self._come_up(process)
-            return process.wait(LIMIT_S)
+            return process.wait(_STEP_S)
         finally:
             process.stop()
 
@@ -214,7 +216,7 @@ class Preparation:
         await_ready(process, self.port, log, self.dialect, exit_diagnosis, float(self.spec["ready_limit_s"]))
         self._ask("/start_expert_distribution_record")
         plan = plan_of(self.load, self.port, None, self.dialect)
-        send_other(plan, min(RECORDED, self.load.requests), self.load.concurrency or 64)
+        send_other(plan, min(_RECORD_REQUESTS, self.load.requests), self.load.concurrency or 64)
         self._ask("/stop_expert_distribution_record")
         self._ask("/dump_expert_distribution_record")
         records = sorted(partial.glob("expert_distribution_recorder_*.pt"))
@@ -226,18 +228,8 @@ class Preparation:
         return 0
 
     def _ask(self, path: str) -> None:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=300)
-        try:
-            connection.request("POST", path)
-            status = connection.getresponse().status
-        except (OSError, HTTPException) as error:
-            raise EngineFailed(
-                FailureCause("died", 0, f"preparation eplb: {path} was not answered ({error})"), 1
-            ) from error
-        finally:
-            connection.close()
-        if status != 200:
-            raise EngineFailed(FailureCause("died", 0, f"preparation eplb: {path} was answered with {status}"), 1)
+        if why := node.post(self.port, path, {}, _ANSWER_S):
+            raise EngineFailed(FailureCause("died", 0, f"preparation eplb: {why}"), 1)
 
 
 def say(line: str) -> None:

@@ -7,7 +7,6 @@ that nsys records, and the table of its kernels is made here, where nsys is.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -176,18 +174,8 @@ class ProfileWindow:
 
     def _ask(self, path: str, body: Mapping[str, object], limit_s: float) -> str:
         """Why it was refused; empty where it was not."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=limit_s)
-        try:
-            text = json.dumps(body) if body else None
-            headers = {"Content-Type": "application/json"} if body else {}
-            connection.request("POST", path, text, headers)
-            answer = connection.getresponse()
-            said = answer.read(1000).decode("utf-8", "replace").strip()
-        except (OSError, HTTPException) as error:
-            return f"the engine's profiler: {path} was not answered ({error})"
-        finally:
-            connection.close()
-        return "" if answer.status == 200 else f"the engine's profiler: {path} was answered with {answer.status} {said}"
+        why = node.post(self.port, path, body, limit_s)
+        return f"the engine's profiler: {why}" if why else ""
 
 
 def _header_at(text: str) -> int:
