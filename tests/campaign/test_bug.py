@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import ridgeline
-from ridgeline.campaign.bug import ShrinkVerdict, bug_report, failed_run
-from ridgeline.campaign.kinds.shrink import NOT_REPRODUCED, ShrinkQuestion, shrink, shrink_question
+from ridgeline.campaign.bug import bug_report, failed_run
+from ridgeline.campaign.kinds.shrink import NOT_REPRODUCED, ShrinkQuestion, ShrinkVerdict, shrink, shrink_question
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError
 from ridgeline.study.history import read_history

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import engine
-from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve
+from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve, profile_share
+from ridgeline.campaign.status import CampaignStatus, profile_tables
+from ridgeline.cli.text.wording import budget_text
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
-from ridgeline.records.study import Budget, ConfirmStage
+from ridgeline.records.study import Budget, ConfirmStage, ProfileStage
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.study.codec import RunEnded, event_of, run_event
 from ridgeline.study.history import History
@@ -64,6 +67,27 @@ def test_what_failed_or_was_short_or_under_a_profiler_says_nothing_about_a_runs_
 ) -> None:
     seen = ledger(history((1, Stage.BASELINE, 10.0, Kind.OK), (2, stage, 999.0, kind)))
     assert seen.expected_s({"x": 2}) == 10.0
+
+
+def test_what_profiles_took_is_a_share_of_all_node_hours(tmp_path: Path) -> None:
+    without = history((1, Stage.BASELINE, 360.0, Kind.OK))
+    assert profile_share(without) is None
+    profiles = (1, Stage.PROFILE, 40.0, Kind.OK), (2, Stage.PROFILE, 0.0, Kind.CRASH)
+    found = history((1, Stage.BASELINE, 360.0, Kind.OK), *profiles)
+    assert profile_share(found) == pytest.approx(0.1)
+    now = CampaignStatus(SearchQuestion(), study(tmp_path), found)
+    assert budget_text(now).startswith("0.11 node-hours (profile: 10.0% of them), ")
+    (table,) = profile_tables(study(tmp_path), found)
+    assert table.notes == ("profile: 10.0% of node-hours, more than the 5% that a campaign should spend on them",)
+
+
+def test_the_share_of_profiles_is_in_the_status(tmp_path: Path) -> None:
+    asked = study(tmp_path, profile=ProfileStage("perf"))
+    run = campaign(tmp_path, asked, rate)
+    run.run()
+    said = CampaignStatus(SearchQuestion(), asked, run.history).as_json()
+    assert 0 < said["profile_share"] < 1
+    assert said["profile_share"] == profile_share(run.history)
 
 
 def test_node_hours_count_every_run_on_all_its_nodes_and_those_under_way() -> None:

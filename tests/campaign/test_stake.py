@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.check import Stake, stake
+from ridgeline.campaign.check import Stake, profile_doubt, stake
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression
 from ridgeline.records.run import Cause, Ending, Job
@@ -145,3 +145,16 @@ def test_short_trials_are_counted_beside_whole_ones(tmp_path: Path) -> None:
     assert {part.name: part.runs for part in found.parts} == {
         "baseline": 3, "short": 13, "search": 12, "confirmation": 18, "warm-up": 3,
     }  # fmt: skip
+
+
+def test_the_share_of_profiles_is_planned_and_warned_about(tmp_path: Path) -> None:
+    small = study(tmp_path, budget=Budget(trials=5), profile=ProfileStage("torch"), confirm=ConfirmStage(top=0))
+    assert stake(small).share_of("profile") == pytest.approx(2 / (3 + 5 + 1 + 2))
+    assert profile_doubt(small) == (
+        "stages.profile adds 2 of at most 11 runs, 18% of the node-hours, which is more than 5%; with more trials or "
+        "blocks it is less"
+    )
+    large = replace(small, budget=Budget(trials=60))
+    assert profile_doubt(large) == ""
+    assert profile_doubt(replace(small, profile=None)) == ""
+    assert profile_doubt(replace(small, budget=Budget(node_hours=5.0))) == "", "as many runs as fit: nobody can tell"

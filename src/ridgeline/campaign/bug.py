@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline import catalog
 from ridgeline.books import text_of_book
 from ridgeline.campaign.judge import secret_values
+from ridgeline.campaign.kinds.shrink import ShrinkVerdict
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.files import read_text
@@ -27,23 +27,6 @@ _BEFORE, _AFTER = 25, 12  # lines of the log around the deciding one
 _LONGEST_LINE = 400
 _MOST_TRIED = 12
 _HOME = re.compile(r"/(?:home|Users|root)(?:/[^\s/:'\"]+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class ShrinkVerdict:
-    """`point` is the setting with the fewest changes that still fails; `tried` what each smaller one did."""
-
-    conclusion: str
-    headline: str
-    point: Point
-    tried: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> Mapping[str, Any]:
-        return {"point": dict(self.point), "tried": [list(row) for row in self.tried]}
 
 
 def failed_run(folder: Path) -> tuple[CampaignStatus, Run]:

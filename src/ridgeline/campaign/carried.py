@@ -38,7 +38,7 @@ def carry(
     for point, score in ranked:
         if len(carried) == top:
             break
-        found, problems = _here(target, point)
+        found, problems = _in_target(target, point)
         if problems:
             behind.append(f"{changes(there.baseline, point)} stays behind: {'; '.join(problems)}")
         elif point_key(found) != point_key(target.baseline) and found not in [each["point"] for each in carried]:
@@ -56,7 +56,7 @@ def carry(
     return carried, searched, behind
 
 
-def _here(target: Study, point: Point) -> tuple[dict[str, Any], list[str]]:
+def _in_target(target: Study, point: Point) -> tuple[dict[str, Any], list[str]]:
     """The point in the target's space: knobs that it does not know are left out, others are as in its baseline."""
     known = {name: value for name, value in point.items() if name in target.space.by_name}
     problems: list[str] = []

@@ -196,7 +196,8 @@ class CheckedStudy:
     def doubts(self) -> list[str]:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
-        return executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
+        found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
+        return [*found, doubt] if (doubt := profile_doubt(self.study)) else found
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
@@ -514,6 +515,11 @@ class Stake:
         known = [part.runs for part in self.parts if part.runs is not None]
         return sum(known) if len(known) == len(self.parts) else None
 
+    def share_of(self, name: str) -> float | None:
+        """The part of all node-hours that a part may take; None where nobody can tell how many runs there will be."""
+        hours = {part.name: self.node_hours_of(part) or 0.0 for part in self.parts}
+        return None if self.runs is None else hours.get(name, 0.0) / sum(hours.values())
+
     def node_hours_of(self, part: StakePart) -> float | None:
         return None if part.runs is None else part.runs * part.nodes * self.limit_s / 3600.0
 
@@ -572,6 +578,22 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     on_site = math.inf if builds is None else builds * study.builds.limit_s / 3600.0
     hours = on_site if study.builds.where == "site" else 0.0
     return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours)
+
+
+def profile_doubt(study: Study) -> str:
+    """Of a study whose profiles take more than they should; else empty."""
+    from ridgeline.campaign.ledger import PROFILE_SHARE
+
+    if study.profile is None:
+        return ""
+    planned = stake(study)
+    share = planned.share_of("profile")
+    if share is None or share <= PROFILE_SHARE:
+        return ""
+    return (
+        f"stages.profile adds 2 of at most {planned.runs} runs, {share:.0%} of the node-hours, which is more than "
+        f"{PROFILE_SHARE:.0%}; with more trials or blocks it is less"
+    )
 
 
 def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:

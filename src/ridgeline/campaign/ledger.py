@@ -50,6 +50,15 @@ def _rounds(runs: int, blocks: int, at_once: int) -> float:
     return math.ceil(blocks / at_once) * runs / blocks
 
 
+PROFILE_SHARE = 0.05  # of the node-hours: profiles beyond that are warned about
+
+
+def profile_share(history: History) -> float | None:
+    """The part of all node-hours that runs under a profiler took; None where nothing was profiled."""
+    runs = [run for run in history.runs.values() if history.trials[run.trial].stage is Stage.PROFILE]
+    return sum(run.node_hours for run in runs) / history.node_hours if runs and history.node_hours > 0 else None
+
+
 @dataclass
 class Ledger:
     budget: Budget

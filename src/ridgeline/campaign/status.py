@@ -14,12 +14,12 @@ from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
-from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.ledger import PROFILE_SHARE, Ledger, profile_share
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
-from ridgeline.diagnose.base import Analyzer, diagnose, figure_changes, opened
+from ridgeline.diagnose.base import Analyzer, Portrait, diagnose, figure_changes, opened
 from ridgeline.engines.base import PROFILE_FOLDER
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
@@ -39,8 +39,8 @@ from ridgeline.workloads.base import Workload
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
 FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
-_TRACE = "torch-trace"
-KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE)
+_TRACE, _TABLE = "torch-trace", "nsys"
+KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE, _TABLE)
 
 
 def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
@@ -59,7 +59,12 @@ def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
         return ()
     head = ("of", "run", "what the profile shows", "what to do")
     beside = _side_by_side(study, history, profiled)
-    return (TextTable("Profiles", head, tuple(rows)), *([beside] if beside is not None else []))
+    share = profile_share(history) or 0.0
+    cost = f"profile: {share:.1%} of node-hours"
+    if share > PROFILE_SHARE:
+        cost += f", more than the {PROFILE_SHARE:.0%} that a campaign should spend on them"
+    shown = TextTable("Profiles", head, tuple(rows), notes=(cost,))
+    return (shown, *([beside] if beside is not None else []))
 
 
 def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable | None:
@@ -68,9 +73,8 @@ def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable 
     if len(traced) < 2:
         return None
     (before, first), (after, second) = traced[0], traced[-1]
-    portray = catalog.part("analyzers", _TRACE).portray
     try:
-        changes = figure_changes(portray(opened(first)), portray(opened(second)))
+        changes = figure_changes(*(portrait_of(path) for path in (first, second)))
     except RidgelineError:
         return None  # gone or not readable: the report goes on without it
     labels = (_whose(study, history.trials[run.trial]) for run in (before, after))
@@ -83,8 +87,15 @@ def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable 
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """Traces of an engine's own profiler, the first rank's first."""
-    return sorted((folder / PROFILE_FOLDER).glob("*.json*"), key=lambda path: (_RANK.findall(path.name), path.name))
+    """What was recorded of an engine: traces of its own profiler, the first rank's first, or a kernel table of nsys."""
+    files = [path for pattern in ("*.json*", "*.csv") for path in (folder / PROFILE_FOLDER).glob(pattern)]
+    return sorted(files, key=lambda path: (_RANK.findall(path.name), path.name))
+
+
+def portrait_of(trace: Path) -> Portrait:
+    analyzer = catalog.part("analyzers", _TABLE if trace.suffix == ".csv" else _TRACE)
+    found: Portrait = analyzer.portray(opened(trace))
+    return found
 
 
 _RANK = re.compile(r"(?:TP-|DP-|PP-|EP-|rank_?)(\d+)", re.IGNORECASE)
@@ -167,6 +178,7 @@ class CampaignStatus:
             "outcomes": {kind.value: n for kind, n in history.outcomes.items()},
             "moved": [{"trial": t.number, "why": t.why, "outcome": _ended(history, t)} for t in self.moved],
             "node_hours": history.node_hours,
+            "profile_share": profile_share(history),
             "wall_s": history.wall_s,
             "budget": asdict(self.budget),
             "paused": history.instructions.paused,

@@ -33,7 +33,8 @@ OFFLINE_RESULT = "offline.jsonl"
 # What the session puts into the engine's environment, because only it knows them.
 PORT, MODEL, HEAD, RENDEZVOUS = "RIDGELINE_PORT", "RIDGELINE_MODEL", "RIDGELINE_HEAD", "RIDGELINE_RENDEZVOUS"
 KEEP = "RIDGELINE_KEEP"  # the folder in which a one-time step leaves its results
-PROFILE_FOLDER = "profile"  # of a run folder: traces of the engine's own profiler
+PROFILE_FOLDER = "profile"  # of a run folder: what was recorded under a profiler
+TORCH, NSYS = "torch", "nsys"  # profilers of servers: an engine's own, and NVIDIA's around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +260,12 @@ class ServingEngine:
         own = ["--host", "127.0.0.1", "--port", f"${PORT}"]
         return joined([python, *self.entry(f"${MODEL}", cluster.nodes), *own, *arguments]) + self.several_nodes(cluster)
 
-    def profiler_arguments(self, steps: int) -> list[str]:
-        """What a server is started with so that it can record so many steps into PROFILE_FOLDER."""
+    def profiler_arguments(self, tool: str, steps: int) -> list[str]:
+        """What a server is started with so that it can record so many steps: into PROFILE_FOLDER by its own profiler,
+        or as a range of the CUDA profiler, which nsys records."""
         return []
 
-    def profiler_body(self, steps: int, folder: str) -> dict[str, object]:
+    def profiler_body(self, tool: str, steps: int, folder: str) -> dict[str, object]:
         """What /start_profile is asked with."""
         return {}
 

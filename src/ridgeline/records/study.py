@@ -81,8 +81,8 @@ class ConfirmStage:
 class ProfileStage:
     """One run of the baseline and one of the best setting under a profiler; mpip and ipm preload `library`.
 
-    `torch` is an engine's own profiler: it records `steps` steps of the server, `after_s` seconds into the load. What
-    takes longer than `limit_s` is cut off, and traces of more than `size_bytes` are deleted.
+    `torch` (an engine's own profiler) and `nsys` record `steps` steps of the server, `after_s` seconds into the load.
+    What takes longer than `limit_s` is cut off, and traces of more than `size_bytes` are deleted.
     """
 
     tool: str

@@ -85,21 +85,23 @@ class ProfileForm(Form):
 
     makes = ProfileStage
 
-    tool: Literal["perf", "mpip", "ipm", "vtune", "torch"] = Field(
-        description="The profiler; its findings are in the report. torch: an engine's own, of sglang and vllm."
+    tool: Literal["perf", "mpip", "ipm", "vtune", "torch", "nsys"] = Field(
+        description="The profiler; its findings are in the report. Of sglang and vllm: torch, their own, or nsys."
     )
     library: Annotated[str, DefaultText("found by the loader")] = Field(
         description="The library to preload for mpip and ipm."
     )
-    steps: Annotated[int, ValueUnit("steps")] = Field(ge=1, description="Steps of the engine that torch records.")
+    steps: Annotated[int, ValueUnit("steps")] = Field(
+        ge=1, description="Steps of the engine to record, by torch or nsys."
+    )
     after: Annotated[Duration, FieldName("after_s")] = Field(
-        description="How long the load runs before torch begins to record."
+        description="How long the load runs before torch or nsys begins to record."
     )
     limit: Annotated[Duration, FieldName("limit_s")] = Field(
-        description="A torch trace that isn't complete after this long is cut off."
+        description="A torch trace or nsys report that isn't complete after this long is cut off."
     )
     size: Annotated[Size, Field(gt=0), FieldName("size_bytes"), DefaultText("500 MB")] = Field(
-        description="Torch traces larger than this, all ranks together, end the run and are deleted."
+        description="Torch traces or nsys reports larger than this, all ranks together, end the run and are deleted."
     )
 
 

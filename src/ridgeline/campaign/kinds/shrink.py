@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, Next
-from ridgeline.campaign.bug import ShrinkVerdict
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of
@@ -60,6 +59,23 @@ def shrink(
         else:
             parts = min(len(current), parts * 2)
     return current, None
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkVerdict:
+    """`point` is the setting with the fewest changes that still fails; `tried` what each smaller one did."""
+
+    conclusion: str
+    headline: str
+    point: Point
+    tried: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def recommended(self) -> Point | None:
+        return None
+
+    def details(self) -> Mapping[str, Any]:
+        return {"point": dict(self.point), "tried": [list(row) for row in self.tried]}
 
 
 @dataclass(frozen=True, slots=True)

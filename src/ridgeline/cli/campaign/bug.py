@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.bug import ShrinkVerdict
     from ridgeline.campaign.engine import Campaign
+    from ridgeline.campaign.kinds.shrink import ShrinkVerdict
     from ridgeline.campaign.status import CampaignStatus
 
 
@@ -40,9 +40,8 @@ def bug(
 
 def _shrunk(now: CampaignStatus, number: int) -> ShrinkVerdict:
     from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
-    from ridgeline.campaign.bug import ShrinkVerdict
     from ridgeline.campaign.check import check_file
-    from ridgeline.campaign.kinds.shrink import shrink_question
+    from ridgeline.campaign.kinds.shrink import ShrinkVerdict, shrink_question
     from ridgeline.errors import InputError
     from ridgeline.study.folder import StudyFolder
 

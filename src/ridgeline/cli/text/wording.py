@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.campaign.ledger import profile_share
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.stats.wording import count
 from ridgeline.study.lock import ControllerSighting, Presence
@@ -94,6 +95,8 @@ def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
     hours = hours_text(history.node_hours)
     limit = count(budget.node_hours, "node-hour", f"{budget.node_hours:g}") if budget.node_hours else ""
     spent = f"{hours} of {limit}" if limit else node_hours_text(history.node_hours)
+    if (share := profile_share(history)) is not None:
+        spent += f" (profile: {share:.1%} of them)"
     if (price := now.study.site.service_units_per_node_hour) is not None:
         spent += f" ({history.node_hours * price:,.3g} service units)"
     wall = f"{time_text(wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(wall_s)

@@ -25,7 +25,7 @@ def read_nsys(lines: Iterable[str]) -> Profile:
         line = raw[:8000]
         if line.startswith(('"Time (%)"', "Time (%),")):
             columns = _cells(line)
-        elif columns and line[:1].isdigit():
+        elif columns and line.lstrip(' "')[:1].isdigit():
             _row(dict(zip(columns, _cells(line), strict=False)), line_number, kernels, mpi)
         elif not line.strip():
             columns = []
@@ -60,7 +60,7 @@ def read_nsys_kernels(lines: Iterable[str]) -> KernelTally:
         line = raw[:8000]
         if line.startswith(('"Time (%)"', "Time (%),")):
             columns = _cells(line)
-        elif columns and line[:1].isdigit():
+        elif columns and line.lstrip(' "')[:1].isdigit():
             _kernel_row(dict(zip(columns, _cells(line), strict=False)), line_number, line, tally)
         elif not line.strip():
             columns = []

@@ -24,6 +24,7 @@ from ridgeline.engines.base import (
     HEAD,
     KEEP,
     MODEL,
+    NSYS,
     OFFLINE_RESULT,
     PORT,
     EngineLog,
@@ -230,9 +231,10 @@ class Sglang(ServingEngine):
     def entry(self, model: str, nodes: int) -> list[str]:
         return ["-m", "sglang.launch_server", "--model-path", model]
 
-    def profiler_body(self, steps: int, folder: str) -> dict[str, object]:
+    def profiler_body(self, tool: str, steps: int, folder: str) -> dict[str, object]:
+        activities = ["CUDA_PROFILER"] if tool == NSYS else ["CPU", "GPU"]
         # stacks make a trace several times as large, and nothing here reads them
-        return {"output_dir": folder, "num_steps": steps, "activities": ["CPU", "GPU"], "with_stack": False}
+        return {"output_dir": folder, "num_steps": steps, "activities": activities, "with_stack": False}
 
     def over_nodes(self, span: Span) -> list[str]:
         meeting = OnNode(f"{span.head}:{span.port}")

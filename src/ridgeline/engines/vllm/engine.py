@@ -16,6 +16,7 @@ from ridgeline.engines.base import (
     DATASET,
     ENGINE_LOG,
     MODEL,
+    NSYS,
     OFFLINE_RESULT,
     PROFILE_FOLDER,
     EngineLog,
@@ -140,7 +141,9 @@ class _Vllm(ServingEngine):
         ranks = [value for name in ("tp", "pp") if isinstance(value := values.get(name), int)]
         return 2048 * math.prod(ranks)
 
-    def profiler_arguments(self, steps: int) -> list[str]:
+    def profiler_arguments(self, tool: str, steps: int) -> list[str]:
+        if tool == NSYS:
+            return ["--profiler-config", json.dumps({"profiler": "cuda", "max_iterations": steps})]
         config = {
             "profiler": "torch",
             "torch_profiler_dir": PROFILE_FOLDER,

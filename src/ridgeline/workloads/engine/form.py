@@ -153,6 +153,11 @@ class EngineForm(Form):
         default=[],
         description="One-time steps: rehearse, bake; of SGLang also deepgemm, fused-moe, deepep, eplb.",
     )
+    bake_into: Literal["folder", "tar", "overlay"] = Field(
+        default="folder",
+        description="What bake keeps its caches as: a folder of many files; a tar, unpacked on the node's own disk by "
+        "each job; an overlay image, mounted by Apptainer.",
+    )
     sources: Annotated[Text, DefaultText("none")] = Field(
         default="", description="A checkout of the engine's repository, for steps that are scripts of it."
     )
@@ -282,6 +287,7 @@ def read_options(
         engines=engines,
         ready_limit_s=form.ready_limit,
         prepare=tuple(form.prepare),
+        bake_into=form.bake_into,
         sources=absolute(form.sources, home) if form.sources else "",
         home=home,
         problems=tuple(problems),

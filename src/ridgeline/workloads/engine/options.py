@@ -75,6 +75,7 @@ class EngineOptions:
     engines: Mapping[str, Install] = field(default_factory=dict)
     ready_limit_s: float = 1800.0
     prepare: tuple[str, ...] = ()
+    bake_into: str = "folder"  # one of the stores of `prepare.py`
     sources: str = ""
     home: Path = Path()  # where relative names of engines and models start
     problems: tuple[Problem, ...] = ()

@@ -2,8 +2,9 @@
 
 `rehearse` is every engine's: it runs the first trial's own command once and throws the result away, so that Triton's,
 FlashInfer's and torch.compile's caches are full afterwards. `bake` does the same with caches of its own, from which all
-later runs of this release, GPU and model start, whatever else uses the user's caches. The others are the engine's own;
-its dialect lists them. Some are scripts of its repository, not of its package: `sources` names a checkout.
+later runs of this release, GPU and model start, whatever else uses the user's caches; `bake_into` says what they are
+kept as. The others are the engine's own; its dialect lists them. Some are scripts of its repository, not of its
+package: `sources` names a checkout.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from ridgeline.engines.base import ServingEngine, Span, StepNeeds
 from ridgeline.engines.install import Install
 from ridgeline.errors import near
 from ridgeline.records.expression import Value
+from ridgeline.records.launch import PYXIS
 from ridgeline.records.problem import Problem
+from ridgeline.records.site import Site
 from ridgeline.workloads.engine.options import EngineOptions
 
 REHEARSE, BAKE = "rehearse", "bake"
+FOLDER, TAR, OVERLAY = "folder", "tar", "overlay"  # what `bake` keeps its caches as
+CACHES, IMAGE = "RIDGELINE_CACHES", "RIDGELINE_CACHE_IMAGE"  # a folder of this node, an image: where a run finds them
+CACHES_INSIDE = "/ridgeline-caches"  # where a container sees them, while they are filled and when they are an image
 # other values of these ask for other kernels or another record
 _DECIDING = (
     "tp", "pp", "dp", "ep", "attn_dp", "moe_dense_tp_size", "moe_a2a_backend", "quantization", "dtype",
@@ -38,13 +44,15 @@ class PrepareStep:
     command: str = ""
     everywhere: bool = True
     serves: bool = False
+    store: str = ""  # of `bake`
 
     @property
     def script(self) -> str:
         return f"prepare-{self.name}.sh" if self.command else "engine.sh"
 
     def as_json(self) -> dict[str, object]:
-        return {"step": self.name, "key": self.key, "own": bool(self.command), "serves": self.serves}
+        said = {"step": self.name, "key": self.key, "own": bool(self.command), "serves": self.serves}
+        return {**said, "store": self.store} if self.store else said
 
 
 def problems(options: EngineOptions, dialect: ServingEngine) -> Iterator[Problem]:
@@ -57,14 +65,39 @@ def problems(options: EngineOptions, dialect: ServingEngine) -> Iterator[Problem
             yield Problem(
                 where, f"{step} is {script} of the engine's repository; give `sources`, the folder of a checkout"
             )
+    if options.bake_into != FOLDER and BAKE not in options.prepare:
+        yield Problem(("workload", "bake_into"), "nothing is baked; add `prepare: [bake]`, or leave this out")
 
 
-def refusal(options: EngineOptions, dialect: ServingEngine, nodes: int) -> str | None:
-    """Why a step cannot be done for a trial on so many nodes."""
+def refusal(options: EngineOptions, dialect: ServingEngine, nodes: int, site: Site) -> str | None:
+    """Why a step cannot be done for a trial on so many nodes; `site` has the container that its engine runs in."""
     for name, step in dialect.steps.items():
         if name in options.prepare and nodes < step.least_nodes:
             return f"prepare: {name} needs {step.least_nodes} nodes or more; leave it out"
+    if BAKE not in options.prepare or options.bake_into == FOLDER:
+        return None
+    pyxis = site.container_runtime == PYXIS
+    if options.bake_into == OVERLAY and (pyxis or not site.container):
+        ours = "runs in a container of pyxis" if site.container else "runs in no container"
+        return f"bake_into: overlay is laid over an Apptainer image, and this engine {ours}; use `bake_into: tar`"
+    if site.container and pyxis and not site.scratch:
+        return "bake_into: tar needs the site's `scratch` here: of the node's disks pyxis mounts nothing else"
     return None
+
+
+def container_options(options: EngineOptions, site: Site) -> str:
+    """The site's own, and as shell text what Apptainer is told of baked caches, where there are any to mount."""
+    if BAKE not in options.prepare or options.bake_into == FOLDER or site.container_runtime == PYXIS:
+        return site.container_options
+    return f"{site.container_options} {_mounts(options)}".lstrip()
+
+
+def _mounts(options: EngineOptions) -> str:
+    if options.bake_into == TAR:
+        return f'${{{CACHES}:+--bind "${CACHES}"}}'
+    # an image is mounted read-only; what a run compiles beyond it goes to memory, and with the run
+    filled = f'${{{CACHES}:+--bind "${CACHES}:{CACHES_INSIDE}"}}'
+    return f'{filled} ${{{IMAGE}:+--overlay "${IMAGE}:ro" --writable-tmpfs}}'
 
 
 def steps(
@@ -79,12 +112,14 @@ def steps(
     for name in (*dialect.steps, BAKE, REHEARSE):  # a rehearsal runs the engine with what the other steps give it
         if name not in options.prepare:
             continue
-        text = json.dumps([name, *engine, options.model, options.sources, cluster.nodes, layout])
+        decides = [name, *engine, options.model, options.sources, cluster.nodes, layout]
+        store = options.bake_into if name == BAKE else ""
+        text = json.dumps([*decides, store] if store not in ("", FOLDER) else decides)
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
         if step := dialect.steps.get(name):
             made.append(PrepareStep(name, key, step.command(needs), step.everywhere, step.serves))
         else:
-            made.append(PrepareStep(name, key))
+            made.append(PrepareStep(name, key, store=store))
     return made
 
 

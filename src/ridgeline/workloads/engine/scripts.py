@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ridgeline.engines.base import HEAD, MODEL, PORT, RENDEZVOUS, ServingEngine, Span
+from ridgeline.engines.base import HEAD, MODEL, NSYS, PORT, PROFILE_FOLDER, RENDEZVOUS, ServingEngine, Span
 from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.releases import OWN_CHOICE
 from ridgeline.model.config import preset_names
@@ -23,7 +23,7 @@ from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
 from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
-from ridgeline.workloads.engine.prepare import PrepareStep, given_arguments, steps
+from ridgeline.workloads.engine.prepare import PrepareStep, container_options, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.engine.rules import predicted_tok_s
 from ridgeline.workloads.shell_text import build_lines, pasted_run
@@ -69,7 +69,7 @@ class PastedServer:
                 yield f'export {step.variable}="${{{step.variable}:?set it to the {what} that the step {name} kept}}"'
 
 
-SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
+SESSION, ENGINE_SCRIPT, _NSYS_SCRIPT = "session.json", "engine.sh", "nsys.sh"
 _RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
 
 
@@ -93,16 +93,23 @@ class Scripts:
         resources = self._study.job.resources(settings)
         session = self._session(settings, resources, env) | ({"questions": questions} if questions else {})
         if profile is not None:
-            session |= {"serves": True, "profile": asdict(profile)}
+            session |= {"serves": True, "profile": {**asdict(profile), "nsys": self._start(_NSYS_SCRIPT, Resources())}}
         return {
             SESSION: json.dumps(session, indent=1) + "\n",
             ENGINE_SCRIPT: self._script("The engine", self.engine(settings, profile), settings, resources),
+            **self._nsys_script(settings, profile),
             **{
                 step.script: self._script(f"One-time step {step.name}", step.command, settings, resources, keeps=True)
                 for step in self._steps(settings, resources)
                 if step.command
             },
         }
+
+    def _nsys_script(self, settings: Settings, profile: ProfileStage | None) -> dict[str, str]:
+        """nsys as the engine finds it, in its container: for its version, and for what it recorded."""
+        if profile is None or profile.tool != NSYS:
+            return {}
+        return {_NSYS_SCRIPT: self._script("nsys", 'nsys "$@"', settings, Resources())}
 
     def comments(self, settings: Settings, profile: ProfileStage | None = None) -> str:
         """What run.sh will come to, for people who read it: the exact commands of the engine and its one-time steps."""
@@ -121,9 +128,10 @@ class Scripts:
         install = self._options.install(settings.get(ENGINE_KNOB))
         arguments, cluster = self._arguments(settings, install), Span(self._study.job.resources(settings).nodes)
         if profile is not None:
-            arguments += self._dialect.profiler_arguments(profile.steps)
+            arguments += self._dialect.profiler_arguments(profile.tool, profile.steps)
         if self._serves or profile is not None:
-            return self._dialect.serve(install.python, arguments, cluster)
+            server = self._dialect.serve(install.python, arguments, cluster)
+            return f"{_nsys(cluster)} {server}" if profile is not None and profile.tool == NSYS else server
         version = self._dialect.release_of(install)
         return self._dialect.offline(install.python, arguments, self._options.load.batch, version, cluster)
 
@@ -148,7 +156,7 @@ class Scripts:
             model,
             self._arguments(settings, install),
             self.env(settings),
-            self._site(install),
+            self.site(install),
             self._study.job.resources(settings),
             self._options.prepare,
             before,
@@ -174,7 +182,8 @@ class Scripts:
     def launcher(self) -> str:
         return self._options.launcher or self._study.site.launcher
 
-    def _site(self, install: Install) -> Site:
+    def site(self, install: Install) -> Site:
+        """With the container that this engine runs in."""
         return replace(self._study.site, container=install.container or self._study.site.container)
 
     def _steps(self, settings: Settings, resources: Resources) -> list[PrepareStep]:
@@ -234,7 +243,8 @@ class Scripts:
                 f"rank={rank_text()}\n"
                 "[ -r ./env ] && . ./env   # launchers other than srun bring no environment along\n"
             )
-        site = self._site(install)
+        site = self.site(install)
+        site = replace(site, container_options=container_options(self._options, site))
         if keeps:
             # a step may be several commands, and leaves its results where it runs
             inside = f"sh -c {shlex.quote(command)}" if site.container else command
@@ -246,6 +256,15 @@ class Scripts:
             'cd "$(dirname "$0")" || exit 1\n[ -r ./session.env ] && . ./session.env\n'
             f"{rank}{run}\n"
         )
+
+
+def _nsys(cluster: Span) -> str:
+    """Records nothing until the engine opens a range of the CUDA profiler, then until that ends; the engine goes on."""
+    each = '-"$rank"' if cluster.nodes > 1 else ""
+    # kernels inside CUDA graphs one by one, and those of worker processes; no sampling of CPUs, which many sites forbid
+    what = "--trace=cuda,nvtx --cuda-graph-trace=node --trace-fork-before-exec=true --sample=none --cpuctxsw=none"
+    range_ = "--capture-range=cudaProfilerApi --capture-range-end=stop"
+    return f"nsys profile {what} {range_} --force-overwrite=true --output={PROFILE_FOLDER}/nsys{each}"
 
 
 def _env_text(value: Value) -> str:

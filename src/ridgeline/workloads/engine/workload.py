@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ridgeline.engines.base import ENGINE_LOG, ServingEngine
+from ridgeline.engines.base import ENGINE_LOG, NSYS, TORCH, ServingEngine
 from ridgeline.engines.failures import signatures
 from ridgeline.engines.knobs.releases import NEWEST, release_text
 from ridgeline.readers.failures import PROGRAM_FAILURES
@@ -80,7 +80,7 @@ class EngineWorkload(Workload):
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
-        self.profilers = () if dialect.profiles_from is None else ("torch",)
+        self.profilers = () if dialect.profiles_from is None else (TORCH, NSYS)
         # an offline benchmark ends with its run; what is wanted of its answer is a server
         self.pasted_as = "" if serves else "to serve with this setting"
 
@@ -123,9 +123,9 @@ class EngineWorkload(Workload):
         if asked.nodes > 1 and not self._serves and not self._dialect.offline_spans:
             name = self._dialect.name
             return f"{name}-offline runs on one node, this asks for {asked.nodes}; use {name}-serve with `concurrency`"
-        if reason := prepare.refusal(self._options, self._dialect, asked.nodes):
-            return reason
         install = self._options.install(settings.get(ENGINE_KNOB))
+        if reason := prepare.refusal(self._options, self._dialect, asked.nodes, self._scripts.site(install)):
+            return reason
         return rules.refusal(
             self._dialect,
             self._options,

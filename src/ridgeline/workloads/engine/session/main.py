@@ -40,7 +40,7 @@ from ridgeline.workloads.engine.session.load import (
 )
 from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
 from ridgeline.workloads.engine.session.prepare import Preparation, say
-from ridgeline.workloads.engine.session.profile import ProfileWindow
+from ridgeline.workloads.engine.session.profile import ProfileWindow, require_profiler
 from ridgeline.workloads.engine.session.questions import ask_questions
 from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
 
@@ -55,7 +55,7 @@ class _SpanningEngine(node.EngineProcess):
     starts = 0
 
     def __init__(
-        self, command: str, folder: Path, log: Path, env: Mapping[str, str], network: Mapping[str, str]
+        self, command: str, folder: Path, log: Path, env: Mapping[str, str], network: Mapping[str, object]
     ) -> None:
         _SpanningEngine.starts += 1
         start = f"{os.getpid()}-{_SpanningEngine.starts}"
@@ -115,6 +115,7 @@ class Session:
         self.head = ""
         self.measured: dict[str, Any] = {}
         self.exit_diagnosis = ExitDiagnosis(self.dialect, self.log)
+        self.preparation = Preparation(folder, spec, self.load, self.dialect, self.port, self.started, self.measured)
 
     def run(self) -> None:
         """Everything, from an empty node to an empty node. Failed says why there is no measurement."""
@@ -134,13 +135,14 @@ class Session:
                 make_model=bool(self.spec["make_model"]),
                 decoys=None if self.spec["serves"] else self.dialect.decoys,
             )
-            Preparation(self.folder, self.spec, self.load, self.dialect, self.port, self.started, self.measured).run()
+            self.preparation.run()
             self._once()
         except SystemExit:
             back_s = STOPPED_BACK_S  # we were asked to end, and shall be ended if we do not
             raise
         finally:
             remove_files(self.folder)
+            self.preparation.give_back()
             seconds, missing = node.await_return(self.port, before, back_s, self.log.touch)
             self.measured["back_s"] = round(seconds, 3)
             if missing:
@@ -154,6 +156,8 @@ class Session:
         return next((version for version in known if version), "")
 
     def _once(self) -> None:
+        if profile := self.spec.get("profile"):
+            require_profiler(self.folder, profile)
         engine = self.started(str(self.spec["start"]), self.log, self.nodes)
         try:
             if self.spec["serves"]:
@@ -174,6 +178,7 @@ class Session:
             "head": self.head,
             "interface": str(self.spec.get("interface", "")),
             "host_variable": self.dialect.host_variable,
+            **({"caches": self.preparation.unpack} if self.preparation.unpack else {}),
         }
         return _SpanningEngine(command, self.folder, log, _UNBUFFERED, network)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -101,6 +102,21 @@ def healthy(port: int, path: str = "/health", limit_s: float = 5.0) -> bool:
         return False
     finally:
         connection.close()
+
+
+def post(port: int, path: str, body: Mapping[str, object], limit_s: float) -> str:
+    """Ask the engine's server for something: why it refused, empty where it did not."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=limit_s)
+    try:
+        text = json.dumps(body) if body else None
+        connection.request("POST", path, text, {"Content-Type": "application/json"} if body else {})
+        answer = connection.getresponse()
+        said = answer.read(1000).decode("utf-8", "replace").strip()
+    except (OSError, HTTPException) as error:
+        return f"{path} was not answered ({error})"
+    finally:
+        connection.close()
+    return "" if answer.status == 200 else f"{path} was answered with {answer.status} {said}".rstrip()
 
 
 def gpu_memory_bytes() -> list[tuple[int, int]] | None:

@@ -1,23 +1,27 @@
-"""A window under the engine's own profiler while it is loaded, bounded by steps, time and size.
+"""A window under a profiler while the engine is loaded, bounded by steps, time and size.
 
 The traces of a few hundred requests may take 40 GB: an engine is told how many steps to record, what it writes is
-watched, and a trace that is too large, or never ends, is cut off.
+watched, and a trace that is too large, or never ends, is cut off. Under nsys the engine only opens and closes the range
+that nsys records, and the table of its kernels is made here, where nsys is.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import re
+import shlex
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from ridgeline.engines.base import PROFILE_FOLDER, ServingEngine
+from ridgeline.engines.base import NSYS, PROFILE_FOLDER, ServingEngine
 from ridgeline.engines.failures import FailureCause
+from ridgeline.files import write_whole
 from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import EngineFailed
 from ridgeline.workloads.engine.session.load import POLL_S, send_other
@@ -25,6 +29,29 @@ from ridgeline.workloads.engine.session.load import POLL_S, send_other
 _WRITE_S = 120.0  # for an engine to write what it has recorded, and to answer that it has stopped
 _SETTLE_S = 5.0  # after that, for its files to be seen here
 _MOST_AT_ONCE = 256
+KERNELS = "kernels.csv"
+_STATS = "stats --report cuda_gpu_kern_sum --format csv --force-export=true --output -"
+
+
+def require_profiler(folder: Path, asked: Mapping[str, Any]) -> None:
+    """EngineFailed where the profiler is not to be had on this node; before the engine is started for nothing."""
+    (folder / PROFILE_FOLDER).mkdir(exist_ok=True)
+    if asked["tool"] != NSYS:
+        return
+    done = _nsys(folder, f"{asked['nsys']} --version")
+    if done.returncode:
+        why = (done.stderr or done.stdout).strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        what = (
+            f"nsys does not run on {os.uname().nodename} ({why[0]}); load a module that has it "
+            "(job: {modules: [...]}), take an image with it, or use `tool: torch`"
+        )
+        raise EngineFailed(FailureCause("no-profile", 0, what))
+
+
+def _nsys(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S602  the command is shell text of our own making
+        command, shell=True, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+    )
 
 
 @dataclass
@@ -45,7 +72,6 @@ class ProfileWindow:
 
     def record(self, plan: Any, load: Callable[[], None]) -> None:
         """Open the window beside the load, which goes on until it is closed. EngineFailed where no trace came of it."""
-        self.traces.mkdir(exist_ok=True)
         watcher = threading.Thread(target=self._watch, daemon=True)
         watcher.start()
         count, number = plan.traffic.requests, 1
@@ -62,6 +88,8 @@ class ProfileWindow:
             watcher.join(_WRITE_S)
             if self._size > self.asked["size_bytes"]:  # whatever was still written
                 self._too_large()
+        if self.asked["tool"] == NSYS and not self._problem:
+            self._problem = self._kernel_table()
         if self._problem:
             raise EngineFailed(FailureCause("no-profile", 0, self._problem))
 
@@ -75,7 +103,7 @@ class ProfileWindow:
     def _window(self) -> None:
         steps, limit_s = self.asked["steps"], float(self.asked["limit_s"])
         opened = time.monotonic()
-        self._problem = self._ask("/start_profile", self.dialect.profiler_body(steps, str(self.traces)), limit_s)
+        self._problem = self._ask("/start_profile", self._body(steps), limit_s)
         last, stopped_s = -1, None
         while not self._problem:
             if (size := self._size) > self.asked["size_bytes"]:
@@ -91,12 +119,42 @@ class ProfileWindow:
                 self._ask("/stop_profile", {}, _WRITE_S)
                 stopped_s = time.monotonic()
             elif stopped_s is not None and now - stopped_s > _SETTLE_S:
+                if self.asked["tool"] == NSYS:
+                    return  # it may leave its report when it ends
                 self._problem = (
                     f"the engine's profiler left no trace of {steps} steps within {limit_s:g} s; ask for fewer steps, "
                     "or allow more time (stages.profile: steps, limit)"
                 )
             last = size
             time.sleep(POLL_S)
+
+    def _body(self, steps: int) -> dict[str, object]:
+        return self.dialect.profiler_body(str(self.asked["tool"]), steps, str(self.traces))
+
+    def _kernel_table(self) -> str:
+        """Write the kernels that nsys recorded on the first node as CSV. Returns why not; empty where it did."""
+        if not (problem := self._stats()):
+            return ""
+        self.engine.stop()  # a report that was not whole is when nsys has ended
+        return self._stats() and problem
+
+    def _stats(self) -> str:
+        reports = sorted(self.traces.glob("*.nsys-rep"))
+        if not reports:
+            return (
+                f"nsys left no report of {self.asked['steps']} steps within {self.asked['limit_s']:g} s; ask for fewer "
+                "steps, or allow more time (stages.profile: steps, limit)"
+            )
+        report = shlex.quote(str(reports[0].relative_to(self.folder)))
+        done = _nsys(self.folder, f"{self.asked['nsys']} {_STATS} {report}")
+        for database in self.traces.glob("*.sqlite"):
+            database.unlink()
+        table = done.stdout[_header_at(done.stdout) :]
+        if not table:
+            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no message"]
+            return f"nsys recorded no kernel ({last[0]}); does the engine run on a GPU here?"
+        write_whole(self.traces / KERNELS, table, survives_power_cut=False)
+        return ""
 
     def _too_large(self) -> None:
         """The engine may still be writing: only without it does its disk space come back."""
@@ -116,15 +174,11 @@ class ProfileWindow:
 
     def _ask(self, path: str, body: Mapping[str, object], limit_s: float) -> str:
         """Why it was refused; empty where it was not."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=limit_s)
-        try:
-            text = json.dumps(body) if body else None
-            headers = {"Content-Type": "application/json"} if body else {}
-            connection.request("POST", path, text, headers)
-            answer = connection.getresponse()
-            said = answer.read(1000).decode("utf-8", "replace").strip()
-        except (OSError, HTTPException) as error:
-            return f"the engine's profiler: {path} was not answered ({error})"
-        finally:
-            connection.close()
-        return "" if answer.status == 200 else f"the engine's profiler: {path} was answered with {answer.status} {said}"
+        why = node.post(self.port, path, body, limit_s)
+        return f"the engine's profiler: {why}" if why else ""
+
+
+def _header_at(text: str) -> int:
+    """Where the table begins, after the lines of the export; the end of the text where there is none."""
+    found = re.search(r'^"?Time \(%\)', text, re.MULTILINE)
+    return len(text) if found is None else found.start()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 from ridgeline.records.launch import own_rank
 from ridgeline.workloads.engine.session import process as node
+from ridgeline.workloads.engine.session.baked import unpack
 from ridgeline.workloads.engine.session.network import node_variables
 
 RANKS = "ranks.json"  # what the session tells all ranks of one start
@@ -30,6 +32,11 @@ def main(arguments: list[str]) -> int:
     env = node_variables(ranks["head"], ranks["interface"], ranks["host_variable"])
     sys.stdout.write(f"ridgeline: rank {rank} {' '.join(f'{name}={value}' for name, value in env.items())}\n")
     sys.stdout.flush()
+    caches = ranks.get("caches", {}) if rank else {}  # on rank 0's node the session sees to them
+    if caches.get("tar"):
+        unpack(Path(caches["tar"]), Path(caches["folder"]))
+    elif caches:
+        Path(caches["folder"]).mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = node.EngineProcess(f"exec sh {script.name}", folder, None, env)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     marks = RankMarks(folder, str(ranks["start"]))
@@ -37,6 +44,8 @@ def main(arguments: list[str]) -> int:
         return _first(engine, marks) if rank == 0 else _other(engine, marks, rank)
     finally:
         engine.stop(node.GRACE_S if rank == 0 else _OTHERS_GRACE_S)
+        if caches:
+            shutil.rmtree(caches["folder"], ignore_errors=True)
 
 
 def _first(engine: node.EngineProcess, marks: RankMarks) -> int:
