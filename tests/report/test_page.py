@@ -17,7 +17,7 @@ from ridgeline.records.study import Study
 from ridgeline.report.html import Folders, _cell, _key
 from ridgeline.report.measured import _facts
 from ridgeline.report.page import page, write_report
-from ridgeline.report.sections import sections
+from ridgeline.report.sections import Findings, sections
 from ridgeline.study.history import read_history
 from ridgeline.study.partial import read_history_as_far
 from tests.campaign.harness import campaign, guards, study
@@ -32,8 +32,8 @@ def done(root: Path, question: Study) -> CampaignStatus:
     return CampaignStatus(ran.question, question, read_history(root))
 
 
-def text_of(now: CampaignStatus, **changes: object) -> str:
-    return b"".join(page(now.study, now.history, now.answer, now.exhibits, **changes)).decode()  # type: ignore[arg-type]
+def text_of(now: CampaignStatus, out: Path | None = None, notes: tuple[str, ...] = ()) -> str:
+    return b"".join(page(Findings(now.study, now.history, now.answer, now.exhibits, notes), out)).decode()
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_every_figure_has_its_numbers_and_its_name(text: str) -> None:
 @pytest.mark.parametrize("folder", [*sorted(SAMPLES.glob("*/")), *sorted(H200.glob("*/"))], ids=lambda path: path.name)
 def test_no_part_of_a_real_folder_fails(folder: Path) -> None:
     now, notes = read_status_as_far(folder)
-    shown = sections(now.study, now.history, answer_on_paper(now), now.exhibits, notes)
+    shown = sections(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))
     said = [part.text for section in shown for part in section.parts if hasattr(part, "text")]
     assert not [line for line in said if "could not be worked out" in line]
     assert {"verdict", "progress", "measured"} <= {section.key for section in shown}
@@ -173,7 +173,7 @@ def test_links_start_where_the_page_lies(tmp_path: Path) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     out = tmp_path / "elsewhere" / "page.html"
     out.parent.mkdir()
-    text = write_report(now.study, now.history, now.answer, now.exhibits, out).read_text()
+    text = write_report(Findings(now.study, now.history, now.answer, now.exhibits), out).read_text()
     assert f"href='../study/runs/{run.folder.name}'" in text
 
 

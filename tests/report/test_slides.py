@@ -13,6 +13,7 @@ from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_stat
 from ridgeline.cli.main import run
 from ridgeline.errors import InputError
 from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.report.sections import Findings
 from ridgeline.report.slides import deck, next_steps, slides
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
@@ -27,12 +28,12 @@ SAMPLES = ROOT / "tests/samples/study-folders"
 def made(folder: Path) -> dict[str, str]:
     """Each slide's title, by its key."""
     now, notes = read_status_as_far(folder)
-    return {s.key: s.title for s in slides(now.study, now.history, answer_on_paper(now), now.exhibits, notes)}
+    return {s.key: s.title for s in slides(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))}
 
 
 def text_of(folder: Path) -> str:
     now, notes = read_status_as_far(folder)
-    return b"".join(deck(now.study, now.history, answer_on_paper(now), now.exhibits, notes)).decode()
+    return b"".join(deck(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))).decode()
 
 
 def test_a_search_is_told_from_the_question_to_the_cost() -> None:
@@ -67,9 +68,19 @@ def test_what_to_try_next_names_the_open_questions(tmp_path: Path) -> None:
     now.history.runs[4] = replace(
         now.history.runs[4], outcome=Outcome(Kind.OOM_RUN, "no memory", remedy="lower the batch")
     )
-    said = next_steps(asked, now.history, now.answer, None)
+    said = next_steps(Findings(asked, now.history, now.answer, now.exhibits))
     assert any(line.startswith("At an end of what the study allows: x 9") for line in said), said
     assert any("lower the batch" in line for line in said), said
+
+
+def test_a_slide_that_fails_says_so_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("nothing to divide by")
+
+    monkeypatch.setattr("ridgeline.report.slides.failure_counts", broken)
+    found = made(H200 / "llama-8b")
+    assert found["failures"] == "A slide is missing"
+    assert {"question", "proof", "use"} <= found.keys()
 
 
 def test_html_in_a_name_is_text(tmp_path: Path) -> None:
@@ -77,7 +88,7 @@ def test_html_in_a_name_is_text(tmp_path: Path) -> None:
     ran = campaign(tmp_path, asked)
     ran.run()
     now = CampaignStatus(ran.question, asked, read_history(tmp_path))
-    text = b"".join(deck(asked, now.history, now.answer, now.exhibits)).decode()
+    text = b"".join(deck(Findings(asked, now.history, now.answer, now.exhibits))).decode()
     assert "<img" not in text and "<script>alert" not in text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
@@ -30,24 +30,30 @@ from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
+NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MOST_MOVED = 6  # knobs named on the first screen; a table below has all
-NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink")
 
 
-def sections(
-    study: Study,
-    history: History,
-    answer: Answer,
-    exhibits: Exhibits,
-    notes: tuple[str, ...] = (),
-    ladder_of: History | None = None,
-) -> list[Section]:
-    """`notes` are what the reader must know about the folder itself; `ladder_of` a campaign of steps to this winner."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A campaign as report, slides and paper show it. `notes` are what the reader must know about the folder itself;
+    `steps` is another campaign, one that measured the steps to this winner."""
+
+    study: Study
+    history: History
+    answer: Answer
+    exhibits: Exhibits
+    notes: tuple[str, ...] = ()
+    steps: History | None = None
+
+
+def sections(found: Findings) -> list[Section]:
+    study, history, answer, exhibits = found.study, found.history, found.answer, found.exhibits
     made: list[tuple[str, str, Callable[[], Iterator[Part]]]] = [
-        ("verdict", "", lambda: _verdict(study, history, answer, exhibits, notes)),
-        ("setting", "What it changes", lambda: _setting(study, history, answer, exhibits, ladder_of)),
-        ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(study, history, answer, exhibits)),
+        ("verdict", "", lambda: _verdict(found)),
+        ("setting", "What it changes", lambda: _setting(found)),
+        ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(found)),
         ("equivalence", "What makes no difference", lambda: _equivalence(answer, exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
@@ -63,39 +69,39 @@ def sections(
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),
     ]
-    found = []
-    for key, title, parts in made:
-        shown = safely(key, parts)
-        if shown:
-            found.append(Section(key, title, shown))
-    return found
+    shown: list[Section] = []
+    for key, title, make in made:
+        try:
+            parts = tuple(make())
+        except NOT_WORKED_OUT as error:
+            parts = (missing_part(key, error),)
+        if parts:
+            shown.append(Section(key, title, parts))
+    return shown
 
 
 _KIND_TITLES = {"compare": "A and B", "edge": "How far it goes", "scale": "How it scales", "steps": "The steps"}
 
 
-def safely(key: str, parts: Callable[[], Iterator[Part]]) -> tuple[Part, ...]:
-    """A part that cannot be worked out says so; one odd journal line must not cost the reader the whole page."""
-    try:
-        return tuple(parts())
-    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
-        text = (
-            f"This part ({key}) could not be worked out: {type(error).__name__}: {error}. The rest of the page stands."
-        )
-        return (Paragraph(text, "note"),)
+# what one odd journal line can raise: it must not cost the reader the whole page
+NOT_WORKED_OUT = (ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
 
 
-def _verdict(
-    study: Study, history: History, answer: Answer, exhibits: Exhibits, notes: tuple[str, ...]
-) -> Iterator[Part]:
-    yield from (Paragraph(note, "note") for note in notes)
-    if answer.stopped:
-        yield Paragraph(f"The campaign was stopped: {answer.stopped}", "note")
-    yield answer_card(study, history, answer, exhibits)
+def missing_part(key: str, error: Exception) -> Paragraph:
+    text = f"This part ({key}) could not be worked out: {type(error).__name__}: {error}. The rest of the page stands."
+    return Paragraph(text, "note")
 
 
-def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> AnswerCard:
+def _verdict(found: Findings) -> Iterator[Part]:
+    yield from (Paragraph(note, "note") for note in found.notes)
+    if found.answer.stopped:
+        yield Paragraph(f"The campaign was stopped: {found.answer.stopped}", "note")
+    yield answer_card(found)
+
+
+def answer_card(found: Findings) -> AnswerCard:
     """What is known now: the answer, or while the campaign goes on the best so far."""
+    study, history, answer = found.study, found.history, found.answer
     over = bool(answer.conclusion)
     text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
     said = [answer.refuted] if answer.refuted else []
@@ -109,7 +115,7 @@ def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibi
         command=command,
         command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
-        notes=(*said, *exhibits.notes),
+        notes=(*said, *found.exhibits.notes),
         figure=proof_pair(study, history, answer),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
@@ -190,19 +196,19 @@ def origin_text(study: Study, history: History) -> str:
     return " and ".join("simulated" if each == "modelled" else each for each in sorted(found))
 
 
-def _setting(
-    study: Study, history: History, answer: Answer, exhibits: Exhibits, ladder_of: History | None
-) -> Iterator[Part]:
+def _setting(found: Findings) -> Iterator[Part]:
     """What the setting changes and what each change gained; what to type stands on the first screen."""
-    if exhibits.setting is not None:
-        yield exhibits.setting
-    yield from gain_by_change(study, history, answer, ladder_of)
+    answer = found.answer
+    if found.exhibits.setting is not None:
+        yield found.exhibits.setting
+    yield from gain_by_change(found)
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(f"To compare with: {answer.reference.label}", (CodeText(answer.reference_paste, copy=True),))
 
 
-def kind_parts(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
+def kind_parts(found: Findings) -> Iterator[Part]:
     """What this kind of campaign has to show: its own figure first, then its tables."""
+    study, history, answer, exhibits = found.study, found.history, found.answer, found.exhibits
     details = {} if history.verdict is None else history.verdict.details
     if answer.kind == "edge":
         knob = str(history.question.details.get("knob", ""))
@@ -237,9 +243,10 @@ def _proof(study: Study, history: History, answer: Answer) -> Iterator[Part]:
         )
 
 
-def gain_by_change(study: Study, history: History, answer: Answer, other: History | None) -> Iterator[Part]:
+def gain_by_change(found: Findings) -> Iterator[Part]:
     """Measured step by step, else estimated from the search; and the command that measures it."""
-    for each in (history, other):
+    study, history, answer = found.study, found.history, found.answer
+    for each in (history, found.steps):
         figure: IntervalFigure | None = None if each is None else ladder(study, each)
         if figure is not None:
             yield figure
