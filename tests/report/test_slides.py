@@ -51,6 +51,15 @@ def test_every_kind_of_campaign_and_an_unfinished_one_has_slides(name: str) -> N
     assert all(title and len(title) < 200 for title in found.values())
 
 
+def test_a_setting_that_did_not_hold_is_not_called_confirmed(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    ran = campaign(tmp_path, asked, lambda settings: ScriptedAnswer({"rate": 100.0}))
+    ran.run()
+    now = CampaignStatus(ran.question, asked, read_history(tmp_path))
+    titles = {s.key: s.title for s in slides(Findings(asked, now.history, now.answer, now.exhibits))}
+    assert "confirmed" not in titles["method"] and "nothing better" in titles["search"]
+
+
 def test_it_is_one_file_that_needs_nothing_and_leads_on_without_scripts() -> None:
     text = text_of(H200 / "llama-8b")
     assert not re.search(r"(src|href)='?https?:", text)

@@ -17,7 +17,7 @@ from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
 from ridgeline.report.figures.progress import progress
-from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair, proof_table
+from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair, proof_table
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
 from ridgeline.report.figures.serving import against_load, energy_and_cost
@@ -26,11 +26,11 @@ from ridgeline.report.insights import insights
 from ridgeline.report.measured import measured
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
-from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
+from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
-NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink")
+NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink", "gate", *OF_VERSIONS)
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MOST_MOVED = 6  # knobs named on the first screen; a table below has all
 
@@ -110,17 +110,19 @@ def answer_card(found: Findings) -> AnswerCard:
         said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
     command, command_note = _command(history, answer)
     card = AnswerCard(
-        (text[:1].upper() + text[1:]).replace(" -> ", " → "),
+        _sentence(text, history),
         facts=tuple(_facts(study, history, answer)),
         command=command,
         command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
-        notes=(*said, *found.exhibits.notes),
+        notes=tuple(_sentence(note, history) for note in (*said, *found.exhibits.notes)),
         figure=proof_pair(study, history, answer),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
-    shown = answer.conclusion in (CONFIRMED, None) or answer.worse
-    if candidate is None or before is None or gain is None or gain.low is None or gain.high is None or not shown:
+    if candidate is None or before is None or gain is None or gain.low is None or gain.high is None:
+        return card
+    better_so_far = answer.conclusion is None and gain.ratio > 1
+    if answer.conclusion != CONFIRMED and not better_so_far and not answer.worse:
         return card
     ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
@@ -135,8 +137,14 @@ def answer_card(found: Findings) -> AnswerCard:
         after=second,
         unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
         moved=_moved(study, answer, candidate.point),
-        notes=card.notes if over else (*card.notes, f"#{candidate.trial}: {_changed(study, candidate.point)}"),
+        notes=card.notes if over else (f"#{candidate.trial}: {_changed(study, candidate.point)}", *card.notes),
     )
+
+
+def _sentence(text: str, history: History) -> str:
+    """As a page says it, wherever the study folder lay when it was worked out."""
+    text = text.replace(str(history.root), f"studies/{history.root.name}").replace(" -> ", " → ")
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _changed(study: Study, point: Point) -> str:
@@ -148,8 +156,9 @@ def _moved(study: Study, answer: Answer, point: Point) -> str:
     names = [name for name in study.space.by_name if study.baseline.get(name) != point.get(name)]
     if answer.conclusion != CONFIRMED or not names:
         return ""
-    each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:_MOST_MOVED]]
-    more = f" and {len(names) - _MOST_MOVED} more" if len(names) > _MOST_MOVED else ""
+    most = len(names) if len(names) == _MOST_MOVED + 1 else _MOST_MOVED  # "and 1 more" is as long as its name
+    each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:most]]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
 
 
@@ -170,8 +179,7 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
         yield "proof", count(len(blocks), "block"), f"of interleaved runs{f' on {nodes}' if whole else ''}"
     elif answer.reference.value is not None:
         yield answer.reference.label, metric_text(answer.reference.value), answer.unit
-    spent = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
-    yield "cost", count(len(history.runs), "run"), spent
+    yield "cost", count(len(history.runs), "run"), node_time_text(history.node_hours)
     yield "where", study.site.name, origin_text(study, history)
 
 
@@ -186,7 +194,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
         again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
         return paste, f"This command is {answer.pasted_as}.{again}"
     if answer.keep and paste:
-        return paste, f"To keep: {answer.reference.label}."
+        return paste, ""
     return "", ""
 
 
@@ -202,6 +210,11 @@ def _setting(found: Findings) -> Iterator[Part]:
     if found.exhibits.setting is not None:
         yield found.exhibits.setting
     yield from gain_by_change(found)
+    if answer.kind != "compare":
+        yield from _reference_command(answer)
+
+
+def _reference_command(answer: Answer) -> Iterator[Part]:
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(f"To compare with: {answer.reference.label}", (CodeText(answer.reference_paste, copy=True),))
 
@@ -218,6 +231,8 @@ def kind_parts(found: Findings) -> Iterator[Part]:
     for at, each in enumerate(exhibits.figures):
         yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
     yield from (table for table in exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
+    if answer.kind == "compare":
+        yield from _reference_command(answer)
 
 
 def _equivalence(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:

@@ -19,7 +19,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
-from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair
+from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -47,7 +47,7 @@ from ridgeline.report.sections import (
     origin_text,
 )  # fmt: skip
 from ridgeline.stats.contribution import contributions
-from ridgeline.stats.wording import MetricText, count
+from ridgeline.stats.wording import MetricText, count, node_time_text
 from ridgeline.study.history import History
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
@@ -55,6 +55,7 @@ _WHOLE_PX, _HALF_PX = 860.0, 420.0  # drawn for less than their place on a slide
 _MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE, _LONGEST_CODE = 9, 7, 6, 230, 2400
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
 _LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
+_STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 
@@ -96,7 +97,8 @@ def _question(found: Findings) -> Slide:
 def _method(found: Findings) -> Slide:
     study, history, answer = found.study, found.history, found.answer
     tried = len({trial.key for trial in history.trials.values()})
-    confirmed = " and the best confirmed in fresh runs" if proof_blocks(study, history) else ""
+    held = "confirmed" if answer.confirmed else "run again beside the baseline"
+    confirmed = f" and the best {held} in fresh runs" if proof_blocks(study, history) else ""
     title = "How it was measured" if answer.kind in NO_SEARCH else f"{count(tried, 'setting')} tried{confirmed}"
     knobs = tuple((k.name, _values(k), value_text(study.baseline.get(k.name))) for k in study.space.knobs)
     table = TextTable("What could change", ("knob", "values", "baseline"), knobs[:_MOST_ROWS], notes=_more(knobs))
@@ -148,8 +150,7 @@ def _kind(found: Findings) -> Slide | None:
     parts = [*kind_parts(found)]
     figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
     shown = figures or [_short(part) for part in parts if isinstance(part, TextTable)][:1]
-    title = _cut(answer.headline[:1].upper() + answer.headline[1:], 150).replace(" -> ", " → ")
-    return Slide("kind", title, tuple(shown[:1]), tuple(shown[1:])) if shown else None
+    return Slide("kind", _cut(answer_card(found).lead, 150), tuple(shown[:1]), tuple(shown[1:])) if shown else None
 
 
 def _search(found: Findings) -> Slide | None:
@@ -158,9 +159,12 @@ def _search(found: Findings) -> Slide | None:
     if figure is None:
         return None
     trials = count(sum(t.stage is Stage.SEARCH for t in history.trials.values()), "trial")
-    card = answer_card(found)
-    title = f"The search: {card.before} to {card.after} {answer.unit} in {trials}" if card.before else f"After {trials}"
-    return Slide("search", title.replace("  ", " "), (figure,))
+    card, over = answer_card(found), answer.conclusion is not None
+    if card.before:
+        title = f"The search: {card.before} to {card.after} {answer.unit} in {trials}".replace("  ", " ")
+    else:
+        title = f"The search: {trials}, {'nothing better' if answer.keep else 'no verdict'}{'' if over else ' yet'}"
+    return Slide("search", title, (figure,))
 
 
 def _changes(found: Findings) -> Slide | None:
@@ -199,7 +203,9 @@ def _proof(found: Findings) -> Slide | None:
         return None
     card = answer_card(found)
     sure = card.interval[:1].lower() + card.interval[1:]
-    title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.statement
+    title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.lead
+    if answer.kind in OF_VERSIONS:
+        title = f"The {count(sum(len(block.runs) for block in proof_blocks(study, history)), 'run')} that show it"
     return Slide("proof", _cut(title, 150), (shown[0],), tuple(shown[-1:] if len(shown) > 1 else ()))
 
 
@@ -313,18 +319,18 @@ def _cost(found: Findings) -> Slide:
         name = (
             "failed or stopped"
             if run.outcome is None or run.outcome.kind is not Kind.OK
-            else history.trials[run.trial].stage.value
+            else _STAGES.get(history.trials[run.trial].stage, history.trials[run.trial].stage.value)
         )
         hours[name] = hours.get(name, 0.0) + run.node_hours
-    spent = f"{history.node_hours:.3g}"
-    title = f"It cost {count(len(history.runs), 'run')} and {count(history.node_hours, 'node-hour', spent)}"
+    spent, unit = node_time_text(history.node_hours).split(" ", 1)
+    title = f"It cost {count(len(history.runs), 'run')} and {spent} {unit}"
     tiles: list[tuple[str, str, str]] = [
         (
             "runs",
             f"{len(history.runs):,}",
             f"{sum(r.outcome is not None and r.outcome.kind is Kind.OK for r in history.runs.values())} of them passed",
         ),
-        ("node-hours", spent, "simulated" if answer.simulated else _wall(history.wall_s)),
+        (unit, spent, "simulated" if answer.simulated else _wall(history.wall_s)),
         *_earned_back(study, history, answer),
     ]
     rows = tuple(
@@ -352,7 +358,7 @@ def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tup
         return
     yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"
     after = history.node_hours / (1 - 1 / gain.ratio)
-    yield "earned back", f"after {after:.3g} node-hours", "of work at the baseline's speed"
+    yield "earned back", f"after {node_time_text(after)}", "of work at the baseline's speed"
 
 
 def _use(found: Findings) -> Slide | None:
