@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
+from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -157,9 +158,13 @@ def _moved(study: Study, answer: Answer, point: Point) -> str:
     if answer.conclusion != CONFIRMED or not names:
         return ""
     most = len(names) if len(names) == _MOST_MOVED + 1 else _MOST_MOVED  # "and 1 more" is as long as its name
-    each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:most]]
+    each = [f"{n} {_value(study.baseline.get(n))} → {_value(point.get(n))}" for n in names[:most]]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
+
+
+def _value(value: Value) -> str:
+    return "absent" if value is None else value_text(value)
 
 
 def _how_sure(answer: Answer) -> str:

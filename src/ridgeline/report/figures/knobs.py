@@ -118,8 +118,8 @@ def importance(study: Study, history: History) -> BarFigure | None:
 
 def _pattern(values: Sequence[Value]) -> tuple[object, ...]:
     """The same for knobs that the runs never moved apart: no figure can separate them."""
-    first = {repr(value): at for at, value in reversed([*enumerate(values)])}
-    return tuple(first[repr(value)] for value in values)
+    first: dict[str, int] = {}
+    return tuple(first.setdefault(repr(value), at) for at, value in enumerate(values))
 
 
 def _explained(name: str, runs: Sequence[tuple[Point, float]]) -> float | None:
