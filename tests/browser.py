@@ -236,6 +236,10 @@ _UNSAID = r"""(() => {
   wrong('a bar without a name', all('progress').filter(e => !e.getAttribute('aria-label') && !e.labels?.length));
   wrong('a frame without a title', all('iframe').filter(e => !e.title));
   wrong('a table heading that says nothing', all('th').filter(e => !text(e)));
+  const range = document.createRange();
+  const tall = e => { range.selectNodeContents(e); return range.getBoundingClientRect().height; };
+  wrong('a heading of a table that is broken within a word', all('th').filter(e => e.getClientRects().length
+    && !/[\s_-]/.test(e.textContent.trim()) && tall(e) > 1.9 * parseFloat(getComputedStyle(e).lineHeight)));
   wrong('a term outside of a list of terms', all('dt, dd').filter(e => !e.closest('dl')));
   wrong('an item outside of a list', all('li').filter(e => !/^[OU]L$/.test(e.parentNode.tagName)));
   const headings = all('h1,h2,h3,h4,h5').filter(e => e.getClientRects().length);

@@ -50,7 +50,7 @@ from ridgeline.report.figures.shapes import (
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page, write_report
 from ridgeline.report.parts import Fold, Part, Section
-from ridgeline.report.sections import sections
+from ridgeline.report.sections import Findings, sections
 from ridgeline.report.table import Row, rows
 from ridgeline.study.codec import Extension
 from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
@@ -147,7 +147,7 @@ class StudyResult:
         """Writes the report and says where: `report.html` of the study folder by default."""
         now = self._status
         where = StudyFolder(self.folder).report_path if out is None else Path(out)
-        return write_report(now.study, now.history, self.answer, now.exhibits, where)
+        return write_report(Findings(now.study, now.history, self.answer, now.exhibits), where)
 
     def verify(self) -> Verification:
         """Recomputes every number from the raw files; `mismatches` is empty where all of them hold."""
@@ -174,7 +174,7 @@ class StudyResult:
 
     def _sections(self) -> list[Section]:
         now = self._status
-        return sections(now.study, now.history, self.answer, now.exhibits)
+        return sections(Findings(now.study, now.history, self.answer, now.exhibits))
 
     def _parts(self) -> list[Part]:
         return [part for section in self._sections() for part in section.parts]

@@ -93,7 +93,8 @@ def test_the_slow_commit_of_a_c_program_is_named(tmp_path: Path, history: tuple[
     now = read_status(tmp_path / "studies" / "sieve-bisect-commit")
     assert now.answer.facts["bisect"]["changes"][0]["probability"] > 0.95
     page = (now.history.root / "report.html").read_text()
-    assert "Over versions" in page and "What differs" in page
+    assert "By commit" in page and f"slower from {commits[SLOW_FROM]}" in page and "What differs" in page
+    assert "perfect scaling" not in page and "Block by block" not in page and "Every knob" not in page
 
 
 # histories made of a number for each version

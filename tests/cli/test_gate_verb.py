@@ -217,7 +217,7 @@ def test_the_history_of_gates_is_a_page_with_its_changes(home: Path) -> None:
     lines = (home / "past.jsonl").read_text().splitlines()
     assert [json.loads(line)["conclusion"] for line in lines] == ["not-slower"] * 2 + ["slower"] * 3
     page = (home / "past.html").read_text()
-    assert re.search(r"\+4\.0% at \d{4}-\d\d-\d\d 104abcdef", page), "the change, where it was first seen"
+    assert re.search(r"4\.0% slower since \d{4}-\d\d-\d\d 104abcdef", page), "the change, where it was first seen"
     assert "other machines" not in page
     (home / "notes.txt").write_text("mine\n")
     refused = ridgeline(home, "study.yaml", "--against", "ref.json", "--history", "notes.txt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.report.drawing.draw import draw, drawn, legend, table_of
-from ridgeline.report.drawing.scales import pixel_scale, ticks
+from ridgeline.report.drawing.scales import pixel_scale, thinned, ticks
 from ridgeline.report.drawing.svg import mark
 from ridgeline.report.figures.shapes import (
     Axis,
@@ -103,6 +104,13 @@ def test_whatever_a_name_holds_the_drawing_is_whole(figure: Figure, width: float
     assert "<script" not in legend(figure) + drawn(figure)
     assert asdict(figure)["key"] == figure.key
     assert table_of(figure).title == figure.title
+
+
+def test_even_ticks_stay_even_where_some_are_left_out() -> None:
+    axis = Axis("run", ticks=tuple((float(n), str(n)) for n in range(1, 25)))
+    scale = pixel_scale(axis, [1.0, 24.0], 0.0, 420.0)
+    kept = [value for value, _ in thinned(ticks(axis, scale, 9), scale, 7.0)]
+    assert len({b - a for a, b in pairwise(kept)}) == 1 and kept[0] == 1.0
 
 
 def test_looks_differ_by_form() -> None:

@@ -13,6 +13,7 @@ import pytest
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.engines.sglang.log import DecodeBatch, Stamp
 from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.guard import parse_guard
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Kind, Outcome
@@ -31,6 +32,7 @@ from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.serving import against_load, energy_and_cost
 from ridgeline.report.figures.shapes import IntervalFigure, PlotFigure
+from ridgeline.report.figures.values import goal_axis, knob_scale
 from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study
 
@@ -110,6 +112,30 @@ def test_a_wide_range_gets_a_log_axis(tmp_path: Path) -> None:
     assert isinstance(figure, PlotFigure) and figure.y.log
     narrow = progress(a_study(tmp_path), search_with_an_edge(tmp_path)).figures[0]
     assert isinstance(narrow, PlotFigure) and not narrow.y.log
+
+
+def test_twice_as_much_looks_like_twice_as_much(tmp_path: Path) -> None:
+    asked = a_study(tmp_path)
+    assert goal_axis(asked, [100.0, 420.0], "").from_zero
+    assert not goal_axis(asked, [100.0, 130.0], "").from_zero, "what differs by a little would be hidden"
+
+
+def test_names_stand_in_the_order_of_the_study() -> None:
+    seen = ["v1", "v12", "v3", None]
+    assert [text for _, text in knob_scale("release", seen, ("v1", "v3", "v12")).axis.ticks] == [
+        "v1", "v3", "v12", "none"
+    ]  # fmt: skip
+
+
+def test_what_has_names_is_drawn_by_name_with_its_change() -> None:
+    points = tuple(CurvePoint(at, y) for at, y in enumerate((10.0, 10.0, 13.0)))
+    names, marks = ("v1", "v2", "v3"), ((1.5, "slower from v3"),)
+    drawn = curves(
+        CurveFigure("By release", "release", "s", (Curve("mean", points),), "Each.", names, marks), "curve-0"
+    )
+    assert [text for _, text in drawn.x.ticks] == ["v1", "v2", "v3"]
+    assert drawn.says == "Each." and [limit.label for limit in drawn.limits] == ["slower from v3"]
+    assert drawn.series[0].points[2].label == "v3: 13"
 
 
 def test_a_machine_that_changed_is_shaded_from_then_on(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import TextTable
+from ridgeline.report.figures.shapes import PlotFigure
 from ridgeline.report.gates import gate_sections
+from ridgeline.report.parts import Paragraph
 from ridgeline.study.gate_history import PastGate, add_gate, past_gates
 
 
@@ -35,6 +38,17 @@ def test_every_change_of_the_level_is_named_and_no_other() -> None:
         ("2026-01-18", "2026-01-19"),
     ]
     assert [row[2][0] for row in found] == ["+", "-", "+"]
+
+
+def test_the_page_says_first_what_the_last_change_was() -> None:
+    rng = random.Random(1)
+    risen = gate_sections([gate(at, 10.0 if at < 7 else 11.0, rng) for at in range(1, 13)])
+    first = risen[0].parts[0]
+    assert isinstance(first, Paragraph) and re.fullmatch(r"1\d\.\d% slower since 2026-01-07", first.text), first
+    steady = gate_sections([gate(at, 10.0, rng) for at in range(1, 7)])
+    assert steady[0].parts[0] == Paragraph("No change of the level in 6 gates", "headline")
+    keys = [section.key for section in risen]
+    assert not [p for s in risen for p in s.parts if isinstance(p, PlotFigure) and p.key in keys], "anchors are unique"
 
 
 def test_days_that_differ_are_no_changes() -> None:

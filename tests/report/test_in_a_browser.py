@@ -13,6 +13,7 @@ from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_stat
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.space import Discrete, Space
 from ridgeline.report.page import write_page, write_report
+from ridgeline.report.sections import Findings
 from ridgeline.report.slides import deck
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
@@ -45,10 +46,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, folder in FOLDERS.items():
         now, notes = read_status_as_far(folder)
         out = home / f"{name}.html"
-        answer = answer_on_paper(now)
-        write_report(now.study, now.history, answer, now.exhibits, out, notes)
+        shown = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes)
+        write_report(shown, out)
         found[name] = out.as_uri()
-        deck_at = write_page(deck(now.study, now.history, answer, now.exhibits, notes), home / f"{name}-slides.html")
+        deck_at = write_page(deck(shown), home / f"{name}-slides.html")
         found[f"{name}-slides"] = deck_at.as_uri()
     return found
 
@@ -175,7 +176,7 @@ def test_no_value_of_a_knob_breaks_the_page(tab: Tab, tmp_path: Path) -> None:
     ran.run()
     now = CampaignStatus(ran.question, question, read_history(tmp_path))
     now.history.runs[4] = replace(now.history.runs[4], outcome=Outcome(Kind.CRASH, HOSTILE[2]))
-    page = write_report(question, now.history, now.answer, now.exhibits, tmp_path / "report.html")
+    page = write_report(Findings(question, now.history, now.answer, now.exhibits), tmp_path / "report.html")
     tab.errors.clear()
     tab.open(page.as_uri())
     assert tab.errors == []
@@ -188,7 +189,8 @@ def test_a_run_folder_can_be_opened_from_the_table(tab: Tab, tmp_path: Path) -> 
     folder = tmp_path / "a study"
     shutil.copytree(FOLDERS["search"], folder)
     now, notes = read_status_as_far(folder)
-    page = write_report(now.study, now.history, answer_on_paper(now), now.exhibits, folder / "report.html", notes)
+    shown = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes)
+    page = write_report(shown, folder / "report.html")
     tab.open(page.as_uri())
     paths = "[...document.querySelectorAll('tr[data-t] a')].map(a => decodeURIComponent(new URL(a.href).pathname))"
     links = tab.value(paths)

@@ -17,7 +17,8 @@ from ridgeline.records.study import Study
 from ridgeline.report.html import Folders, _cell, _key
 from ridgeline.report.measured import _facts
 from ridgeline.report.page import page, write_report
-from ridgeline.report.sections import sections
+from ridgeline.report.parts import AnswerCard, Fold
+from ridgeline.report.sections import Findings, answer_card, sections
 from ridgeline.study.history import read_history
 from ridgeline.study.partial import read_history_as_far
 from tests.campaign.harness import campaign, guards, study
@@ -32,8 +33,8 @@ def done(root: Path, question: Study) -> CampaignStatus:
     return CampaignStatus(ran.question, question, read_history(root))
 
 
-def text_of(now: CampaignStatus, **changes: object) -> str:
-    return b"".join(page(now.study, now.history, now.answer, now.exhibits, **changes)).decode()  # type: ignore[arg-type]
+def text_of(now: CampaignStatus, out: Path | None = None, notes: tuple[str, ...] = ()) -> str:
+    return b"".join(page(Findings(now.study, now.history, now.answer, now.exhibits, notes), out)).decode()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_the_answer_has_ratio_before_and_after_and_interval(text: str) -> None:
     assert re.search(r"<p class=ratio><strong>\d\.\d+x</strong> <span>the baseline</span>", card)
     assert re.search(r"<span class=was>100</span> → <span class=now>\d+</span> <small>rate", card)
     assert re.search(r"<p class=sure>Confirmed; 95% interval \d\.\d+x to \d\.\d+x", card)
-    assert "<dt>cost</dt>" in card and "node-hour" in card
+    assert "<dt>cost</dt>" in card and "node-second" in card
     assert "<button type=button class=copy" in card, "what to type now"
     assert "<figure id=proof-pair" in card
 
@@ -88,6 +89,27 @@ def test_a_candidate_is_labelled_by_what_it_changes() -> None:
     assert changes(baseline, {"alpha": 2, "zeta": 8}) == "zeta 8, page absent"
 
 
+def test_a_long_answer_says_it_first_and_what_it_rests_on_below() -> None:
+    said = "No detectable difference (rate -0.8% to +0.3%), 100.2 → 99.92 steps/s; 6 blocks could show 0.7% or more"
+    card = AnswerCard(said)
+    assert card.lead == "No detectable difference" and f"{card.lead} {card.details}" == said
+    card = AnswerCard("Not slower than the reference: work 1,000 → 1,000, slowdown +0.0% (95%: +0.0% to +0.0%)")
+    assert card.lead == "Not slower than the reference" and card.details.startswith("Work 1,000")
+    assert AnswerCard("Still pays at 4 ranks: speed-up 2.50").details == ""
+
+
+def test_a_search_that_is_worse_so_far_claims_no_ratio() -> None:
+    now, _ = read_status_as_far(SAMPLES / "twin-killed")
+    card = answer_card(Findings(now.study, now.history, answer_on_paper(now), now.exhibits))
+    assert not card.ratio and "nothing so far is better" in card.statement.lower()
+
+
+def test_a_comparison_has_no_section_with_nothing_but_a_command() -> None:
+    now, _ = read_status_as_far(H200 / "llama-8b-compare")
+    shown = sections(Findings(now.study, now.history, answer_on_paper(now), now.exhibits))
+    assert not [each.key for each in shown if all(isinstance(part, Fold) for part in each.parts)]
+
+
 def test_every_figure_has_its_numbers_and_its_name(text: str) -> None:
     figures = re.findall(r"<figure .*?</figure>", text, re.DOTALL)
     assert len(figures) >= 5
@@ -99,7 +121,7 @@ def test_every_figure_has_its_numbers_and_its_name(text: str) -> None:
 @pytest.mark.parametrize("folder", [*sorted(SAMPLES.glob("*/")), *sorted(H200.glob("*/"))], ids=lambda path: path.name)
 def test_no_part_of_a_real_folder_fails(folder: Path) -> None:
     now, notes = read_status_as_far(folder)
-    shown = sections(now.study, now.history, answer_on_paper(now), now.exhibits, notes)
+    shown = sections(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))
     said = [part.text for section in shown for part in section.parts if hasattr(part, "text")]
     assert not [line for line in said if "could not be worked out" in line]
     assert {"verdict", "progress", "measured"} <= {section.key for section in shown}
@@ -173,7 +195,7 @@ def test_links_start_where_the_page_lies(tmp_path: Path) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     out = tmp_path / "elsewhere" / "page.html"
     out.parent.mkdir()
-    text = write_report(now.study, now.history, now.answer, now.exhibits, out).read_text()
+    text = write_report(Findings(now.study, now.history, now.answer, now.exhibits), out).read_text()
     assert f"href='../study/runs/{run.folder.name}'" in text
 
 

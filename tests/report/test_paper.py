@@ -13,6 +13,7 @@ import pytest
 from ridgeline.campaign.status import answer_on_paper, read_status_as_far
 from ridgeline.cli.main import run
 from ridgeline.report.paper import latex, paper_text, standalone
+from ridgeline.report.sections import Findings
 from tests.browser import CHROMIUM
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +82,7 @@ def test_verify_traces_the_numbers(folder: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("name", ["compare-finished", "edge-finished", "scale-finished", "twin-killed", "search-lost"])
 def test_every_kind_of_campaign_has_a_text(name: str) -> None:
     now, _ = read_status_as_far(SAMPLES / name)
-    text = paper_text(now.study, now.history, answer_on_paper(now), now.exhibits)
+    text = paper_text(Findings(now.study, now.history, answer_on_paper(now), now.exhibits))
     assert len(text.methods) >= 2 and text.numbers and text.table.rows
 
 

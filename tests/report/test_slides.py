@@ -13,6 +13,7 @@ from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_stat
 from ridgeline.cli.main import run
 from ridgeline.errors import InputError
 from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.report.sections import Findings
 from ridgeline.report.slides import deck, next_steps, slides
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
@@ -27,12 +28,12 @@ SAMPLES = ROOT / "tests/samples/study-folders"
 def made(folder: Path) -> dict[str, str]:
     """Each slide's title, by its key."""
     now, notes = read_status_as_far(folder)
-    return {s.key: s.title for s in slides(now.study, now.history, answer_on_paper(now), now.exhibits, notes)}
+    return {s.key: s.title for s in slides(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))}
 
 
 def text_of(folder: Path) -> str:
     now, notes = read_status_as_far(folder)
-    return b"".join(deck(now.study, now.history, answer_on_paper(now), now.exhibits, notes)).decode()
+    return b"".join(deck(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))).decode()
 
 
 def test_a_search_is_told_from_the_question_to_the_cost() -> None:
@@ -48,6 +49,15 @@ def test_every_kind_of_campaign_and_an_unfinished_one_has_slides(name: str) -> N
     found = made(SAMPLES / name)
     assert {"question", "method", "cost"} <= found.keys()
     assert all(title and len(title) < 200 for title in found.values())
+
+
+def test_a_setting_that_did_not_hold_is_not_called_confirmed(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    ran = campaign(tmp_path, asked, lambda settings: ScriptedAnswer({"rate": 100.0}))
+    ran.run()
+    now = CampaignStatus(ran.question, asked, read_history(tmp_path))
+    titles = {s.key: s.title for s in slides(Findings(asked, now.history, now.answer, now.exhibits))}
+    assert "confirmed" not in titles["method"] and "nothing better" in titles["search"]
 
 
 def test_it_is_one_file_that_needs_nothing_and_leads_on_without_scripts() -> None:
@@ -67,9 +77,19 @@ def test_what_to_try_next_names_the_open_questions(tmp_path: Path) -> None:
     now.history.runs[4] = replace(
         now.history.runs[4], outcome=Outcome(Kind.OOM_RUN, "no memory", remedy="lower the batch")
     )
-    said = next_steps(asked, now.history, now.answer, None)
+    said = next_steps(Findings(asked, now.history, now.answer, now.exhibits))
     assert any(line.startswith("At an end of what the study allows: x 9") for line in said), said
     assert any("lower the batch" in line for line in said), said
+
+
+def test_a_slide_that_fails_says_so_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("nothing to divide by")
+
+    monkeypatch.setattr("ridgeline.report.slides.failure_counts", broken)
+    found = made(H200 / "llama-8b")
+    assert found["failures"] == "A slide is missing"
+    assert {"question", "proof", "use"} <= found.keys()
 
 
 def test_html_in_a_name_is_text(tmp_path: Path) -> None:
@@ -77,7 +97,7 @@ def test_html_in_a_name_is_text(tmp_path: Path) -> None:
     ran = campaign(tmp_path, asked)
     ran.run()
     now = CampaignStatus(ran.question, asked, read_history(tmp_path))
-    text = b"".join(deck(asked, now.history, now.answer, now.exhibits)).decode()
+    text = b"".join(deck(Findings(asked, now.history, now.answer, now.exhibits))).decode()
     assert "<img" not in text and "<script>alert" not in text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
+from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,8 @@ def test_a_value_has_four_digits_or_all_before_the_point(value: float, told: str
 )
 def test_one_is_singular(number, noun, shown, told):
     assert count(number, noun, shown) == told
+
+
+def test_node_time_of_short_runs_is_in_seconds() -> None:
+    assert node_time_text(12.14) == "12.1 node-hours" and node_time_text(1.0) == "1 node-hour"
+    assert node_time_text(7.78e-5) == "0.28 node-seconds" and node_time_text(0.0) == "0 node-hours"

@@ -64,10 +64,15 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class CurveFigure:
+    """`names` are those of the places 0, 1, … where x counts things that have names; `marks` are places to point at."""
+
     title: str
     x_label: str
     y_label: str
     curves: tuple[Curve, ...]
+    says: str = ""
+    names: tuple[str, ...] = ()
+    marks: tuple[tuple[float, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

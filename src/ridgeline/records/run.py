@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from ridgeline.records.machine import Machine
@@ -123,7 +124,7 @@ def signal_name(number: int) -> str:
 _SIGNALS = {int(known): known.name for known in signal.Signals}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """One attempt at a trial. `attempt` counts retries after node and site faults, from 1."""
 
@@ -137,8 +138,8 @@ class Run:
     measurements: tuple[Measurement, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def metrics(self) -> dict[str, float]:
+    @cached_property
+    def metrics(self) -> Mapping[str, float]:
         return {m.metric: m.value for m in self.measurements}
 
     @property

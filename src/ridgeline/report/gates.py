@@ -33,14 +33,20 @@ def gate_sections(gates: Sequence[PastGate]) -> list[Section]:
         ("changes", str(len(found)), "of the level, each with 95%"),
         ("now", metric_text(median(last.values)), f"{last.metric}{unit}, median of {count(len(last.values), 'run')}"),
     )
-    notes = [f"Machine: {json.dumps(dict(last.machine))}."]
+    said = f"No change of the level in {count(len(shown), 'gate')}"
+    if found:
+        size = percent(abs(found[-1].change)).lstrip("+")
+        said = f"{size} {'slower' if found[-1].change > 0 else 'faster'} since {_name(shown[found[-1].at + 1])}"
+    notes = [f"Machine: {', '.join(f'{name} {value}' for name, value in last.machine.items())}."]
     if elsewhere := len(gates) - len(here):
         notes.append(f"{count(elsewhere, 'gate')} of other machines or metrics left out.")
     if older := len(here) - len(shown):
         notes.append(f"{count(older, 'older gate')} left out.")
     figure = _figure(shown, found, f"{last.metric}{unit}")
     return [
-        Section("verdict", "", (FactTiles(tiles), figure, Paragraph(" ".join(notes), "sub"))),
+        Section(
+            "verdict", "", (Paragraph(said, "headline"), FactTiles(tiles), figure, Paragraph(" ".join(notes), "sub"))
+        ),
         Section("changes", "Changes", _change_parts(shown, found)),
         Section("gates", "All gates", (_table(shown),)),
     ]
@@ -69,11 +75,11 @@ def _figure(gates: Sequence[PastGate], found: Sequence[Jump], axis: str) -> Plot
         for at, gate in enumerate(gates, 1)
     )
     says = "The median of each gate's runs with their range, oldest first, and the level between two changes."
-    marks = tuple(
-        PlotLimit(f"{percent(jump.change)} at {_name(gates[jump.at + 1])}", jump.at + 1.5, "x") for jump in found
-    )
+    marks = tuple(PlotLimit(percent(jump.change), jump.at + 1.5, "x") for jump in found)
+    low, high = (side(value for gate in gates for value in gate.values) for side in (min, max))
+    y = Axis(axis, high=high + 0.25 * (high - low) if marks else None)  # the texts of the marks are on top
     series = (PlotSeries("median", points, OTHER), PlotSeries("level", tuple(levels), BASELINE, "steps"))
-    return PlotFigure("gates", "", says, Axis("gate"), Axis(axis), series, limits=marks)
+    return PlotFigure("levels", "", says, Axis("gate"), y, series, limits=marks)
 
 
 def _change_parts(gates: Sequence[PastGate], found: Sequence[Jump]) -> tuple[Paragraph | TextTable, ...]:

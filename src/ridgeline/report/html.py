@@ -13,7 +13,7 @@ from urllib.parse import quote
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.expression import is_number
 from ridgeline.report.drawing.draw import drawn, legend, table_of
-from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure
+from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure, PlotFigure
 from ridgeline.report.parts import (
     AnswerCard,
     Bullets,
@@ -29,6 +29,7 @@ from ridgeline.report.parts import (
 from ridgeline.report.table import Row
 from ridgeline.stats.wording import count
 
+_FEW_PLACES = 12  # of an axis, which half the width has room for
 MOST_ROWS = 150  # of the table behind a figure; all runs are in the table of runs
 _FILTER = "placeholder='filter: oom, tp 8, #12 …' aria-label='filter runs'"
 _COPY = "<button type=button class=copy hidden>copy</button>"
@@ -62,6 +63,8 @@ def _fits_half(part: Part) -> bool:
     if isinstance(part, TextTable):
         rows = [part.head, *part.rows]
         return len(rows) <= 16 and sum(max(map(len, column)) + 3 for column in zip(*rows, strict=False)) <= 70
+    if isinstance(part, PlotFigure):
+        return 0 < len(part.x.ticks) <= _FEW_PLACES and not part.spans
     return isinstance(part, IntervalFigure | BarFigure | HeatFigure | Hint)
 
 
@@ -146,7 +149,8 @@ def _answer(card: AnswerCard) -> Iterator[str]:
             yield f"<p class=change>{was} → {now} <small>{_e(card.unit)}</small></p>"
         yield f"<p class=sure>{_e(card.interval)}</p>"
     else:
-        yield f"<p class=headline>{_e(card.statement)}</p>"
+        more = f" <small>{_e(card.details)}</small>" if card.details else ""
+        yield f"<p class=headline>{_e(card.lead)}{more}</p>"
     if card.moved:
         yield f"<p class=moved>{_e(card.moved)}</p>"
     if card.facts:

@@ -83,7 +83,7 @@ def _compared_through(study: Study, history: History, effects: Sequence[NodeEffe
 def _where_it_was_confirmed(history: History) -> list[str]:
     details = {} if history.verdict is None else history.verdict.details
     machines = details.get("machines", ())
-    said = [f"the confirmation ran on {', '.join(machines)}"] if machines else []
+    said = [f"the confirmation ran on {', '.join(machines)}"] if len(machines) > 1 else []
     if history.set_aside:
         why = Counter(aside.reason for aside in history.set_aside)
         reasons = "; ".join(f"{reason} ({n}x)" if n > 1 else reason for reason, n in why.items())

@@ -9,26 +9,14 @@ from pathlib import Path
 
 from ridgeline.errors import StoreError
 from ridgeline.files import write_whole
-from ridgeline.records.answer import Answer
-from ridgeline.records.exhibit import Exhibits
-from ridgeline.records.study import Study
 from ridgeline.report.html import Folders, contents, section_html
 from ridgeline.report.parts import Section
-from ridgeline.report.sections import sections
-from ridgeline.study.history import History
+from ridgeline.report.sections import Findings, sections
 
 
-def write_report(
-    study: Study,
-    history: History,
-    answer: Answer,
-    exhibits: Exhibits,
-    out: Path,
-    notes: tuple[str, ...] = (),
-    ladder_of: History | None = None,
-) -> Path:
+def write_report(found: Findings, out: Path) -> Path:
     """The report of a campaign, as a pure function of its journal, study file and run folders."""
-    return write_page(page(study, history, answer, exhibits, out, notes, ladder_of), out)
+    return write_page(page(found, out), out)
 
 
 def write_page(content: Iterator[bytes], out: Path) -> Path:
@@ -41,18 +29,10 @@ def write_page(content: Iterator[bytes], out: Path) -> Path:
     return out
 
 
-def page(
-    study: Study,
-    history: History,
-    answer: Answer,
-    exhibits: Exhibits,
-    out: Path | None = None,
-    notes: tuple[str, ...] = (),
-    ladder_of: History | None = None,
-) -> Iterator[bytes]:
+def page(found: Findings, out: Path | None = None) -> Iterator[bytes]:
     """The file, piece by piece. `out` is where it will lie: links to run folders start there."""
-    shown = sections(study, history, answer, exhibits, notes, ladder_of)
-    return whole_page(study.name, study.question, shown, Folders(history.root, out))
+    folders = Folders(found.history.root, out)
+    return whole_page(found.study.name, found.study.question, sections(found), folders)
 
 
 def whole_page(name: str, question: str, shown: list[Section], folders: Folders) -> Iterator[bytes]:

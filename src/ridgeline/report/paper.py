@@ -16,7 +16,7 @@ from typing import Any
 from ridgeline.errors import StoreError
 from ridgeline.files import text_of, write_whole
 from ridgeline.records.answer import Answer
-from ridgeline.records.exhibit import Exhibits, TextTable, changes
+from ridgeline.records.exhibit import TextTable, changes
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import HALF_PX, WIDE_PX, draw, legend, table_of
@@ -27,7 +27,7 @@ from ridgeline.report.markdown import markdown
 from ridgeline.report.page import style
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, FactTiles, Fold, Hint, Paragraph, RunRows, Section
 from ridgeline.report.pdf import write_png
-from ridgeline.report.sections import NO_SEARCH, origin_text, sections
+from ridgeline.report.sections import NO_SEARCH, Findings, origin_text, sections
 from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.study.history import History
 
@@ -54,7 +54,7 @@ class PaperText:
     numbers: tuple[PaperNumber, ...]
 
 
-def paper_text(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> PaperText:
+def paper_text(found: Findings) -> PaperText:
     """A pure function of the study folder."""
     numbers: list[PaperNumber] = []
 
@@ -62,8 +62,8 @@ def paper_text(study: Study, history: History, answer: Answer, exhibits: Exhibit
         numbers.append(PaperNumber(name, text, source))
         return text
 
-    methods = tuple(_methods(study, history, answer, n))
-    table = _results(study, history, answer, exhibits)
+    methods = tuple(_methods(found.study, found.history, found.answer, n))
+    table = _results(found)
     source = "journal.jsonl, verdict and the runs of its blocks"
     for row in table.rows:
         for head, cell in zip(table.head, row, strict=True):
@@ -120,24 +120,25 @@ def _methods(study: Study, history: History, answer: Answer, n: Callable[[str, s
         n("no difference", "1", "definition")
 
 
-def _results(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> TextTable:
+def _results(found: Findings) -> TextTable:
     """The proof; else the table that this kind of campaign has; else where it stands."""
+    study, history, answer, exhibits = found.study, found.history, found.answer, found.exhibits
     goal = f"{study.goal.metric}{f' ({answer.unit})' if answer.unit else ''}"
-    found = [row for row in comparisons(history) if row.get("scale") == "ratio" and row.get("low") is not None]
+    compared = [row for row in comparisons(history) if row.get("scale") == "ratio" and row.get("low") is not None]
     rows: list[tuple[str, ...]] = []
     reference, candidate = answer.reference, answer.candidate
     if reference.value is not None:
         rows.append(("A", reference.label, metric_text(reference.value), "1", "–", "–"))
     by_key = {trial.key: trial.point for trial in history.trials.values()}
-    first = [row for row in found if candidate is not None and by_key.get(row["candidate"]) == candidate.point]
-    for letter, row in zip(_LETTERS, [*first, *(row for row in found if row not in first)], strict=False):
+    first = [row for row in compared if candidate is not None and by_key.get(row["candidate"]) == candidate.point]
+    for letter, row in zip(_LETTERS, [*first, *(row for row in compared if row not in first)], strict=False):
         ratio, interval = ratio_range(float(row["estimate"]), float(row["low"]), float(row["high"]))
         value = metric_text(candidate.value) if candidate is not None and row in first else "–"
         moved = changes(study.baseline, by_key.get(row["candidate"], {}))
         rows.append((letter, moved, value, ratio.removesuffix("x"), interval, str(row["verdict"])))
     steps = ladder(study, history)
-    if found or (steps is None and not exhibits.tables):
-        if not found and candidate is not None:
+    if compared or (steps is None and not exhibits.tables):
+        if not compared and candidate is not None:
             said = candidate.gain.text if candidate.gain is not None else ""
             rows.append(("B", f"{candidate.label}, not confirmed", metric_text(candidate.value), said, "–", "–"))
         level = f"{study.confirm.level * 100:g}% interval"
@@ -146,24 +147,16 @@ def _results(study: Study, history: History, answer: Answer, exhibits: Exhibits)
     return table_of(steps) if steps is not None else exhibits.tables[0]
 
 
-def write_paper(
-    study: Study,
-    history: History,
-    answer: Answer,
-    exhibits: Exhibits,
-    out: Path,
-    ladder_of: History | None = None,
-    pictures: bool = False,
-) -> list[Path]:
+def write_paper(found: Findings, out: Path, pictures: bool = False) -> list[Path]:
     """Texts, numbers, and each figure as SVG and CSV under `out`, with a browser as PNG too; returns the SVG files."""
-    text = paper_text(study, history, answer, exhibits)
+    study, text = found.study, paper_text(found)
     drawn: list[Path] = []
     captions: list[str] = []
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for name, content in _files(study, text):
             write_whole(out / name, iter([content.encode(errors="replace")]))
-        for section, figure in _figures(sections(study, history, answer, exhibits, (), ladder_of)):
+        for section, figure in _figures(sections(found)):
             path = out / "figures" / f"{_file_name(figure.key)}.svg"
             svg = standalone(draw(figure, HALF_PX if not isinstance(figure, ParallelFigure) else WIDE_PX))
             write_whole(path, iter([svg.encode(errors="replace")]))
@@ -317,25 +310,23 @@ def _split(rules: str) -> str:
     )
 
 
-def paper_differs(
-    study: Study, history: History, answer: Answer, exhibits: Exhibits, folder: Path
-) -> tuple[int, list[tuple[str, str, str, str]]]:
+def paper_differs(found: Findings, folder: Path) -> tuple[int, list[tuple[str, str, str, str]]]:
     """How many numbers of a paper's folder follow from the study, and those that do not: file, what, stated, found.
 
     The wording is its authors' affair: each number must be one that the study gives, wherever it stands."""
-    text = paper_text(study, history, answer, exhibits)
+    text = paper_text(found)
     now = {(n.name, n.text) for n in text.numbers}
     known = {n.text for n in text.numbers} | {"0"}
-    names = " ".join((study.name, *text.methods, *(cell for row in _rows(text.table) for cell in row)))
+    names = " ".join((found.study.name, *text.methods, *(cell for row in _rows(text.table) for cell in row)))
     known |= set(_NUMBER.findall(names))
     wrong: list[tuple[str, str, str, str]] = []
     held = 0
     for row in [*csv.reader(text_of(folder / _NUMBERS).splitlines())][1:]:
         name, stated = (row[0], row[1]) if len(row) > 1 else (" ".join(row), "")
-        found = next((n.text for n in text.numbers if n.name == name), "nothing")
+        other = next((n.text for n in text.numbers if n.name == name), "nothing")
         held += (name, stated) in now
         if (name, stated) not in now:
-            wrong.append((f"{folder.name}/{_NUMBERS}", name, stated, found))
+            wrong.append((f"{folder.name}/{_NUMBERS}", name, stated, other))
     for file in _TEXTS:
         for stated in dict.fromkeys(_NUMBER.findall(text_of(folder / file).replace("\\", ""))):
             held += stated in known

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ridgeline.records.exhibit import TextTable
 from ridgeline.report.figures.shapes import Figure, FigureGroup
 from ridgeline.report.table import Row
+
+_LONGEST_LEAD = 60  # of a statement in large letters
+_LEAD = re.compile(r"(?:Simulated: |Confirmed(?: in simulation)?: )?.{12,}?(?= \(|, |; |: )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,17 @@ class AnswerCard:
     command_note: str = ""
     notes: tuple[str, ...] = ()
     figure: Figure | None = None
+
+    @property
+    def lead(self) -> str:
+        """The part of a long statement that says it; `details` is what it rests on."""
+        found = _LEAD.match(self.statement) if len(self.statement) > _LONGEST_LEAD else None
+        return self.statement if found is None else found[0]
+
+    @property
+    def details(self) -> str:
+        rest = self.statement.removeprefix(self.lead).lstrip(" ,;:")
+        return f"{rest[:1].upper()}{rest[1:]}"
 
 
 @dataclass(frozen=True, slots=True)

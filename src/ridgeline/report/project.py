@@ -19,7 +19,7 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.parts import FactTiles, Paragraph, Part, Section
 from ridgeline.report.studies import StudySeen
-from ridgeline.stats.wording import count, metric_text, ratio_range
+from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range
 
 
 def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
@@ -47,7 +47,7 @@ def _began_s(one: StudySeen) -> float:
 def _tiles(studies: Sequence[StudySeen]) -> Iterator[tuple[str, str, str]]:
     yield "studies", str(len(studies)), f"{sum(one.answer.confirmed for one in studies)} with a confirmed setting"
     hours = sum(one.history.node_hours for one in studies)
-    yield "cost", count(hours, "node-hour", f"{hours:.3g}"), count(sum(len(s.history.runs) for s in studies), "run")
+    yield "cost", node_time_text(hours), count(sum(len(s.history.runs) for s in studies), "run")
     machines = {node for one in studies for run in one.history.runs.values() for node in run.ending.nodes}
     sites = sorted({one.study.site.name for one in studies})
     yield "machines", count(len(machines), "node"), ", ".join(sites)
@@ -133,7 +133,7 @@ def _over_time(studies: Sequence[StudySeen]) -> Iterator[Part]:
         says = "The setting that each study would use, oldest study first; questions and machines may differ."
         yield PlotFigure(
             f"best-{at}", metric, says, Axis("study", ticks=ticks), Axis(f"{metric} ({unit})" if unit else metric),
-            (PlotSeries("the setting to use", points, WINNER, "both"),),
+            (PlotSeries("the setting to use", points, WINNER),),
         )  # fmt: skip
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
+from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves, edge_climb
@@ -17,7 +18,7 @@ from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
 from ridgeline.report.figures.progress import progress
-from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair, proof_table
+from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair, proof_table
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
 from ridgeline.report.figures.serving import against_load, energy_and_cost
@@ -26,28 +27,34 @@ from ridgeline.report.insights import insights
 from ridgeline.report.measured import measured
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
-from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
+from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
+NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink", "gate", *OF_VERSIONS)
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MOST_MOVED = 6  # knobs named on the first screen; a table below has all
-NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink")
 
 
-def sections(
-    study: Study,
-    history: History,
-    answer: Answer,
-    exhibits: Exhibits,
-    notes: tuple[str, ...] = (),
-    ladder_of: History | None = None,
-) -> list[Section]:
-    """`notes` are what the reader must know about the folder itself; `ladder_of` a campaign of steps to this winner."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A campaign as report, slides and paper show it. `notes` are what the reader must know about the folder itself;
+    `steps` is another campaign, one that measured the steps to this winner."""
+
+    study: Study
+    history: History
+    answer: Answer
+    exhibits: Exhibits
+    notes: tuple[str, ...] = ()
+    steps: History | None = None
+
+
+def sections(found: Findings) -> list[Section]:
+    study, history, answer, exhibits = found.study, found.history, found.answer, found.exhibits
     made: list[tuple[str, str, Callable[[], Iterator[Part]]]] = [
-        ("verdict", "", lambda: _verdict(study, history, answer, exhibits, notes)),
-        ("setting", "What it changes", lambda: _setting(study, history, answer, exhibits, ladder_of)),
-        ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(study, history, answer, exhibits)),
+        ("verdict", "", lambda: _verdict(found)),
+        ("setting", "What it changes", lambda: _setting(found)),
+        ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(found)),
         ("equivalence", "What makes no difference", lambda: _equivalence(answer, exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
@@ -63,39 +70,39 @@ def sections(
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),
     ]
-    found = []
-    for key, title, parts in made:
-        shown = safely(key, parts)
-        if shown:
-            found.append(Section(key, title, shown))
-    return found
+    shown: list[Section] = []
+    for key, title, make in made:
+        try:
+            parts = tuple(make())
+        except NOT_WORKED_OUT as error:
+            parts = (missing_part(key, error),)
+        if parts:
+            shown.append(Section(key, title, parts))
+    return shown
 
 
 _KIND_TITLES = {"compare": "A and B", "edge": "How far it goes", "scale": "How it scales", "steps": "The steps"}
 
 
-def safely(key: str, parts: Callable[[], Iterator[Part]]) -> tuple[Part, ...]:
-    """A part that cannot be worked out says so; one odd journal line must not cost the reader the whole page."""
-    try:
-        return tuple(parts())
-    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
-        text = (
-            f"This part ({key}) could not be worked out: {type(error).__name__}: {error}. The rest of the page stands."
-        )
-        return (Paragraph(text, "note"),)
+# what one odd journal line can raise: it must not cost the reader the whole page
+NOT_WORKED_OUT = (ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
 
 
-def _verdict(
-    study: Study, history: History, answer: Answer, exhibits: Exhibits, notes: tuple[str, ...]
-) -> Iterator[Part]:
-    yield from (Paragraph(note, "note") for note in notes)
-    if answer.stopped:
-        yield Paragraph(f"The campaign was stopped: {answer.stopped}", "note")
-    yield answer_card(study, history, answer, exhibits)
+def missing_part(key: str, error: Exception) -> Paragraph:
+    text = f"This part ({key}) could not be worked out: {type(error).__name__}: {error}. The rest of the page stands."
+    return Paragraph(text, "note")
 
 
-def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> AnswerCard:
+def _verdict(found: Findings) -> Iterator[Part]:
+    yield from (Paragraph(note, "note") for note in found.notes)
+    if found.answer.stopped:
+        yield Paragraph(f"The campaign was stopped: {found.answer.stopped}", "note")
+    yield answer_card(found)
+
+
+def answer_card(found: Findings) -> AnswerCard:
     """What is known now: the answer, or while the campaign goes on the best so far."""
+    study, history, answer = found.study, found.history, found.answer
     over = bool(answer.conclusion)
     text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
     said = [answer.refuted] if answer.refuted else []
@@ -104,17 +111,19 @@ def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibi
         said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
     command, command_note = _command(history, answer)
     card = AnswerCard(
-        (text[:1].upper() + text[1:]).replace(" -> ", " → "),
+        _sentence(text, history),
         facts=tuple(_facts(study, history, answer)),
         command=command,
         command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
-        notes=(*said, *exhibits.notes),
+        notes=tuple(_sentence(note, history) for note in (*said, *found.exhibits.notes)),
         figure=proof_pair(study, history, answer),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
-    shown = answer.conclusion in (CONFIRMED, None) or answer.worse
-    if candidate is None or before is None or gain is None or gain.low is None or gain.high is None or not shown:
+    if candidate is None or before is None or gain is None or gain.low is None or gain.high is None:
+        return card
+    better_so_far = answer.conclusion is None and gain.ratio > 1
+    if answer.conclusion != CONFIRMED and not better_so_far and not answer.worse:
         return card
     ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
@@ -129,8 +138,14 @@ def answer_card(study: Study, history: History, answer: Answer, exhibits: Exhibi
         after=second,
         unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
         moved=_moved(study, answer, candidate.point),
-        notes=card.notes if over else (*card.notes, f"#{candidate.trial}: {_changed(study, candidate.point)}"),
+        notes=card.notes if over else (f"#{candidate.trial}: {_changed(study, candidate.point)}", *card.notes),
     )
+
+
+def _sentence(text: str, history: History) -> str:
+    """As a page says it, wherever the study folder lay when it was worked out."""
+    text = text.replace(str(history.root), f"studies/{history.root.name}").replace(" -> ", " → ")
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _changed(study: Study, point: Point) -> str:
@@ -142,9 +157,14 @@ def _moved(study: Study, answer: Answer, point: Point) -> str:
     names = [name for name in study.space.by_name if study.baseline.get(name) != point.get(name)]
     if answer.conclusion != CONFIRMED or not names:
         return ""
-    each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:_MOST_MOVED]]
-    more = f" and {len(names) - _MOST_MOVED} more" if len(names) > _MOST_MOVED else ""
+    most = len(names) if len(names) == _MOST_MOVED + 1 else _MOST_MOVED  # "and 1 more" is as long as its name
+    each = [f"{n} {_value(study.baseline.get(n))} → {_value(point.get(n))}" for n in names[:most]]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
+
+
+def _value(value: Value) -> str:
+    return "absent" if value is None else value_text(value)
 
 
 def _how_sure(answer: Answer) -> str:
@@ -164,8 +184,7 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
         yield "proof", count(len(blocks), "block"), f"of interleaved runs{f' on {nodes}' if whole else ''}"
     elif answer.reference.value is not None:
         yield answer.reference.label, metric_text(answer.reference.value), answer.unit
-    spent = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
-    yield "cost", count(len(history.runs), "run"), spent
+    yield "cost", count(len(history.runs), "run"), node_time_text(history.node_hours)
     yield "where", study.site.name, origin_text(study, history)
 
 
@@ -180,7 +199,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
         again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
         return paste, f"This command is {answer.pasted_as}.{again}"
     if answer.keep and paste:
-        return paste, f"To keep: {answer.reference.label}."
+        return paste, ""
     return "", ""
 
 
@@ -190,19 +209,24 @@ def origin_text(study: Study, history: History) -> str:
     return " and ".join("simulated" if each == "modelled" else each for each in sorted(found))
 
 
-def _setting(
-    study: Study, history: History, answer: Answer, exhibits: Exhibits, ladder_of: History | None
-) -> Iterator[Part]:
+def _setting(found: Findings) -> Iterator[Part]:
     """What the setting changes and what each change gained; what to type stands on the first screen."""
-    if exhibits.setting is not None:
-        yield exhibits.setting
-    yield from gain_by_change(study, history, answer, ladder_of)
+    answer = found.answer
+    if found.exhibits.setting is not None:
+        yield found.exhibits.setting
+    yield from gain_by_change(found)
+    if answer.kind != "compare":
+        yield from _reference_command(answer)
+
+
+def _reference_command(answer: Answer) -> Iterator[Part]:
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(f"To compare with: {answer.reference.label}", (CodeText(answer.reference_paste, copy=True),))
 
 
-def kind_parts(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
+def kind_parts(found: Findings) -> Iterator[Part]:
     """What this kind of campaign has to show: its own figure first, then its tables."""
+    study, history, answer, exhibits = found.study, found.history, found.answer, found.exhibits
     details = {} if history.verdict is None else history.verdict.details
     if answer.kind == "edge":
         knob = str(history.question.details.get("knob", ""))
@@ -212,6 +236,8 @@ def kind_parts(study: Study, history: History, answer: Answer, exhibits: Exhibit
     for at, each in enumerate(exhibits.figures):
         yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
     yield from (table for table in exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
+    if answer.kind == "compare":
+        yield from _reference_command(answer)
 
 
 def _equivalence(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
@@ -237,9 +263,10 @@ def _proof(study: Study, history: History, answer: Answer) -> Iterator[Part]:
         )
 
 
-def gain_by_change(study: Study, history: History, answer: Answer, other: History | None) -> Iterator[Part]:
+def gain_by_change(found: Findings) -> Iterator[Part]:
     """Measured step by step, else estimated from the search; and the command that measures it."""
-    for each in (history, other):
+    study, history, answer = found.study, found.history, found.answer
+    for each in (history, found.steps):
         figure: IntervalFigure | None = None if each is None else ladder(study, each)
         if figure is not None:
             yield figure

@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import Exhibits, TextTable, changes, value_text
+from ridgeline.records.exhibit import TextTable, changes, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Discrete, Knob
@@ -19,7 +19,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
-from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair
+from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -36,9 +36,18 @@ from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.page import style
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Hint, Paragraph, Part
-from ridgeline.report.sections import NO_SEARCH, answer_card, gain_by_change, kind_parts, origin_text, safely
+from ridgeline.report.sections import (
+    NO_SEARCH,
+    NOT_WORKED_OUT,
+    Findings,
+    answer_card,
+    gain_by_change,
+    kind_parts,
+    missing_part,
+    origin_text,
+)  # fmt: skip
 from ridgeline.stats.contribution import contributions
-from ridgeline.stats.wording import MetricText, count
+from ridgeline.stats.wording import MetricText, count, node_time_text
 from ridgeline.study.history import History
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
@@ -46,6 +55,7 @@ _WHOLE_PX, _HALF_PX = 860.0, 420.0  # drawn for less than their place on a slide
 _MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE, _LONGEST_CODE = 9, 7, 6, 230, 2400
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
 _LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
+_STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 
@@ -59,51 +69,36 @@ class Slide:
     right: tuple[Part, ...] = ()
 
 
-def slides(
-    study: Study,
-    history: History,
-    answer: Answer,
-    exhibits: Exhibits,
-    notes: tuple[str, ...] = (),
-    ladder_of: History | None = None,
-) -> list[Slide]:
-    """Those that have something to say. `notes` and `ladder_of` as in `report.sections.sections`."""
-    made: list[tuple[str, Callable[[], Slide | None]]] = [
-        ("question", lambda: _question(study, history, answer, exhibits, notes)),
-        ("method", lambda: _method(study, history, answer)),
-        ("kind", lambda: _kind(study, history, answer, exhibits)),
-        ("search", lambda: _search(study, history, answer, exhibits)),
-        ("changes", lambda: _changes(study, history, answer, exhibits, ladder_of)),
-        ("proof", lambda: _proof(study, history, answer, exhibits)),
-        ("failures", lambda: _failures(study, history)),
-        ("next", lambda: _next(study, history, answer, ladder_of)),
-        ("cost", lambda: _cost(study, history, answer)),
-        ("use", lambda: _use(study, history, answer, exhibits)),
-    ]
-    return [slide for key, make in made if (slide := _safely(key, make)) is not None]
+def slides(found: Findings) -> list[Slide]:
+    """Those that have something to say."""
+    made: dict[str, Callable[[Findings], Slide | None]] = {
+        "question": _question, "method": _method, "kind": _kind, "search": _search, "changes": _changes,
+        "proof": _proof, "failures": _failures, "next": _next, "cost": _cost, "use": _use,
+    }  # fmt: skip
+    shown: list[Slide] = []
+    for key, make in made.items():
+        try:
+            slide = make(found)
+        except NOT_WORKED_OUT as error:
+            slide = Slide(key, "A slide is missing", (missing_part(key, error),))
+        if slide is not None:
+            shown.append(slide)
+    return shown
 
 
-def _safely(key: str, make: Callable[[], Slide | None]) -> Slide | None:
-    found: list[Slide] = []
-
-    def parts() -> Iterator[Part]:
-        found.extend(slide for slide in (make(),) if slide is not None)
-        yield from ()
-
-    broken = safely(key, parts)
-    return Slide(key, "A slide is missing", broken) if broken else found[0] if found else None
-
-
-def _question(study: Study, history: History, answer: Answer, exhibits: Exhibits, notes: tuple[str, ...]) -> Slide:
-    card = replace(answer_card(study, history, answer, exhibits), command="", command_note="", notes=(), figure=None)
+def _question(found: Findings) -> Slide:
+    study, answer = found.study, found.answer
+    card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
     stopped = (f"The campaign was stopped: {answer.stopped}",) if answer.stopped else ()
-    said = tuple(Paragraph(_cut(note), "note") for note in (*notes, *stopped)[:2])
+    said = tuple(Paragraph(_cut(note), "note") for note in (*found.notes, *stopped)[:2])
     return Slide("question", _cut(study.question or study.name, 160), (*said, card))
 
 
-def _method(study: Study, history: History, answer: Answer) -> Slide:
+def _method(found: Findings) -> Slide:
+    study, history, answer = found.study, found.history, found.answer
     tried = len({trial.key for trial in history.trials.values()})
-    confirmed = " and the best confirmed in fresh runs" if proof_blocks(study, history) else ""
+    held = "confirmed" if answer.confirmed else "run again beside the baseline"
+    confirmed = f" and the best {held} in fresh runs" if proof_blocks(study, history) else ""
     title = "How it was measured" if answer.kind in NO_SEARCH else f"{count(tried, 'setting')} tried{confirmed}"
     knobs = tuple((k.name, _values(k), value_text(study.baseline.get(k.name))) for k in study.space.knobs)
     table = TextTable("What could change", ("knob", "values", "baseline"), knobs[:_MOST_ROWS], notes=_more(knobs))
@@ -147,35 +142,37 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         yield _cut(f"GPUs: {', '.join(gpus)}")
 
 
-def _kind(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
+def _kind(found: Findings) -> Slide | None:
     """What a campaign of this kind has of its own: a figure, else a table."""
+    answer = found.answer
     if answer.kind not in NO_SEARCH or answer.kind == "steps":
         return None
-    parts = [*kind_parts(study, history, answer, exhibits)]
+    parts = [*kind_parts(found)]
     figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
     shown = figures or [_short(part) for part in parts if isinstance(part, TextTable)][:1]
-    title = _cut(answer.headline[:1].upper() + answer.headline[1:], 150).replace(" -> ", " → ")
-    return Slide("kind", title, tuple(shown[:1]), tuple(shown[1:])) if shown else None
+    return Slide("kind", _cut(answer_card(found).lead, 150), tuple(shown[:1]), tuple(shown[1:])) if shown else None
 
 
-def _search(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
-    figure = None if answer.kind in NO_SEARCH else progress_now(study, history, answer, exhibits.groups)
+def _search(found: Findings) -> Slide | None:
+    history, answer = found.history, found.answer
+    figure = None if answer.kind in NO_SEARCH else progress_now(found.study, history, answer, found.exhibits.groups)
     if figure is None:
         return None
     trials = count(sum(t.stage is Stage.SEARCH for t in history.trials.values()), "trial")
-    card = answer_card(study, history, answer, exhibits)
-    title = f"The search: {card.before} to {card.after} {answer.unit} in {trials}" if card.before else f"After {trials}"
-    return Slide("search", title.replace("  ", " "), (figure,))
+    card, over = answer_card(found), answer.conclusion is not None
+    if card.before:
+        title = f"The search: {card.before} to {card.after} {answer.unit} in {trials}".replace("  ", " ")
+    else:
+        title = f"The search: {trials}, {'nothing better' if answer.keep else 'no verdict'}{'' if over else ' yet'}"
+    return Slide("search", title, (figure,))
 
 
-def _changes(
-    study: Study, history: History, answer: Answer, exhibits: Exhibits, ladder_of: History | None
-) -> Slide | None:
+def _changes(found: Findings) -> Slide | None:
     """The way from the baseline to the setting, and what each change gained as far as that is known."""
+    answer, table = found.answer, found.exhibits.setting
     if answer.kind in NO_SEARCH and answer.kind != "steps":
         return None
-    parts = [*gain_by_change(study, history, answer, ladder_of)]
-    table = exhibits.setting
+    parts = [*gain_by_change(found)]
     changed = sorted(table.changed) if table is not None else []
     if not parts and not changed:
         return None
@@ -188,20 +185,27 @@ def _changes(
     gains = [row for figure in figures for row in figure.rows if row.look == "winner" and row.value is not None]
     most = max(gains, key=lambda row: row.value or 0.0, default=None)
     way = f"{count(len(changed), 'change')} from the baseline to the setting" if changed else "Step by step"
-    measured = any(one is not None and ladder(study, one) is not None for one in (history, ladder_of))
+    measured = _steps_measured(found)
     title = f"{way}; most is gained by {most.label}{'' if measured else ', as estimated'}" if most is not None else way
     left_parts, right = ([*left, *hints], figures) if figures else (left, hints)
     return Slide("changes", _cut(title, 150), tuple(left_parts or right), tuple(right if left_parts else ()))
 
 
-def _proof(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
+def _steps_measured(found: Findings) -> bool:
+    return any(one is not None and ladder(found.study, one) is not None for one in (found.history, found.steps))
+
+
+def _proof(found: Findings) -> Slide | None:
+    study, history, answer = found.study, found.history, found.answer
     pair, figures = proof_pair(study, history, answer), proof(study, history, answer)
     shown = [*([] if pair is None else [pair]), *map(_few_rows, figures)]
     if not shown:
         return None
-    card = answer_card(study, history, answer, exhibits)
+    card = answer_card(found)
     sure = card.interval[:1].lower() + card.interval[1:]
-    title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.statement
+    title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.lead
+    if answer.kind in OF_VERSIONS:
+        title = f"The {count(sum(len(block.runs) for block in proof_blocks(study, history)), 'run')} that show it"
     return Slide("proof", _cut(title, 150), (shown[0],), tuple(shown[-1:] if len(shown) > 1 else ()))
 
 
@@ -212,11 +216,12 @@ def _few_rows(figure: PlotFigure | IntervalFigure) -> PlotFigure | IntervalFigur
     return replace(figure, rows=tuple(row for row in figure.rows if row.dots)[:_MOST_ROWS])
 
 
-def _failures(study: Study, history: History) -> Slide | None:
-    found = failure_counts(history)
-    if not found:
+def _failures(found: Findings) -> Slide | None:
+    study, history = found.study, found.history
+    counts = failure_counts(history)
+    if not counts:
         return None
-    kinds, failed = ", ".join(f"{n} {kind}" for kind, n, _ in found[:4]), sum(n for _, n, _ in found)
+    kinds, failed = ", ".join(f"{n} {kind}" for kind, n, _ in counts[:4]), sum(n for _, n, _ in counts)
     title = f"{failed} of {count(len(history.runs), 'run')} failed or were stopped: {kinds}"
     where = crash_map(study, history)
     if failed <= _MOST_FAILURES and where is None:
@@ -230,24 +235,24 @@ def _failures(study: Study, history: History) -> Slide | None:
             for run, trial in each
         )
         return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
-    rows = tuple((kind, str(n), _cut(story, 170)) for kind, n, story in found)
+    rows = tuple((kind, str(n), _cut(story, 170)) for kind, n, story in counts)
     table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
 
 
-def _next(study: Study, history: History, answer: Answer, ladder_of: History | None) -> Slide | None:
-    said = next_steps(study, history, answer, ladder_of)
-    also = [
-        line for line in insights(study, history, answer, gain=False) if not line.startswith("the confirmation ran")
-    ]
+def _next(found: Findings) -> Slide | None:
+    said = next_steps(found)
+    lines = insights(found.study, found.history, found.answer, gain=False)
+    also = [line for line in lines if not line.startswith("the confirmation ran")]
     if not said and not also:
         return None
     seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     return Slide("next", "What we would try next", (_bullets(said),) if said else seen, seen if said else ())
 
 
-def next_steps(study: Study, history: History, answer: Answer, ladder_of: History | None) -> list[str]:
+def next_steps(found: Findings) -> list[str]:
     """What the runs leave open, most useful first, with the command where there is one."""
+    study, history, answer = found.study, found.history, found.answer
     folder, candidate = f"studies/{history.root.name}", answer.candidate
     said: list[str] = []
     if answer.conclusion is None:
@@ -258,7 +263,7 @@ def next_steps(study: Study, history: History, answer: Answer, ladder_of: Histor
         said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")
     if candidate is not None and answer.kind not in NO_SEARCH:
         said += _ends_of_ranges(study, answer)
-        said += _not_attributed(study, history, answer, ladder_of)
+        said += _not_attributed(found)
     remedies = {
         run.outcome.remedy: run.outcome.kind.value
         for run in history.runs.values()
@@ -288,15 +293,16 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
     return [f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"]
 
 
-def _not_attributed(study: Study, history: History, answer: Answer, ladder_of: History | None) -> list[str]:
-    if any(one is not None and ladder(study, one) is not None for one in (history, ladder_of)):
+def _not_attributed(found: Findings) -> list[str]:
+    study, history, answer = found.study, found.history, found.answer
+    if _steps_measured(found):
         return []
     assert answer.candidate is not None
     runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
     trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
-    found = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
-    unclear = [part.name for part in found if not part.detectable and not part.small]
-    if answer.conclusion != CONFIRMED or len(found) < 2:
+    parts = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
+    unclear = [part.name for part in parts if not part.detectable and not part.small]
+    if answer.conclusion != CONFIRMED or len(parts) < 2:
         return []
     why = (
         f"too few trials to tell what {', '.join(unclear)} gained"
@@ -306,24 +312,25 @@ def _not_attributed(study: Study, history: History, answer: Answer, ladder_of: H
     return [f"{why[:1].upper()}{why[1:]}; to measure it: ridgeline steps study.yaml studies/{history.root.name}"]
 
 
-def _cost(study: Study, history: History, answer: Answer) -> Slide:
+def _cost(found: Findings) -> Slide:
+    study, history, answer = found.study, found.history, found.answer
     hours: dict[str, float] = {}
     for run in history.runs.values():
         name = (
             "failed or stopped"
             if run.outcome is None or run.outcome.kind is not Kind.OK
-            else history.trials[run.trial].stage.value
+            else _STAGES.get(history.trials[run.trial].stage, history.trials[run.trial].stage.value)
         )
         hours[name] = hours.get(name, 0.0) + run.node_hours
-    spent = f"{history.node_hours:.3g}"
-    title = f"It cost {count(len(history.runs), 'run')} and {count(history.node_hours, 'node-hour', spent)}"
+    spent, unit = node_time_text(history.node_hours).split(" ", 1)
+    title = f"It cost {count(len(history.runs), 'run')} and {spent} {unit}"
     tiles: list[tuple[str, str, str]] = [
         (
             "runs",
             f"{len(history.runs):,}",
             f"{sum(r.outcome is not None and r.outcome.kind is Kind.OK for r in history.runs.values())} of them passed",
         ),
-        ("node-hours", spent, "simulated" if answer.simulated else _wall(history.wall_s)),
+        (unit, spent, "simulated" if answer.simulated else _wall(history.wall_s)),
         *_earned_back(study, history, answer),
     ]
     rows = tuple(
@@ -351,11 +358,12 @@ def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tup
         return
     yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"
     after = history.node_hours / (1 - 1 / gain.ratio)
-    yield "earned back", f"after {after:.3g} node-hours", "of work at the baseline's speed"
+    yield "earned back", f"after {node_time_text(after)}", "of work at the baseline's speed"
 
 
-def _use(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Slide | None:
-    card = answer_card(study, history, answer, exhibits)
+def _use(found: Findings) -> Slide | None:
+    history, answer = found.history, found.answer
+    card = answer_card(found)
     if not card.command:
         return None
     folder = f"studies/{history.root.name}"
@@ -390,24 +398,17 @@ def _cut(text: str, most: int = _LONGEST_LINE) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
-def deck(
-    study: Study,
-    history: History,
-    answer: Answer,
-    exhibits: Exhibits,
-    notes: tuple[str, ...] = (),
-    ladder_of: History | None = None,
-) -> Iterator[bytes]:
+def deck(found: Findings) -> Iterator[bytes]:
     """The file, slide by slide. It scrolls from slide to slide; a small script adds the arrow keys."""
-    shown = slides(study, history, answer, exhibits, notes, ladder_of)
+    shown, name = slides(found), found.study.name
     yield (
-        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(study.name)}: slides</title>"
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(name)}: slides</title>"
         "<meta name=viewport content='width=device-width,initial-scale=1'>"
         f"<style>{style()}\n@page{{size:13.3333in 7.5in;margin:0}}</style></head><body class=slides><main>\n"
     ).encode(errors="replace")
-    folders = Folders(history.root, None)
+    folders = Folders(found.history.root, None)
     for at in range(len(shown)):
-        yield _slide_html(shown, at, study.name, folders).encode(errors="replace")
+        yield _slide_html(shown, at, name, folders).encode(errors="replace")
     keys = files("ridgeline.report").joinpath("assets/slides.js").read_text()
     yield f"</main>\n<script>{keys}</script></body></html>\n".encode()
 

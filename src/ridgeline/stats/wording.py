@@ -40,6 +40,12 @@ def count(number: float, noun: str, shown: str = "") -> str:
     return f"{shown or number} {noun}{'' if (float(shown.replace(',', '')) if shown else number) == 1 else 's'}"
 
 
+def node_time_text(hours: float) -> str:
+    """'12.1 node-hours'; of runs that take a moment '28 node-seconds'."""
+    small = 0 < hours < 0.01
+    return count(hours, "node-second", f"{hours * 3600:.2g}") if small else count(hours, "node-hour", f"{hours:.3g}")
+
+
 def metric_text(value: float) -> str:
     """A measured value with four digits, or with all of them before the point."""
     if value and (abs(value) >= 1e7 or abs(value) < 1e-3):

@@ -243,8 +243,17 @@ class BisectQuestion:
         sign = 1.0 if study.goal.direction == "minimize" else -1.0
         measured = tuple(CurvePoint(at, means[key]) for at, p in enumerate(alive) if (key := point_key(p)) in means)
         levels = tuple(CurvePoint(at, math.exp(sign * level)) for at, level in enumerate(posterior.levels))
-        curves = (Curve("measured", measured), Curve("level", levels, ideal=True))
-        return (CurveFigure("Over versions", f"{self.over}, by place", study.goal.metric, curves),)
+        curves = (Curve("mean of its runs", measured), Curve("level by all runs", levels, ideal=True))
+        names = tuple(str(self.value(point)) for point in alive)
+        changes = () if history.verdict is None else self.verdict_from(history.verdict).changes
+        marks = tuple(
+            (at - 0.5, f"{'slower' if c.change > 0 else 'faster'} from {c.after}")
+            for c in changes
+            for at, point in enumerate(alive)
+            if self.value(point) == c.after
+        )
+        says = f"What each {self.over} measured, oldest first, and where the level changes."
+        return (CurveFigure(f"By {self.over}", self.over, study.goal.metric, curves, says, names, marks),)
 
 
 @dataclass

@@ -92,8 +92,9 @@ def drive(
             answer = pasted_answer(now, campaign.workload)
     from ridgeline.report.insights import insights
     from ridgeline.report.page import write_report
+    from ridgeline.report.sections import Findings
 
-    report = write_report(now.study, now.history, answer, now.exhibits, folder.report_path)
+    report = write_report(Findings(now.study, now.history, answer, now.exhibits), folder.report_path)
     seen = insights(now.study, now.history, now.answer)
     if as_json:
         more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}

@@ -40,7 +40,7 @@ def report(
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import write_page, write_report
     from ridgeline.report.pdf import browser_path, has_browser, write_pdf
-    from ridgeline.report.sections import sections
+    from ridgeline.report.sections import Findings, sections
     from ridgeline.study.partial import read_ladder
 
     printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
@@ -52,28 +52,27 @@ def report(
     now, notes = read_status_as_far(folder)
     named = {ReportFormat.slides: "slides.html", ReportFormat.paper: "paper"}
     target = out or folder / named.get(form, f"report.{form.value}")
-    what = (now.study, now.history, answer_on_paper(now), now.exhibits)
-    steps = read_ladder(folder)
+    found = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes, read_ladder(folder))
     match form:
         case ReportFormat.html:
-            write_report(*what, target, notes, steps)
+            write_report(found, target)
         case ReportFormat.md:
-            text = markdown(now.study.name, now.study.question, sections(*what, notes, steps))
+            text = markdown(now.study.name, now.study.question, sections(found))
             write_page(iter([text.encode(errors="replace")]), target)
         case ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-                write_pdf(write_report(*what, Path(place, "report.html"), notes, steps), target)
+                write_pdf(write_report(found, Path(place, "report.html")), target)
         case ReportFormat.slides:
             from ridgeline.report.slides import deck
 
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-                page = write_page(deck(*what, notes, steps), Path(place, "slides.html") if printed else target)
+                page = write_page(deck(found), Path(place, "slides.html") if printed else target)
                 if printed:
                     write_pdf(page, target)
         case ReportFormat.paper:
             from ridgeline.report.paper import write_paper
 
-            write_paper(*what, target, steps, pictures=has_browser())
+            write_paper(found, target, pictures=has_browser())
             if not has_browser():
                 print("no PNG: there is no Chromium or Chrome on the PATH", file=sys.stderr)
     print(target)

@@ -23,11 +23,12 @@ def verify(
     from ridgeline.cli.text.verify import verification_lines
     from ridgeline.errors import ExitCode
     from ridgeline.report.paper import FOLDER, paper_differs
+    from ridgeline.report.sections import Findings
 
     found = verify_folder(folder)
     if (paper := folder / FOLDER).is_dir() and found.verdict is not False:
         now, _ = read_status_as_far(folder)
-        held, wrong = paper_differs(now.study, now.history, answer_on_paper(now), now.exhibits, paper)
+        held, wrong = paper_differs(Findings(now.study, now.history, answer_on_paper(now), now.exhibits), paper)
         found.paper_numbers = held
         for file, what, stated, other in wrong:
             found.differs(file, what, stated, other)

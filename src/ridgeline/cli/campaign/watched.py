@@ -19,6 +19,7 @@ from ridgeline.records.study import Study
 from ridgeline.report.exports.prometheus import metrics_text
 from ridgeline.report.live.figures import live_answer, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
+from ridgeline.report.sections import Findings
 from ridgeline.report.studies import StudySeen
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
@@ -72,7 +73,7 @@ class WatchedStudy:
             answer = replace(now.answer, paste=_confirmed_paste(now))
             return replace(
                 snapshot_of(now, time.time(), waiting_instructions(self.path)),
-                answer=live_answer(now.study, now.history, now.exhibits, answer),
+                answer=live_answer(Findings(now.study, now.history, answer, now.exhibits)),
                 progress=live_progress(now.study, now.history, now.exhibits, answer),
                 figures=live_figures(now.history, now.exhibits),
             )
@@ -142,7 +143,7 @@ class WatchedStudy:
             now = self.status()
         except _TROUBLE:
             return b""
-        return b"".join(page(now.study, now.history, answer_on_paper(now), now.exhibits))
+        return b"".join(page(Findings(now.study, now.history, answer_on_paper(now), now.exhibits)))
 
     def seen(self, name: str) -> StudySeen | None:
         try:

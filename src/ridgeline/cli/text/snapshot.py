@@ -27,6 +27,7 @@ from ridgeline.executors.script import machines
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.stats.wording import ratio_range
 from ridgeline.study.history import History
 from ridgeline.study.live.instructions import Instruction
 from ridgeline.study.live.logs import last_lines, newest_log
@@ -70,12 +71,18 @@ def _course(now: CampaignStatus) -> list[float]:
 
 
 def _gain(now: CampaignStatus) -> str:
-    candidate = now.answer.candidate
-    if candidate is None:
+    """The number to show in large; none where the answer is none: no difference, or a release that is slower."""
+    answer, candidate = now.answer, now.answer.candidate
+    if candidate is None or not (answer.conclusion is None or answer.confirmed or answer.worse):
         return ""
-    if candidate.gain is None:
-        return goal_text(now.study, now.history).value(candidate.value)
-    return f"{candidate.gain.ratio:.3g}x"
+    gain = candidate.gain
+    if gain is None:
+        return goal_text(now.study, now.history).value(candidate.value) if answer.offers else ""
+    return (
+        f"{gain.ratio:.3g}x"
+        if gain.low is None or gain.high is None
+        else ratio_range(gain.ratio, gain.low, gain.high)[0]
+    )
 
 
 def _age_text(seconds: float) -> str:

@@ -148,7 +148,7 @@ def clock_text(run: RunUnderWay, now_s: float) -> str:
     text = f"running {time_text(run.elapsed_s)}"
     if run.expected_s is None or run.left_s is None:
         return text
-    text += f" of about {time_text(run.expected_s)}"
+    text += f" of about {run_time_text(run.expected_s)}"
     if run.left_s < 0:
         return f"{text}, longer than usual"
     end = time.strftime("%H:%M" if run.left_s >= 60 else "%H:%M:%S", time.localtime(now_s + run.left_s))

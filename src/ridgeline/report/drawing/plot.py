@@ -10,6 +10,7 @@ from ridgeline.report.drawing.scales import PixelScale, pixel_scale, thinned, ti
 from ridgeline.report.figures.shapes import PlotFigure, PlotSeries
 
 _LANE_PX = 17.0
+_STRIP_GAP_PX = 8.0  # below the axis, whose lowest tick may have its text there
 _DENSE, _SMALL_PX = 200, 500.0  # marks, from which on whole pixels are near enough, and every third in a small figure
 TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
 
@@ -19,7 +20,7 @@ def plot(figure: PlotFigure, width: float) -> str:
     inner = 190.0 if figure.small or width < 500 else 260.0 if width < 600 else 290.0
     top = TOP_PX + (14.0 if figure.spans and figure.spans[0].look == "block" else 0.0)
     bottom = top + inner
-    strip_end = bottom + (_LANE_PX * len(lanes) + 4 if lanes else 0)
+    strip_end = bottom + (_STRIP_GAP_PX + _LANE_PX * len(lanes) + 1 if lanes else 0)
     named = not figure.small or figure.x.label != figure.title  # else its title already says what x is
     height = strip_end + (AXIS_PX if named else AXIS_PX - 16)
     y = pixel_scale(figure.y, _ys(figure), bottom, top)
@@ -97,11 +98,11 @@ def _strip(
     figure: PlotFigure, lanes: list[str], x: PixelScale, bottom: float, left: float, width: float
 ) -> Iterator[str]:
     for at, lane in enumerate(lanes):
-        top = bottom + 3 + at * _LANE_PX
+        top = bottom + _STRIP_GAP_PX + at * _LANE_PX
         yield svg.box(left, top, width - RIGHT_PX - left, _LANE_PX - 2, "lane")
         yield svg.text(left - 6, top + 12, svg.cut(lane, left), '"tick bad"', "end")
     for mark in figure.strip:
-        centre = bottom + 3 + lanes.index(mark.lane) * _LANE_PX + (_LANE_PX - 2) / 2
+        centre = bottom + _STRIP_GAP_PX + lanes.index(mark.lane) * _LANE_PX + (_LANE_PX - 2) / 2
         yield svg.mark(x(mark.x), centre, "failed", mark.label, mark.trial)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ridgeline.report.figures.shapes import Axis
 
@@ -93,7 +94,11 @@ def _is_whole(number: float) -> bool:
 
 
 def thinned(marks: Sequence[tuple[float, str]], scale: PixelScale, character_px: float) -> list[tuple[float, str]]:
-    """Ticks whose texts do not touch each other; the first one stays."""
+    """Ticks whose texts do not touch each other; the first one stays, and even steps stay even."""
+    gaps = [b - a for (a, _), (b, _) in pairwise(marks)]
+    if gaps and max(gaps) - min(gaps) < 1e-9 * max(map(abs, gaps)) and not scale.log:
+        widest = max(len(text) for _, text in marks) * character_px + 10
+        return [*marks[:: max(1, math.ceil(widest / abs(scale(marks[1][0]) - scale(marks[0][0]))))]]
     kept: list[tuple[float, str]] = []
     for value, text in sorted(marks, key=lambda mark: scale(mark[0])):
         half = len(text) * character_px / 2 + 5

@@ -64,6 +64,8 @@ def _limits(details: Mapping[str, Any]) -> list[PlotLimit]:
 
 def curves(figure: CurveFigure, key: str, law: Mapping[str, Any] | None = None, pays_to: object = None) -> PlotFigure:
     """A figure of the campaign's own exhibits; of a scaling, with the fitted law and where more stops paying."""
+    if figure.names:
+        return _by_name(figure, key)
     sizes = sorted({p.x for curve in figure.curves for p in curve.points})
     series = [
         PlotSeries(
@@ -82,6 +84,23 @@ def curves(figure: CurveFigure, key: str, law: Mapping[str, Any] | None = None, 
     fit = " and the law that fits best" if law else "; sizes are too few, or too odd, for a law"
     says = f"Measured, with its interval, beside what perfect scaling would give{fit}."
     return PlotFigure(key, figure.title, says, x, Axis(figure.y_label, from_zero=True), tuple(series), limits=limits)
+
+
+def _by_name(figure: CurveFigure, key: str) -> PlotFigure:
+    series = tuple(
+        PlotSeries(
+            c.label,
+            tuple(PlotPoint(p.x, p.y, p.low, p.high, f"{figure.names[int(p.x)]}: {p.y:.4g}") for p in c.points),
+            "ideal" if c.ideal else SEARCH,
+            "line" if c.ideal else "points",
+        )
+        for c in figure.curves
+    )
+    x = Axis(figure.x_label, ticks=tuple((float(at), name) for at, name in enumerate(figure.names)))
+    limits = tuple(PlotLimit(text, place, "x") for place, text in figure.marks)
+    most = max((p.y for c in figure.curves for p in c.points), default=0.0)
+    y = Axis(figure.y_label, from_zero=True, high=1.2 * most if limits and most > 0 else None)  # their texts are on top
+    return PlotFigure(key, figure.title, figure.says, x, y, series, limits=limits)
 
 
 def _point(p: CurvePoint, what: str) -> PlotPoint:

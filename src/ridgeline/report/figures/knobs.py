@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import changes
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.run import Run
-from ridgeline.records.space import Point
+from ridgeline.records.space import Discrete, Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import (
@@ -117,8 +118,8 @@ def importance(study: Study, history: History) -> BarFigure | None:
 
 def _pattern(values: Sequence[Value]) -> tuple[object, ...]:
     """The same for knobs that the runs never moved apart: no figure can separate them."""
-    first = {repr(value): at for at, value in reversed([*enumerate(values)])}
-    return tuple(first[repr(value)] for value in values)
+    first: dict[str, int] = {}
+    return tuple(first.setdefault(repr(value), at) for at, value in enumerate(values))
 
 
 def _explained(name: str, runs: Sequence[tuple[Point, float]]) -> float | None:
@@ -158,7 +159,7 @@ def slices(study: Study, history: History, answer: Answer) -> FigureGroup | None
 
 
 def _slice(study: Study, answer: Answer, name: str, runs: Sequence[tuple[Trial, Run]]) -> PlotFigure:
-    scale = knob_scale(name, [t.point.get(name) for t, _ in runs])
+    scale = _scale(study, name, runs)
     good = [(t, r.metrics[study.goal.metric]) for t, r in runs if is_ok(r) and study.goal.metric in r.metrics]
     looks: dict[str, list[PlotPoint]] = {SEARCH: [], BASELINE: [], WINNER: []}
     for trial, value in good:
@@ -173,8 +174,14 @@ def _slice(study: Study, answer: Answer, name: str, runs: Sequence[tuple[Trial, 
         if not is_ok(r)
     )
     y = goal_axis(study, [v for _, v in good], answer.unit)
-    short = Axis(f"{study.goal.metric}{f' ({answer.unit})' if answer.unit else ''}", y.log)
+    short = replace(y, label=f"{study.goal.metric}{f' ({answer.unit})' if answer.unit else ''}")
     return PlotFigure(f"slice-{name}", name, "", scale.axis, short, series, strip=strip, small=True)
+
+
+def _scale(study: Study, name: str, runs: Sequence[tuple[Trial, Run]]) -> KnobScale:
+    knob = study.space.by_name[name]
+    listed = knob.values if isinstance(knob, Discrete) else ()
+    return knob_scale(name, [t.point.get(name) for t, _ in runs], listed)
 
 
 def look_of(study: Study, answer: Answer, trial: Trial) -> str:
@@ -190,7 +197,7 @@ def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure |
     runs = [*latest.values()]
     if len(names) < 2 or len(runs) < 3:
         return None
-    scales = [knob_scale(name, [t.point.get(name) for t, _ in runs]) for name in names]
+    scales = [_scale(study, name, runs) for name in names]
     values = {t.number: r.metrics[study.goal.metric] for t, r in runs if is_ok(r) and study.goal.metric in r.metrics}
     ranked = sorted(values, key=lambda number: study.goal.score(values[number]))
     shares = {number: at / max(1, len(ranked) - 1) for at, number in enumerate(ranked)}

@@ -30,6 +30,7 @@ from ridgeline.report.figures.values import goal_axis
 from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.study.history import History
 
+OF_VERSIONS = ("bisect", "environment")  # their blocks compare whichever two tell most: no setting is in all of them
 _LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -82,7 +83,7 @@ def _letters_of(study: Study, blocks: Sequence[ProofBlock], first: str | None) -
     return {base: "A", **{key: _LETTERS[at % len(_LETTERS)] for at, key in enumerate(others)}}
 
 
-def proof(study: Study, history: History, answer: Answer) -> list[PlotFigure | IntervalFigure]:
+def proof(study: Study, history: History, answer: Answer) -> Sequence[PlotFigure | IntervalFigure]:
     """Empty where nothing was confirmed in blocks. With two settings, `proof_pair` has shown every run already."""
     blocks = proof_blocks(study, history)
     if not blocks:
@@ -91,13 +92,15 @@ def proof(study: Study, history: History, answer: Answer) -> list[PlotFigure | I
     letters = _letters_of(study, blocks, first)
     pair = proof_pair(study, history, answer) is not None and len(letters) < 3
     runs = [] if pair else [_runs_in_order(study, answer, blocks, letters)]
+    if answer.kind in OF_VERSIONS:
+        return runs
     return [*runs, *_by_block(study, history, answer, blocks, letters)]
 
 
 def proof_pair(study: Study, history: History, answer: Answer) -> PlotFigure | None:
     """The proof at a glance: every run of the reference and of the answer's setting, in the order they ran."""
     blocks = proof_blocks(study, history)
-    if not blocks or answer.candidate is None:
+    if not blocks or answer.candidate is None or answer.kind in OF_VERSIONS:
         return None
     keys = {point_key(study.baseline): "A", point_key(answer.candidate.point): "B"}
     two = [replace(b, runs=tuple(pair for pair in b.runs if pair[0].key in keys)) for b in blocks]
@@ -216,7 +219,8 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
         return None
     first = None if answer.candidate is None else point_key(answer.candidate.point)
     letters = _letters_of(study, blocks, first)
-    head = ("block", "nodes", "order", *letters.values(), "B / A")
+    judged = answer.kind not in OF_VERSIONS
+    head = ("block", "nodes", "order", *letters.values(), *(("B / A",) if judged else ()))
     rows = []
     for block in blocks:
         measured = [
@@ -224,7 +228,8 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
             for key in letters
         ]
         ratio = next((f"{ratio:.3f}" for key, ratio in block.ratios.items() if letters[key] == "B"), "–")
-        rows.append((str(block.number + 1), ", ".join(block.nodes), block.order(letters), *measured, ratio))
+        row = (str(block.number + 1), ", ".join(block.nodes), block.order(letters), *measured, ratio)
+        rows.append(row[: len(head)])
     names = tuple(_setting_name(study, answer, key, letter) for key, letter in letters.items())
     aside = tuple(f"block {a.block + 1} was run again: {a.reason}" for a in history.set_aside)
     return TextTable("Every block", head, tuple(rows), notes=(*names, *aside))
@@ -240,7 +245,7 @@ def ladder(study: Study, history: History) -> IntervalFigure | None:
     says = (
         "Each change on the way from the baseline to the setting, as a ratio to the step before, from interleaved runs."
     )
-    return IntervalFigure("ladder", "The ladder: the gain of each change", says, Axis("ratio to the step before"), rows)
+    return IntervalFigure("ladder", "The gain of each change", says, Axis("ratio to the step before"), rows)
 
 
 def _step(step: Mapping[str, Any]) -> IntervalRow:

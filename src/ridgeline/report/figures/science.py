@@ -60,8 +60,8 @@ def _distances(study: Study, history: History, answer: Answer, guard: Closeness)
             looks.setdefault(look_of(study, answer, trial), []).append(
                 PlotPoint(run.number, off, label=text, trial=trial.number)
             )
-    if not looks:
-        return None
+    if not any(point.y for points in looks.values() for point in points):
+        return None  # every run has the reference's value to the digit: the table of guards says so
     limit = guard.abs_tol + guard.rel_tol * abs(target)
     band = (PlotBand(f"allowed: within {limit:.3g}", -limit, limit),)
     series = tuple(PlotSeries(NAMES.get(look, look), tuple(points), look) for look, points in looks.items())

@@ -30,7 +30,9 @@ def measured_unit(history: History, metric: str) -> str:
 def goal_axis(study: Study, values: Sequence[float], unit: str) -> Axis:
     side = "higher is better" if study.goal.direction == "maximize" else "lower is better"
     unit_text = f" ({unit})" if unit else ""
-    return Axis(f"{study.goal.metric}{unit_text}, {side}", log=needs_log(values))
+    # twice as much looks like twice as much; below that, an axis from zero would hide what differs
+    doubled = bool(values) and 0 < 2 * min(values) <= max(values)
+    return Axis(f"{study.goal.metric}{unit_text}, {side}", log=needs_log(values), from_zero=doubled)
 
 
 def needs_log(values: Iterable[float]) -> bool:
@@ -63,15 +65,20 @@ class KnobScale:
         return self.places.get(value)
 
 
-def knob_scale(name: str, seen: Iterable[Value]) -> KnobScale:
-    """Numbers keep their distances, on a log axis where they span much; names stand in a row, each with its text."""
+def knob_scale(name: str, seen: Iterable[Value], listed: Sequence[Value] = ()) -> KnobScale:
+    """Numbers keep their distances, on a log axis where they span much; names stand in a row, each with its text, in
+    the order in which the study lists them."""
     values = list(dict.fromkeys(seen))
     numbers = sorted(float(v) for v in values if is_number(v))
     if numbers and len(numbers) == len(values):
         log = needs_log(numbers) or (len(numbers) > 2 and numbers[0] > 0 and numbers[-1] / numbers[0] >= 8)
         ticks = tuple((n, f"{n:g}") for n in numbers) if len(numbers) <= 7 else ()
         return KnobScale(Axis(name, log=log, ticks=ticks), {v: float(v) for v in values})  # type: ignore[arg-type]
-    ordered = sorted(values, key=lambda v: (v is None, not is_number(v), v if is_number(v) else 0, str(v)))
+    places = {repr(v): at for at, v in enumerate(listed)}
+    ordered = sorted(
+        values,
+        key=lambda v: (v is None, places.get(repr(v), len(places)), not is_number(v), v if is_number(v) else 0, str(v)),
+    )
     ticks = tuple((float(at), "none" if v is None else str(v)) for at, v in enumerate(ordered))
     return KnobScale(
         Axis(name, ticks=ticks, low=-0.5, high=len(ordered) - 0.5), {v: float(a) for a, v in enumerate(ordered)}

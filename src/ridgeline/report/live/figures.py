@@ -12,15 +12,15 @@ from ridgeline.report.figures.progress import progress_now
 from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure, IntervalRow
 from ridgeline.report.html import Folders, figure_html, part_html
 from ridgeline.report.parts import Part
-from ridgeline.report.sections import answer_card
+from ridgeline.report.sections import Findings, answer_card
 from ridgeline.stats.wording import ratio_range
 from ridgeline.study.history import History
 
 
-def live_answer(study: Study, history: History, exhibits: Exhibits, answer: Answer) -> str:
+def live_answer(found: Findings) -> str:
     """HTML: the first screen of the report, less the proof and the facts that stand beside it."""
-    card = replace(answer_card(study, history, answer, exhibits), figure=None, facts=())
-    return "".join(part_html(card, Folders(history.root, None)))
+    card = replace(answer_card(found), figure=None, facts=())
+    return "".join(part_html(card, Folders(found.history.root, None)))
 
 
 def live_progress(study: Study, history: History, exhibits: Exhibits, answer: Answer | None = None) -> str:

@@ -12,6 +12,7 @@ from html import escape
 from ridgeline.records.space import Discrete, Knob, Point
 from ridgeline.report.html import code_html
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.report.parts import AnswerCard
 
 LOOKS = {State.RUNNING: "good", State.PAUSED: "warn", State.GONE: "bad", State.DAMAGED: "bad"}
 _LONGEST_LIST = 60  # values that a list to choose from may have; of more, any may be typed
@@ -68,6 +69,8 @@ def _bar_html(share: float, label: str) -> str:
 
 
 def _running(now: Snapshot) -> str:
+    if not now.running and now.state in (State.FINISHED, State.STOPPED):
+        return ""
     if not now.running:
         return "<p class=sub>Nothing runs at this moment.</p>"
     return "".join(_run(run, now.steerable) for run in now.running)
@@ -104,7 +107,7 @@ def _crashes(rows: Sequence[tuple[str, int, str]]) -> str:
         f"<tr><td class=bad>{escape(kind)}<td class=num>{count}<td class=story>{escape(story)}</tr>"
         for kind, count, story in rows
     )
-    return _scrolled(f"<table><tr><th>kind<th>runs<th>the latest of them</tr>{''.join(lines)}</table>")
+    return _scrolled(f"<table><tr><th>kind<th class=num>runs<th>the latest of them</tr>{''.join(lines)}</table>")
 
 
 def _scrolled(table: str) -> str:
@@ -156,8 +159,12 @@ def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
 
 
 def _index_row(slug: str, now: Snapshot) -> str:
-    said = escape((now.headline or now.note or now.state_text).replace(" -> ", " → "))
-    best = f"<b>{escape(now.gain)}</b><div class=sub>{said}</div>" if now.gain else f"<div class=sub>{said}</div>"
+    said = (now.headline or now.note or now.state_text).replace(" -> ", " → ")
+    large = now.gain
+    if not large and now.state is State.FINISHED:
+        card = AnswerCard(f"{said[:1].upper()}{said[1:]}")
+        large, said = card.lead, card.details
+    best = f"{f'<b>{escape(large)}</b>' if large else ''}<div class=sub>{escape(said)}</div>"
     done = f"<div class=sub>{escape(now.done)}</div>" if now.done else ""
     bar = f"{'' if now.share is None else _bar_html(now.share, f'progress of {now.name}')}{done}"
     pick = f"<input type=checkbox value='{escape(slug)}' aria-label='compare {escape(now.name)}'>"
