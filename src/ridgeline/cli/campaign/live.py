@@ -164,7 +164,9 @@ class Face:
         self._shown_answers = len(campaign.history.instructions.answers)
         if not self._quiet:
             resumed = f"   {count(done, 'run')} kept" if done else ""
-            _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
+            kind = campaign.history.question.kind
+            how = study.search.sampler if kind == "search" else kind
+            _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
 
     def note_deleted(self, folders: Sequence[Path]) -> None:
         if folders and not self._quiet:
