@@ -335,6 +335,9 @@ class BisectAgenda(Agenda):
         apart += f"{percent_range(ends[1], ends[2])}; {count(len(runs), 'run')})"
         if step == NOT_REPRODUCED:
             text = f"not reproduced here: {apart}; {question.slower * 100:.2g}% was looked for"
+            if ends[2] < 0:
+                good, last = question.value(bad), question.value(question.points[0])
+                text += f"; {good} is faster: --good {good} --bad {last} finds where that came from"
             return BisectVerdict(NOT_REPRODUCED, text, **known)
         if step != FOUND:
             where = self._likely_text(alive, posterior)
