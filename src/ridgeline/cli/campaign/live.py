@@ -164,7 +164,7 @@ class Face:
         self._shown_answers = len(campaign.history.instructions.answers)
         if not self._quiet:
             resumed = f"   {count(done, 'run')} kept" if done else ""
-            kind = campaign.history.question.kind
+            kind = campaign.question.kind
             how = study.search.sampler if kind == "search" else kind
             _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
 
