@@ -172,6 +172,7 @@ def test_a_slow_stretch_that_was_mended_is_two_changes(tmp_path: Path) -> None:
     ("values", "conclusion", "says"),
     [
         ((100, 100, 100), "not-reproduced", "not reproduced here: 2 against 0"),
+        ((100, 100, 50), "not-reproduced", "2 is faster: --good 2 --bad 0 finds where that came from"),
         ((100, 100, 80), "not-reproduced", "slowdown -20.0%"),
         ((100, 100, "x"), "nothing-passed", "the bad end, v 2, does not run"),
         ((100, 0, 110), "unresolved", "work is not above 0 in every run"),

@@ -10,11 +10,17 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from ridgeline.campaign.check import check_study
+from ridgeline.errors import InputError
+from ridgeline.load.questions import read_questions
+
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 BLOCK = re.compile(r"```\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
 
 
@@ -38,3 +44,21 @@ def test_a_guide_runs_as_written(page: str, tmp_path: Path) -> None:
             while text and not (printed and (printed[0] == line or (text != line and printed[0].startswith(text)))):
                 assert printed, f"{command}: {line!r} was not printed:\n{done.stdout}\n{done.stderr}"
                 printed.pop(0)
+
+
+def test_the_accuracy_guard_is_read_as_written(tmp_path: Path) -> None:
+    """The workload, the questions and the guard of the page, in one study; no engine is needed for that."""
+    blocks = [textwrap.dedent(block) for block in INDENTED.findall((GUIDES / "accuracy-guard.md").read_text())]
+    workload, questions, guards = (
+        next(block for block in blocks if block.startswith(start)) for start in ("workload:", '{"prompt"', "guards:")
+    )
+    workload += "  perplexity: questions.jsonl\n"
+    rest = "version: 1\nname: guarded\nspace: {max_num_seqs: [8, 16]}\nbaseline: {max_num_seqs: 8}\n"
+    study, file = tmp_path / "study.yaml", tmp_path / "questions.jsonl"
+    study.write_text(f"{rest}goal: {{maximize: output_tok_s}}\n{workload}{guards}")
+    file.write_text(questions)
+    assert len(read_questions(file)) == len(questions.splitlines()) == 3
+    with pytest.raises(InputError, match="questions"):
+        check_study(study)  # three questions are too few for two points
+    file.write_text(questions * 230)
+    assert check_study(study).study.guards

@@ -73,3 +73,13 @@ def test_a_line_that_was_cut_off_costs_that_line_only(tmp_path: Path) -> None:
     path.write_bytes(whole + whole[:40])
     add_gate(path, gate(2, 10.0, rng))
     assert [past.at[:10] for past in past_gates(path)] == ["2026-01-01", "2026-01-02"]
+
+
+def test_adding_gives_all_gates_and_leaves_other_files_alone(tmp_path: Path) -> None:
+    rng, path, notes = random.Random(1), tmp_path / "past.jsonl", tmp_path / "notes.txt"
+    first, second = gate(1, 10.0, rng), gate(2, 10.0, rng)
+    assert [add_gate(path, first), add_gate(path, second)] == [[first], [first, second]]
+    notes.write_text("mine\n")
+    with pytest.raises(InputError, match="holds no gate"):
+        add_gate(notes, first)
+    assert notes.read_text() == "mine\n"

@@ -262,7 +262,7 @@ def _mixed_chunk(unit: Unit) -> int:
 
 
 def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
-    """Requests per second of the whole scheme that keep every limit; zero when even a trickle, or `least_s`, does not."""
+    """Requests per second of the whole scheme that keep every limit; zero when a trickle, or `least_s`, breaks one."""
     guess = scheme.shape.rate_s * scheme.copies
 
     def keeps(rate_s: float) -> bool:

@@ -6,17 +6,30 @@ import json
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import TextTable
+from ridgeline.records.study import Study
 from ridgeline.report.figures.shapes import BASELINE, OTHER, Axis, PlotFigure, PlotLimit, PlotPoint, PlotSeries
+from ridgeline.report.html import Folders
+from ridgeline.report.page import whole_page, write_page
 from ridgeline.report.parts import FactTiles, Paragraph, Section
 from ridgeline.stats.change_points import Jump, Observed, change_points
 from ridgeline.stats.wording import count, metric_text, percent, percent_range
 from ridgeline.study.gate_history import PastGate
 
 _MOST_GATES = 200  # newest; the page says how many are older
+
+
+def write_gate_history(gates: Sequence[PastGate], study: Study, history: Path) -> None:
+    """The page beside the history file."""
+    out = history.with_suffix(".html")
+    if out == history:
+        out = history.with_name(f"{history.name}.html")
+    shown = gate_sections(gates)
+    write_page(whole_page(f"{study.name}: gates", study.question, shown, Folders(Path(), None)), out)
 
 
 def gate_sections(gates: Sequence[PastGate]) -> list[Section]:

@@ -27,8 +27,10 @@ class PastGate:
     commit: str = ""
 
 
-def add_gate(path: Path, gate: PastGate) -> None:
-    """At the end of the file, whole and on a line of its own, also where the last one was cut off."""
+def add_gate(path: Path, gate: PastGate) -> list[PastGate]:
+    """All gates with this one, which is added to the file whole and on a line of its own, also where the last one was
+    cut off. InputError where the file is something else, which stays as it is."""
+    before = past_gates(path) if path.exists() else []
     try:
         with path.open("ab+") as file:
             if file.tell():
@@ -40,6 +42,7 @@ def add_gate(path: Path, gate: PastGate) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(f"{path}: cannot be added to ({error.strerror}); name another file with --history") from None
+    return [*before, gate]
 
 
 def past_gates(path: Path) -> list[PastGate]:

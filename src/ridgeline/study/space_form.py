@@ -48,7 +48,7 @@ def _fixed(value: object) -> object:
         raise ValueError("is empty; it must be a list of values, a range such as {from: 1, to: 8}, or one fixed value")
     if isinstance(value, dict):
         keys = ", ".join(map(str, value)) or "nothing in it"
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004  pydantic reports values, not types
             f"is a mapping with {keys}; write its values as a list such as [1, 2, 4], or as a range such as "
             "{from: 1, to: 64} or {from: 1, to: 64, times: 2}"
         )

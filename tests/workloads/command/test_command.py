@@ -98,6 +98,28 @@ def test_files_are_copied_or_linked(tmp_path: Path) -> None:
     assert (folder / "big/part").read_text() == "b"
 
 
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        ("app decks/{block}.nw", "decks/64.nw, which"),
+        ("cat 'decks/64.nw'|app", "decks/64.nw, which"),
+        ("app <./notes.txt", " notes.txt, which"),
+        ("app species.dat in.txt --out=none decks64.nw", ""),
+        ("app {build}/notes.txt $HOME/notes.txt /tmp ..", ""),
+    ],
+)
+def test_a_file_that_only_the_study_has_is_remarked(tmp_path: Path, run: str, named: str) -> None:
+    (tmp_path / "decks").mkdir()
+    for name in ("species.dat", "notes.txt", "decks/64.nw", "in.txt"):
+        (tmp_path / name).touch()
+    builds = Builds(("make",), ("notes.txt",)) if "{build}" in run else None
+    asked = replace(study(tmp_path, run=run, files=["species.dat"], inputs={"in.txt": ""}), builds=builds)
+    found = CommandWorkload(asked).remarks(SPACE.settings(POINT))
+    assert len(found) == bool(named) and all(named in text and "add `files: [" in text for text in found)
+    given = study(tmp_path, run=run, files=["decks", "notes.txt", "species.dat", "in.txt"])
+    assert not CommandWorkload(given).remarks(SPACE.settings(POINT))
+
+
 def test_one_name_for_two_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     assert "once" in problems(tmp_path, inputs={"a": "x"}, files=["a"])["workload.files.0"]

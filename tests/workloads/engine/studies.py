@@ -51,7 +51,9 @@ def trial(of: Study, **changes: object) -> Trial:
 
 
 def with_standin(of: Study) -> Study:
-    options = {**of.workload.options, "env": {"PYTHONPATH": str(STANDIN), "XDG_CACHE_HOME": str(of.folder / "cache")}}
+    # also what is there already: a mutant of the session's code is found by it
+    path = os.pathsep.join(filter(None, (str(STANDIN), os.environ.get("PYTHONPATH"))))
+    options = {**of.workload.options, "env": {"PYTHONPATH": path, "XDG_CACHE_HOME": str(of.folder / "cache")}}
     return replace(of, workload=WorkloadChoice(of.workload.kind, options))
 
 

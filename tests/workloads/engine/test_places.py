@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ridgeline.campaign.assembly import assemble_folder
 from ridgeline.campaign.check import check_file, check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.errors import InputError
 from ridgeline.model.folder import write_model_folder
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.engine.options import engine_model, install_from_text, placed_model
@@ -110,3 +112,67 @@ def test_a_shape_alone_has_no_weights_to_load(tmp_path: Path) -> None:
     asked = study(tmp_path, model="./mine.json", load_format="auto")
     (problem,) = (p for p in sglang_offline(asked).problems() if p.where == ("workload", "model"))
     assert "load_format: dummy" in problem.message
+
+
+def versions_here(folder: Path, *releases: str) -> None:
+    """Virtual environments that say which vLLM they have, without one."""
+    for release in releases:
+        python = folder / f"vllm-{release}/bin/python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\necho {release}\n")
+        python.chmod(0o755)
+
+
+RELEASES = {
+    "version": 1,
+    "name": "releases",
+    "workload": {"kind": "vllm-offline", "model": "llama-8b", "load_format": "dummy"},
+    "space": {"release": ["0.11.0", "0.12.0"]},
+    "baseline": {"release": "0.11.0"},
+    "goal": {"maximize": "total_tok_s"},
+}
+
+
+def test_an_environment_for_each_release_is_one_line(tmp_path: Path) -> None:
+    """`engine: vllm-{release}`; which release it is comes from the engine itself, and stays known without it."""
+    versions_here(tmp_path, "0.11.0", "0.12.0")
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({**RELEASES, "workload": {**RELEASES["workload"], "engine": "vllm-{release}"}}))
+    found = check_study(path)
+    for release in RELEASES["space"]["release"]:
+        asked = Trial(1, {"release": release}, {"release": release}, Stage.SEARCH, "")
+        found.workload.prepare(asked, tmp_path / release)
+        text = (tmp_path / release / "engine.sh").read_text()
+        assert f"{tmp_path}/vllm-{release}/bin/python" in text and "--release" not in text
+        assert not found.workload.remarks(asked.settings), "its release is known"
+    said = {f"{tmp_path}/vllm-{release}/bin/python": release for release in RELEASES["space"]["release"]}
+    assert {python: each["versions"]["vllm"] for python, each in found.workload.programs().items()} == said
+
+
+def test_an_engine_that_the_study_builds(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    workload = {**RELEASES["workload"], "engine": "{build}/env", "version": "{release}"}
+    builds = {"make": "python3 -m venv env && env/bin/pip install vllm=={release}", "keep": ["env"]}
+    path.write_text(yaml.safe_dump({**RELEASES, "workload": workload, "builds": builds}))
+    found = check_study(path)
+    built = tmp_path / "builds" / "1"
+    built.mkdir(parents=True)
+    asked = Trial(1, {"release": "0.12.0"}, {"release": "0.12.0"}, Stage.SEARCH, "", build=built)
+    found.workload.prepare(asked, tmp_path / "runs" / "1")
+    assert " ../../builds/1/env/bin/python " in (tmp_path / "runs/1/engine.sh").read_text()
+    assert json.loads((tmp_path / "runs/1/session.json").read_text())["asked"]["version"] == "0.12.0"
+    assert "\n./env/bin/python -m vllm" in found.workload.paste(asked.settings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ("vllm-{relaese}", "{relaese} is not a knob or a derived value; did you mean release"),
+        ("{build}/env", "{build} is the folder of the built program, but the study has no `builds`"),
+    ],
+)
+def test_a_wrong_field_of_the_engine_is_named(tmp_path: Path, engine: str, says: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({**RELEASES, "workload": {**RELEASES["workload"], "engine": engine}}))
+    with pytest.raises(InputError, match=re.escape(says)):
+        check_study(path)

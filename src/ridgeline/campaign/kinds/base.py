@@ -10,7 +10,7 @@ called with it gives the question back). Everything else a campaign of this kind
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, Protocol
 
 from ridgeline import catalog
@@ -21,8 +21,9 @@ from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import StoreError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
+from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.study.codec import QuestionLine, VerdictLine
 from ridgeline.study.history import History
 
@@ -46,6 +47,47 @@ class CampaignQuestion(Protocol):
     def answer(self, study: Study, history: History) -> Answer: ...
 
     def exhibits(self, study: Study, history: History) -> Exhibits: ...
+
+
+class RepeatedSettings:
+    """What questions share that run given settings again and again and search for none."""
+
+    __slots__ = ()
+
+    stage: ClassVar[str]  # the stage that progress names
+    runs_called: ClassVar[str]  # a run outside blocks, in a word
+    most_is_planned: ClassVar[bool] = False  # the most runs are those of a plan, not only a limit far away
+
+    @property
+    def first(self) -> Point:
+        """The setting that the others are held against."""
+        raise NotImplementedError
+
+    def most(self, study: Study) -> int:
+        """Most runs there will be."""
+        raise NotImplementedError
+
+    def applied_to(self, study: Study) -> Study:
+        return replace(
+            study,
+            baseline=self.first,
+            presets=(),
+            budget=replace(study.budget, trials=None),
+            baseline_stage=replace(study.baseline_stage, repeats=1),
+            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
+        )
+
+    def called(self, trial: Trial) -> str:
+        if trial.stage is Stage.WARM_UP:
+            return "warm-up"
+        return f"block {trial.block}" if trial.block else self.runs_called
+
+    def progress(self, study: Study, history: History) -> Progress:
+        done = len(history.ok_runs(Stage.BASELINE, Stage.SEARCH, Stage.CONFIRM))
+        if history.verdict is not None:
+            return Progress("finished", done, done, "runs", 0)
+        most = self.most(study)
+        return Progress(self.stage, done, most, "runs", max(0, most - done) if self.most_is_planned else None)
 
 
 def question_line(question: CampaignQuestion) -> QuestionLine:

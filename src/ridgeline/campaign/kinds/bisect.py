@@ -10,16 +10,17 @@ from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import Stage
 from ridgeline.stats.change_points import (
     FOUND,
     NOT_REPRODUCED,
@@ -84,7 +85,7 @@ class BisectVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class BisectQuestion:
+class BisectQuestion(RepeatedSettings):
     """The `points` differ in the knob `over` alone, in its order: the first is known as good, the last as bad."""
 
     over: str
@@ -95,31 +96,21 @@ class BisectQuestion:
 
     kind: ClassVar[str] = "bisect"
     reference: ClassVar[str] = "the good end"
+    stage: ClassVar[str] = "bisect"
+    runs_called: ClassVar[str] = "good"
 
-    def applied_to(self, study: Study) -> Study:
-        return replace(
-            study,
-            baseline=self.points[0],
-            presets=(),
-            budget=replace(study.budget, trials=None),
-            baseline_stage=replace(study.baseline_stage, repeats=1),
-            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
-        )
+    @property
+    def first(self) -> Point:
+        return self.points[0]
+
+    def most(self, study: Study) -> int:
+        return self.most_runs
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> BisectAgenda:
         return BisectAgenda(found.study, history, ledger, self)
 
     def verdict_from(self, line: VerdictLine) -> BisectVerdict:
         return BisectVerdict.from_line(line)
-
-    def called(self, trial: Trial) -> str:
-        return "warm-up" if trial.stage is Stage.WARM_UP else f"block {trial.block}" if trial.block else "good"
-
-    def progress(self, study: Study, history: History) -> Progress:
-        done = len(self.runs(study, history))
-        if history.verdict is not None:
-            return Progress("finished", done, done, "runs", 0)
-        return Progress("bisect", done, self.most_runs, "runs", None)
 
     # what the history says
 
@@ -358,6 +349,9 @@ class BisectAgenda(Agenda):
         apart += f"{percent_range(ends[1], ends[2])}; {count(len(runs), 'run')})"
         if step == NOT_REPRODUCED:
             text = f"not reproduced here: {apart}; {question.slower * 100:.2g}% was looked for"
+            if ends[2] < 0:
+                good, last = question.value(bad), question.value(question.points[0])
+                text += f"; {good} is faster: --good {good} --bad {last} finds where that came from"
             return BisectVerdict(NOT_REPRODUCED, text, **known)
         if step != FOUND:
             where = self._likely_text(alive, posterior)

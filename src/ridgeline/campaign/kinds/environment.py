@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.kinds.bisect import MOST_RUNS, BisectAgenda, BisectQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
 from ridgeline.files import read_text
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.secrets import looks_secret, masked
 from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import NOT_SET, Study
 from ridgeline.records.template import is_variable
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import Stage
 from ridgeline.stats.change_points import (
     FOUND,
     NOT_REPRODUCED,
@@ -92,7 +93,7 @@ class _SearchState:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentQuestion:
+class EnvironmentQuestion(RepeatedSettings):
     """`good` and `bad` have the same names, those in which the two hosts differ; `variables` of them are variables of
     the environment, the others knobs of the study. `start` is the setting of all other knobs."""
 
@@ -106,6 +107,15 @@ class EnvironmentQuestion:
 
     kind: ClassVar[str] = "environment"
     reference: ClassVar[str] = "the good environment"
+    stage: ClassVar[str] = "bisect"
+    runs_called: ClassVar[str] = "good"
+
+    @property
+    def first(self) -> Point:
+        return self.point(())
+
+    def most(self, study: Study) -> int:
+        return self.most_runs
 
     def point(self, bad: Sequence[str]) -> Point:
         """The setting with the bad host's values of these names."""
@@ -116,31 +126,15 @@ class EnvironmentQuestion:
 
     def applied_to(self, study: Study) -> Study:
         own = [Discrete(name, (self.good[name], self.bad[name]), ordered=False) for name in self.variables]
-        return replace(
-            study,
-            space=replace(study.space, knobs=(*study.space.knobs, *own)),
-            variables=tuple(self.variables),
-            baseline=self.point(()),
-            presets=(),
-            budget=replace(study.budget, trials=None),
-            baseline_stage=replace(study.baseline_stage, repeats=1),
-            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
-        )
+        space = replace(study.space, knobs=(*study.space.knobs, *own))
+        # the name of the base: super() does not know a class that slots were added to
+        return RepeatedSettings.applied_to(self, replace(study, space=space, variables=tuple(self.variables)))
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> EnvironmentAgenda:
         return EnvironmentAgenda(found.study, history, ledger, self)
 
     def verdict_from(self, line: VerdictLine) -> EnvironmentVerdict:
         return EnvironmentVerdict.from_line(line)
-
-    def called(self, trial: Trial) -> str:
-        return "warm-up" if trial.stage is Stage.WARM_UP else f"block {trial.block}" if trial.block else "good"
-
-    def progress(self, study: Study, history: History) -> Progress:
-        done = len(history.ok_runs(Stage.BASELINE, Stage.CONFIRM))
-        if history.verdict is not None:
-            return Progress("finished", done, done, "runs", 0)
-        return Progress("bisect", done, self.most_runs, "runs", None)
 
     # what the history says
 

@@ -16,19 +16,20 @@ from typing import Any, ClassVar
 from ridgeline import __version__
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.receipt import receipt
 from ridgeline.campaign.verdict import answer_of, goal_text
 from ridgeline.errors import CannotJudge, InputError
 from ridgeline.files import write_whole
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.machine import short_names
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.drift import Repeat, outliers
 from ridgeline.stats.gate import (
@@ -78,7 +79,7 @@ class GateVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class GateQuestion:
+class GateQuestion(RepeatedSettings):
     """Runs at `point` against the `stored` values, which were measured on `nodes` (empty: any will do).
 
     `most_runs` is the limit of new runs; of stored ones where there are none yet.
@@ -94,25 +95,22 @@ class GateQuestion:
 
     kind: ClassVar[str] = "gate"
     reference: ClassVar[str] = "the reference"
+    stage: ClassVar[str] = "runs"
+    runs_called: ClassVar[str] = "run"
+    most_is_planned: ClassVar[bool] = True
 
-    def applied_to(self, study: Study) -> Study:
-        return replace(
-            study,
-            baseline=self.point,
-            presets=(),
-            budget=replace(study.budget, trials=None),
-            baseline_stage=replace(study.baseline_stage, repeats=1),
-            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
-        )
+    @property
+    def first(self) -> Point:
+        return self.point
+
+    def most(self, study: Study) -> int:
+        return self.plan(study.goal.direction).most_runs if self.stored else self.most_runs
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> GateAgenda:
         return GateAgenda(found.study, history, ledger, self)
 
     def verdict_from(self, line: VerdictLine) -> GateVerdict:
         return GateVerdict.from_line(line)
-
-    def called(self, trial: Trial) -> str:
-        return "warm-up" if trial.stage is Stage.WARM_UP else "run"
 
     def wanted(self, study: Study, values: Sequence[float]) -> int:
         """How many runs there are to be before the next look."""
@@ -129,13 +127,6 @@ class GateQuestion:
 
     def judged(self, plan: GatePlan, study: Study, values: Sequence[float]) -> GateResult:
         return judge_gate(plan, self.stored, values, study.goal.direction)
-
-    def progress(self, study: Study, history: History) -> Progress:
-        done = len(_gate_values(study, history))
-        if history.verdict is not None:
-            return Progress("finished", done, done, "runs", 0)
-        most = self.most_runs if not self.stored else self.plan(study.goal.direction).most_runs
-        return Progress("runs", done, most, "runs", max(0, most - done))
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)

@@ -6,11 +6,12 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -113,7 +114,7 @@ _SCALED = "scaling"
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingQuestion:
+class ScalingQuestion(RepeatedSettings):
     """Every point `repeats` times; they differ in the knob `over` alone. `refused` are sizes that may not run.
 
     `seed` is what the order of sizes is drawn from, after a warm-up; journals of earlier versions have none: up through
@@ -128,17 +129,12 @@ class ScalingQuestion:
 
     kind: ClassVar[str] = "scale"
     reference: ClassVar[str] = "the smallest size"
+    stage: ClassVar[str] = "sizes"
+    runs_called: ClassVar[str] = "size"
 
-    def applied_to(self, study: Study) -> Study:
-        """The smallest size is the baseline."""
-        return replace(
-            study,
-            baseline=self.points[0],
-            presets=(),
-            budget=replace(study.budget, trials=None),
-            baseline_stage=replace(study.baseline_stage, repeats=1),
-            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
-        )
+    @property
+    def first(self) -> Point:
+        return self.points[0]
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ScalingAgenda:
         return ScalingAgenda(found.study, history, ledger, self)
@@ -146,14 +142,11 @@ class ScalingQuestion:
     def verdict_from(self, line: VerdictLine) -> ScalingVerdict:
         return ScalingVerdict.from_line(line)
 
-    def called(self, trial: Trial) -> str:
-        return "size"
-
     def progress(self, study: Study, history: History) -> Progress:
         failed = failures(history)
         planned = self.repeats * sum(point_key(point) not in failed for point in self.points) + len(failed)
         planned += history.count(Stage.WARM_UP)
-        stage = "finished" if history.verdict is not None else "sizes"
+        stage = "finished" if history.verdict is not None else self.stage
         done = len(history.runs)
         return Progress(stage, done, planned, "runs", max(0, planned - done))
 

@@ -1,14 +1,18 @@
+"""`ridgeline gate`: measures a reference, or runs until a program is slower than its reference or is not."""
+
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from ridgeline.campaign.check import CheckedStudy
     from ridgeline.campaign.kinds.gate import GateQuestion, ReferenceFile
     from ridgeline.records.answer import Answer
-    from ridgeline.records.study import Study
+    from ridgeline.records.space import Point
 
 
 def gate(
@@ -53,157 +57,152 @@ def gate(
 
     Example: ridgeline gate study.yaml --against solver.gate.json --update
     """
-    from dataclasses import replace
+    from ridgeline.campaign.kinds.gate import ReferenceFile, machine_of
 
-    from ridgeline.campaign.assembly import assemble_again
+    found, point = _program(what, at)
+    path = against or Path(f"{found.study.name}.gate.json")
+    stored = ReferenceFile.to_be_replaced(path) if update else ReferenceFile.read(path)
+    question = _question(point, stored, slower, false_alarms, power)
+    files = _Outputs(junit, gitlab, markdown, history)
+    gate = _Gate(found, question, path, machine_of(found.study, machine), files, out, as_json)
+    if update or stored is None:
+        gate.measure(stored, runs)
+    else:
+        gate.judge(stored, runs)
+
+
+def _program(what: list[str], at: str) -> tuple[CheckedStudy, Point]:
+    """What is to be run, and at which setting."""
+    import shlex
+
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.gate import (
-        CANNOT_JUDGE,
-        MOST_RUNS,
-        MOST_STORED,
-        GateQuestion,
-        ReferenceFile,
-        machine_of,
-    )
     from ridgeline.campaign.point_text import parse_point
-    from ridgeline.campaign.status import read_status
-    from ridgeline.cli.campaign.live import drive
     from ridgeline.cli.campaign.one_command import is_study, study_of_commands
-    from ridgeline.errors import CannotJudge, InputError
-    from ridgeline.records.answer import Answer, Reference
+    from ridgeline.errors import InputError
 
     if is_study(what):
         found = check_study(Path(what[0]))
+    elif at != "baseline":
+        raise InputError("--at is a setting of a study file; a command has none")
     else:
-        import shlex
-
-        if at != "baseline":
-            raise InputError("--at is a setting of a study file; a command has none")
         found = study_of_commands([what[0] if len(what) == 1 else shlex.join(what)])
-    study = found.study
-    point = dict(parse_point(found, at, study.baseline))
-    path = against or Path(f"{study.name}.gate.json")
-    here = machine_of(study, machine)
-    files = _Outputs(study, path, junit, gitlab, markdown, history, here)
-    stored = ReferenceFile.to_be_replaced(path) if update else ReferenceFile.read(path)
+    return found, dict(parse_point(found, at, found.study.baseline))
+
+
+def _question(
+    point: Point, stored: ReferenceFile | None, slower: float | None, false_alarms: float | None, power: float | None
+) -> GateQuestion:
+    """With the rates in percent that were given, else those of the reference."""
+    from ridgeline.campaign.kinds.gate import GateQuestion
+
     default = stored or GateQuestion(point)
-    rates = GateQuestion(
+    return GateQuestion(
         point,
         slower=default.slower if slower is None else slower / 100,
         false_alarm=default.false_alarm if false_alarms is None else false_alarms / 100,
         power=default.power if power is None else power / 100,
     )
-    if update or stored is None:
-        question = replace(rates, most_runs=runs or MOST_STORED)
-        folder, new = assemble_again(found, out, f"{study.name}-reference", question)
-        drive(folder, new, as_json)
-        _store(folder.path, question, here, stored, path, quiet=as_json)
-        files.remember(read_status(folder.path).answer)
-        return
-    try:
-        stored.require_same(path, study, point, here)
-    except CannotJudge as error:
-        files.write(Answer("gate", CANNOT_JUDGE, str(error), Reference("the reference", point, None), None), 0.0)
-        raise
-    nodes = list(stored.machine.get("nodes", []))
-    question = replace(rates, stored=list(stored.values), most_runs=runs or MOST_RUNS, nodes=nodes)
-    folder, new = assemble_again(found, out, f"{study.name}-gate", question)
-    try:
-        drive(folder, new, as_json)
-    finally:
-        now = read_status(folder.path)
-        if now.history.verdict is not None:
-            files.write(now.answer, now.history.wall_s)
-            files.remember(now.answer)
 
 
-def _store(
-    folder: Path,
-    question: GateQuestion,
-    machine: dict[str, object],
-    old: ReferenceFile | None,
-    path: Path,
-    quiet: bool,
-) -> None:
-    from datetime import UTC, datetime
-
-    from ridgeline.campaign.kinds.gate import measured_reference
-    from ridgeline.campaign.status import read_status
-
-    now = read_status(folder)
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    measured_reference(question, now.study, now.history, machine, old, at).write(path)
-    if not quiet:
-        print(f"  wrote {path}: commit it")
-
-
+@dataclass(frozen=True)
 class _Outputs:
-    """The files that a CI system reads, and what GitHub reads from standard output."""
+    """The files that were asked for."""
 
-    def __init__(
-        self,
-        study: Study,
-        reference: Path,
-        junit: Path | None,
-        gitlab: Path | None,
-        markdown: Path | None,
-        history: Path | None,
-        machine: dict[str, object],
-    ) -> None:
-        self._study, self._reference = study, reference
-        self._junit, self._gitlab, self._markdown = junit, gitlab, markdown
-        self._history, self._machine = history, machine
+    junit: Path | None
+    gitlab: Path | None
+    markdown: Path | None
+    history: Path | None
 
-    def remember(self, answer: Answer) -> None:
-        """Add this gate to the history, and write its page."""
+
+@dataclass(frozen=True)
+class _Gate:
+    found: CheckedStudy
+    question: GateQuestion
+    reference: Path
+    machine: dict[str, Any]
+    files: _Outputs
+    out: Path | None
+    as_json: bool
+
+    def measure(self, old: ReferenceFile | None, runs: int | None) -> None:
+        """Run the program and write the reference, in the place of the old one."""
+        from ridgeline.campaign.assembly import assemble_again
+        from ridgeline.campaign.kinds.gate import MOST_STORED, measured_reference
+        from ridgeline.campaign.status import read_status
+        from ridgeline.cli.campaign.live import drive
+
+        question = replace(self.question, most_runs=runs or MOST_STORED)
+        folder, new = assemble_again(self.found, self.out, f"{self.found.study.name}-reference", question)
+        drive(folder, new, self.as_json)
+        now = read_status(folder.path)
+        measured_reference(question, now.study, now.history, self.machine, old, _now()).write(self.reference)
+        if not self.as_json:
+            print(f"  wrote {self.reference}: commit it")
+        self._remember(now.answer)
+
+    def judge(self, stored: ReferenceFile, runs: int | None) -> None:
+        """Run the program until it is slower than the reference or is not, and write what CI systems read."""
+        from ridgeline.campaign.assembly import assemble_again
+        from ridgeline.campaign.kinds.gate import CANNOT_JUDGE, MOST_RUNS
+        from ridgeline.campaign.status import read_status
+        from ridgeline.cli.campaign.live import drive
+        from ridgeline.errors import CannotJudge
+        from ridgeline.records.answer import Answer, Reference
+
+        study, point = self.found.study, self.question.point
+        try:
+            stored.require_same(self.reference, study, point, self.machine)
+        except CannotJudge as error:
+            self._write(Answer("gate", CANNOT_JUDGE, str(error), Reference("the reference", point, None), None), 0.0)
+            raise
+        nodes = list(stored.machine.get("nodes", []))
+        question = replace(self.question, stored=list(stored.values), most_runs=runs or MOST_RUNS, nodes=nodes)
+        folder, new = assemble_again(self.found, self.out, f"{study.name}-gate", question)
+        try:
+            drive(folder, new, self.as_json)
+        finally:
+            now = read_status(folder.path)
+            if now.history.verdict is not None:
+                self._write(now.answer, now.history.wall_s)
+                self._remember(now.answer)
+
+    def _remember(self, answer: Answer) -> None:
+        """Add this gate to the history, and write the history's page."""
+        history, study = self.files.history, self.found.study
         values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
-        if self._history is None or not values:
+        if history is None or not values:
             return
-        from datetime import UTC, datetime
-
         from ridgeline.cli.text.gate import commit_here
-        from ridgeline.report.gates import gate_sections
-        from ridgeline.report.html import Folders
-        from ridgeline.report.page import whole_page, write_page
-        from ridgeline.study.gate_history import PastGate, add_gate, past_gates
+        from ridgeline.report.gates import write_gate_history
+        from ridgeline.study.gate_history import PastGate, add_gate
 
-        goal, at = self._study.goal, datetime.now(UTC).isoformat(timespec="seconds")
-        gate = PastGate(
-            self._study.name,
-            at,
-            answer.conclusion or "",
-            tuple(values),
-            goal.metric,
-            goal.direction,
-            self._machine,
-            answer.unit,
-            commit_here(),
-        )
-        page = self._history.with_suffix(".html")
-        if page == self._history:
-            page = self._history.with_name(f"{self._history.name}.html")
-        if self._history.exists():
-            past_gates(self._history)  # what is not a history stays as it is
-        add_gate(self._history, gate)
-        shown = gate_sections(past_gates(self._history))
-        write_page(whole_page(f"{self._study.name}: gates", self._study.question, shown, Folders(Path(), None)), page)
+        conclusion, goal = answer.conclusion or "", (study.goal.metric, study.goal.direction)
+        gate = PastGate(study.name, _now(), conclusion, tuple(values), *goal, self.machine, answer.unit, commit_here())
+        write_gate_history(add_gate(history, gate), study, history)
 
-    def write(self, answer: Answer, seconds: float) -> None:
+    def _write(self, answer: Answer, seconds: float) -> None:
+        """What CI systems read, and what GitHub reads from standard output."""
         import os
 
         from ridgeline.cli.text.gate import github_line, gitlab_text, junit_text, markdown_text
         from ridgeline.files import write_whole
 
-        name, reference = self._study.name, self._reference.as_posix()
-        summary = markdown_text(name, self._study.goal.metric, answer)
-        if self._junit is not None:
-            write_whole(self._junit, junit_text(name, answer, seconds))
-        if self._gitlab is not None:
-            write_whole(self._gitlab, gitlab_text(name, answer, reference))
-        if self._markdown is not None:
-            write_whole(self._markdown, summary)
+        name, reference = self.found.study.name, self.reference.as_posix()
+        summary = markdown_text(name, self.found.study.goal.metric, answer)
+        if self.files.junit is not None:
+            write_whole(self.files.junit, junit_text(name, answer, seconds))
+        if self.files.gitlab is not None:
+            write_whole(self.files.gitlab, gitlab_text(name, answer, reference))
+        if self.files.markdown is not None:
+            write_whole(self.files.markdown, summary)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             print(github_line(name, answer, reference))
             if page := os.environ.get("GITHUB_STEP_SUMMARY"):
                 with Path(page).open("a") as file:
                     file.write(summary)
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).isoformat(timespec="seconds")

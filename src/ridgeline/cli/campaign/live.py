@@ -165,7 +165,9 @@ class Face:
         self._shown_answers = len(campaign.history.instructions.answers)
         if not self._quiet:
             resumed = f"   {count(done, 'run')} kept" if done else ""
-            _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
+            kind = campaign.question.kind
+            how = study.search.sampler if kind == "search" else kind
+            _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
 
     def note_deleted(self, folders: Sequence[Path]) -> None:
         if folders and not self._quiet:

@@ -90,7 +90,8 @@ class Canaries:
         with self._lock:
             since_s = now_s - self._sent_s
             first = not self.waiting and quiet and not self._under_way and (busy or since_s >= IDLE_EVERY_S)
-            second = self.waiting and self._second_s is None and verdict_in_s <= 2 * CONFIRM_S  # polls are seconds apart
+            # polls are seconds apart: with no more time than CONFIRM_S the verdict would wait for the next one
+            second = self.waiting and self._second_s is None and verdict_in_s <= 2 * CONFIRM_S
             lost = self.waiting and not self._under_way
             if self.refused or not (first or second or lost) or since_s < _AGAIN_S:
                 return

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from ridgeline.files import in_one_step
@@ -115,6 +116,21 @@ class CommandWorkload(Workload):
         except (ExpressionError, ValueError) as error:
             return str(error)
         return None
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """Files beside the study that the command names and a run folder will not have."""
+        there = {*self._options.inputs, *_sources(self._options)}
+        kept = self._study.builds.keep if self._study.builds else ()
+        words = re.findall(r"[^\s;|&<>()'\"=]+", self._rendered(self._options.run, self._fields(settings, ".")))
+        paths = {path: path.parts[0] for word in words if word[0] not in "-/~" and (path := PurePosixPath(word)).parts}
+        return [
+            f"`run` names {path}, which is beside the study but will not be in the run folder: add `files: [{top}]`"
+            for path, top in paths.items()
+            if top != ".."
+            and (self._study.folder / path).exists()
+            and not any(path.is_relative_to(name) for name in there)
+            and not any(fnmatch(top, PurePosixPath(pattern).parts[0]) for pattern in kept)
+        ]
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         fields = self._fields(trial.settings, build_seen_from(folder, trial))

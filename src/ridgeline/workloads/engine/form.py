@@ -140,13 +140,14 @@ class EngineForm(Form):
     engine: Annotated[Text, DefaultText("python3")] = Field(
         default="",
         description="Where it is: a virtual environment, an interpreter (a path that ends in python, or a name on the "
-        "node's PATH), an image (.sif), or a name of `engines`. Relative paths start at the study file.",
+        "node's PATH), an image (.sif), or a name of `engines`. Relative paths start at the study file; {knob} fields "
+        "allowed, such as venvs/vllm-{release}, and {build}.",
     )
     engines: Annotated[dict[str, InstallChoice], Entry("NAME"), Accepts("a mapping of names to installations")] = Field(
         default={}, description="Installations by name, for the knob `engine`."
     )
     version: Annotated[Text, DefaultText("read from the engine where it can be")] = Field(
-        default="", description="The engine's release, such as 0.5.6."
+        default="", description="The engine's release, such as 0.5.6; {knob} fields allowed."
     )
     ready_limit: Duration = Field(default=1800.0, description="An engine that is not ready by then has failed.")
     prepare: Annotated[Lines, DefaultText("none")] = Field(
@@ -283,7 +284,8 @@ def read_options(
         load=load,
         questions=questions,
         perplexity=text,
-        engine=engines.get(form.engine) or _install(form.engine, form.version, home),
+        engine=form.engine,
+        version=form.version,
         engines=engines,
         ready_limit_s=form.ready_limit,
         prepare=tuple(form.prepare),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from ridgeline.engines.base import ServingEngine
-from ridgeline.engines.install import flags_of
+from ridgeline.engines.install import Install, flags_of
 from ridgeline.engines.knobs.releases import Version
 from ridgeline.errors import near, nearest
 from ridgeline.records.expression import Value
@@ -15,10 +15,9 @@ from ridgeline.records.metrics import metrics_of
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
-from ridgeline.workloads.engine.options import EngineOptions
+from ridgeline.workloads.engine.options import ENGINE_KNOB, EngineOptions
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
-ENGINE_KNOB = "engine"
 MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
@@ -37,11 +36,18 @@ class KnobNames:
         return self._dialect.flags.canonical({**fixed, **knobs})
 
     def problems(self, *, serves: bool) -> Iterator[Problem]:
-        yield from self.knob_problems(self._dialect.release_of(self._options.install(None)))
+        yield from self.knob_problems(self._dialect.release_of(self._own_install))
         yield from field_problems(self._study, self.templates())
         yield from self._metric_problems(serves)
 
+    @property
+    def _own_install(self) -> Install:
+        """The study's engine at its baseline, without the knob `engine`."""
+        return self._options.install({n: v for n, v in self._study.baseline.items() if n != ENGINE_KNOB})
+
     def templates(self) -> Iterator[tuple[Where, str]]:
+        yield ("workload", "engine"), self._options.engine
+        yield ("workload", "version"), self._options.version
         for name, text in self._options.env.items():
             yield ("workload", "env", name), text
 
@@ -72,12 +78,12 @@ class KnobNames:
         derived = set(self._study.space.derived)
         if all(name in derived or name in self._read_elsewhere() for name in wanted):
             return {}
-        install = self._options.install(None)
+        install = self._own_install
         return {} if install.container else flags_of(install, self._dialect.introspect())
 
     def _read_elsewhere(self) -> set[str]:
         """Knobs that need not be flags, because something else of the study reads them."""
-        return names_read(self._study, self._options.env.values())
+        return names_read(self._study, (text for _, text in self.templates()))
 
     def _unknown_names(self, release: Version) -> Iterator[Problem]:
         flags, elsewhere, known_flags = self._dialect.flags, self._read_elsewhere(), set(self._flag_names)
@@ -88,7 +94,7 @@ class KnobNames:
                 continue
             if name not in known_flags:
                 yield Problem(where, f"no such knob for {self._study.workload.kind}; {self._meant(name, release)}")
-            elif not self._options.engines and (gap := flags.missing(name, release)):
+            elif not (self._options.engines or self._options.engine_fields) and (gap := flags.missing(name, release)):
                 yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
 
     def _meant(self, name: str, release: Version) -> str:

@@ -12,7 +12,11 @@ from ridgeline.engines.base import OfflineBatch
 from ridgeline.engines.install import Install
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
+from ridgeline.records.space import Settings
+from ridgeline.records.template import field_names, render
 from ridgeline.traffic.traffic import Traffic, parse_traffic
+
+ENGINE_KNOB = "engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,8 @@ class EngineOptions:
     load: Load = field(default_factory=Load)
     questions: Questions | None = None
     perplexity: str = ""  # the file whose text it is of, by full path
-    engine: Install = field(default_factory=Install)
+    engine: str = ""  # as `install_from_text` reads it, or a name of `engines`; {knob} fields allowed
+    version: str = ""  # of the engine; {knob} fields allowed
     engines: Mapping[str, Install] = field(default_factory=dict)
     ready_limit_s: float = 1800.0
     prepare: tuple[str, ...] = ()
@@ -81,19 +86,36 @@ class EngineOptions:
     problems: tuple[Problem, ...] = ()
     recorded: Mapping[str, object] | None = None  # as `Study.recorded`
 
-    def install(self, name: object) -> Install:
-        """The engine that a knob's value names; the study's own where it names none."""
-        found = self.engine
-        if name is not None and name != "":
-            found = self.engines.get(str(name)) or install_from_text(str(name), self.engine.version, self.home)
+    @property
+    def engine_fields(self) -> set[str]:
+        """Knobs and derived values that say which engine it is, beside the knob `engine`."""
+        return field_names(self.engine) | field_names(self.version)
+
+    def install(self, settings: Settings) -> Install:
+        """The engine of these settings: what the knob `engine` names, else the study's own.
+
+        "build" among the settings is the folder of what was built for them. A field that has no value stays as it is:
+        `check` names it.
+        """
+        fields = {"build": ".", **settings}
+        named = settings.get(ENGINE_KNOB)
+        text = _filled(self.engine, fields) if named in (None, "") else str(named)
+        built = named in (None, "") and self.engine.startswith("{build}")
+        found = self.engines.get(text) or install_from_text(text, self.version, None if built else self.home)
+        found = replace(found, version=_filled(found.version, fields))
         if self.recorded is None:
             return found
         said = self.recorded.get(found.python)
         return replace(found, recorded=said if isinstance(said, Mapping) else {})
 
 
-def install_from_text(text: str, version: str, home: Path) -> Install:
-    """An interpreter, a virtual environment's folder, or a container image, by the rule of `placed`.
+def _filled(text: str, fields: Mapping[str, object]) -> str:
+    return render(text, fields) if field_names(text) <= fields.keys() else text
+
+
+def install_from_text(text: str, version: str, home: Path | None) -> Install:
+    """An interpreter, a virtual environment's folder, or a container image, by the rule of `placed`; without a `home`
+    paths stay as they are.
 
     A path is read by its name, since the engine may be on the nodes only: an image ends in .sif or .img, an interpreter
     is called python (or is a file here); any other path is a virtual environment.
@@ -103,8 +125,8 @@ def install_from_text(text: str, version: str, home: Path) -> Install:
     if "://" in text:
         return Install("python3", text, version)
     if text.endswith((".sif", ".img")):
-        return Install("python3", absolute(text, home), version)
-    path = placed(text, home)
+        return Install("python3", absolute(text, home) if home else text, version)
+    path = placed(text, home) if home else text
     if path == text and "/" not in text:
         return Install(text, "", version)  # a program on the node's PATH
     if _INTERPRETER.search(path) or Path(path).is_file():

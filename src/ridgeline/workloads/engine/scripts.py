@@ -21,7 +21,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
-from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, KnobNames
+from ridgeline.workloads.engine.names import ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.prepare import PrepareStep, container_options, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
@@ -125,7 +125,7 @@ class Scripts:
 
     def engine(self, settings: Settings, profile: ProfileStage | None = None) -> str:
         """The engine's command on one node. Under its profiler it is always a server: only that can be told when."""
-        install = self._options.install(settings.get(ENGINE_KNOB))
+        install = self._options.install(settings)
         arguments, cluster = self._arguments(settings, install), Span(self._study.job.resources(settings).nodes)
         if profile is not None:
             arguments += self._dialect.profiler_arguments(profile.tool, profile.steps)
@@ -143,7 +143,7 @@ class Scripts:
 
     def paste(self, settings: Settings) -> str:
         """As a person would type it to serve with these settings."""
-        install, builds = self._options.install(settings.get(ENGINE_KNOB)), self._study.builds
+        install, builds = self._options.install(settings), self._study.builds
         model, before = self._options.model, build_lines(builds, settings) if builds else []
         if self._makes_model:
             path = Path(model)
@@ -187,11 +187,11 @@ class Scripts:
         return replace(self._study.site, container=install.container or self._study.site.container)
 
     def _steps(self, settings: Settings, resources: Resources) -> list[PrepareStep]:
-        install = self._options.install(settings.get(ENGINE_KNOB))
+        install = self._options.install(settings)
         return steps(self._options, self._dialect, install, self._names.values(settings), Span(resources.nodes))
 
     def _session(self, settings: Settings, resources: Resources, env: Mapping[str, str]) -> dict[str, object]:
-        install = self._options.install(settings.get(ENGINE_KNOB))
+        install = self._options.install(settings)
         version, values = self._dialect.release_of(install), self._names.values(settings)
         asked = AskedSettings(
             echo=self._dialect.flags.echo(values, version),
@@ -236,7 +236,7 @@ class Scripts:
         return launch(plain, one_each, program, free, launcher=self.launcher)
 
     def _script(self, what: str, command: str, settings: Settings, resources: Resources, keeps: bool = False) -> str:
-        install = self._options.install(settings.get(ENGINE_KNOB))
+        install = self._options.install(settings)
         rank = ""
         if resources.nodes > 1:
             rank = (

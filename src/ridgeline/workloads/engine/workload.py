@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import islice, product
 from pathlib import Path
 
 from ridgeline.engines.base import ENGINE_LOG, NSYS, TORCH, ServingEngine
@@ -27,8 +28,8 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
-from ridgeline.workloads.engine.names import ENGINE_KNOB, KnobNames
-from ridgeline.workloads.engine.options import IN_PLACE
+from ridgeline.workloads.engine.names import MOST_VALUES, KnobNames
+from ridgeline.workloads.engine.options import ENGINE_KNOB, IN_PLACE
 from ridgeline.workloads.engine.reading import QUESTION_METRICS, read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
 from ridgeline.workloads.engine.session.process import STOPPING_S
@@ -101,7 +102,7 @@ class EngineWorkload(Workload):
 
     def _profile_problems(self) -> Iterator[Problem]:
         since, dialect = self._dialect.profiles_from, self._dialect
-        release = dialect.release_of(self._options.install(self._study.baseline.get(ENGINE_KNOB)))
+        release = dialect.release_of(self._options.install(self._study.baseline))
         if self._study.profile is not None and since is not None and release != NEWEST and release < since:
             first, this = (release_text(dialect.name, version) for version in (since, release))
             what = (
@@ -123,7 +124,7 @@ class EngineWorkload(Workload):
         if asked.nodes > 1 and not self._serves and not self._dialect.offline_spans:
             name = self._dialect.name
             return f"{name}-offline runs on one node, this asks for {asked.nodes}; use {name}-serve with `concurrency`"
-        install = self._options.install(settings.get(ENGINE_KNOB))
+        install = self._options.install(settings)
         if reason := prepare.refusal(self._options, self._dialect, asked.nodes, self._scripts.site(install)):
             return reason
         return rules.refusal(
@@ -138,7 +139,7 @@ class EngineWorkload(Workload):
 
     def remarks(self, settings: Settings) -> list[str]:
         """What is taken for granted here and found out on the node."""
-        install, site = self._options.install(settings.get(ENGINE_KNOB)), self._study.site
+        install, site = self._options.install(settings), self._study.site
         nodes, found = self._study.job.resources(settings).nodes, []
         if self._dialect.release_of(install) == NEWEST:
             latest = release_text(self._dialect.name, NEWEST)
@@ -156,13 +157,14 @@ class EngineWorkload(Workload):
         return found
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
-        env = self._scripts.env(trial.settings, build_seen_from(folder, trial))
+        build = build_seen_from(folder, trial)
+        settings, env = {"build": build, **trial.settings}, self._scripts.env(trial.settings, build)
         profile = self._study.profile if trial.stage is Stage.PROFILE else None
         with filling(folder):
-            for name, text in self._scripts.files(trial.settings, env, self._questions(trial), profile).items():
+            for name, text in self._scripts.files(settings, env, self._questions(trial), profile).items():
                 (folder / name).write_text(text)
         session = f"exec {shlex.quote(sys.executable)} -m ridgeline.workloads.engine.session {SESSION}"
-        command = f"{self._scripts.comments(trial.settings, profile)}{session}"
+        command = f"{self._scripts.comments(settings, profile)}{session}"
         return job_in(folder, self._study, self._study.job.resources(trial.settings), command, env, grace_s=STOPPING_S)
 
     def _questions(self, trial: Trial) -> dict[str, object] | None:
@@ -177,10 +179,24 @@ class EngineWorkload(Workload):
         return read_run(self._dialect, run, self._study.needed_metrics)
 
     def programs(self) -> dict[str, object]:
-        installs = (self._options.install(name) for name in ("", *self._options.engines, *self._engines_of_knob()))
+        installs = [self._options.install(settings) for settings in self._engine_settings()]
         here = {install.python: install for install in installs if not install.container}
         names = self._names.asked_flags
         return {python: self._dialect.said_by(install, names) for python, install in here.items()}
+
+    def _engine_settings(self) -> Iterator[Settings]:
+        """Settings that between them have every engine of the study: by its fields, by name, by the knob `engine`."""
+        space, wanted = self._study.space, set(self._options.engine_fields)
+        while more := {n for name in wanted & space.derived.keys() for n in space.derived[name].names} - wanted:
+            wanted |= more
+        knobs = [knob for knob in space.knobs if knob.name in wanted and not isinstance(knob, Continuous)]
+        for values in islice(product(*(knob.values for knob in knobs)), MOST_VALUES):
+            point = {**self._study.baseline, **{knob.name: value for knob, value in zip(knobs, values, strict=True)}}
+            try:
+                yield {**space.settings(point), ENGINE_KNOB: None}
+            except ExpressionError:
+                continue  # no setting either: its derived values have no answer
+        yield from ({ENGINE_KNOB: name} for name in (*self._options.engines, *self._engines_of_knob()))
 
     def _engines_of_knob(self) -> list[str]:
         knobs = [knob for knob in self._study.space.knobs if knob.name == ENGINE_KNOB]
