@@ -288,7 +288,11 @@ def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
     verbs = {
         f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale", "steps", "gate", "bisect", "bug")
     }
-    others = {"campaign/dry_run.py": "is of a search", "campaign/bug.py": "shows what was shrunk", "api.py": "has verbs"}
+    others = {
+        "campaign/dry_run.py": "is of a search",
+        "campaign/bug.py": "shows what was shrunk",
+        "api.py": "has verbs",
+    }
     assert known == verbs | others.keys()
 
 
