@@ -6,14 +6,21 @@ const byId = id => document.getElementById(id);
 // the token came with the address; it lives in a cookie now and should not stay in the history
 if (location.search.includes("token=")) history.replaceState(null, "", location.pathname + location.hash);
 
+// what stands in each place, so that nothing is put there again: a hover, a selection or "copied" would be lost for it
+const shown = new Map([...document.querySelectorAll("[id]")].map(each => [each.id, each.innerHTML]));
+
 function show(sections) {
   const open = new Set([...document.querySelectorAll("details[open]")].map(each => each.closest("[id]")?.id));
   for (const [id, html] of Object.entries(sections)) {
     const place = byId(id);
     if (!place) continue;
+    const fresh = document.createElement("template");
+    fresh.innerHTML = html;
+    fresh.content.querySelectorAll(".copy").forEach(each => { each.hidden = false; });
+    if (shown.get(id) === fresh.innerHTML) continue;
+    shown.set(id, fresh.innerHTML);
     const logs = new Map([...place.querySelectorAll("pre.log")].map((log, at) => [at, atEnd(log) ? null : log.scrollTop]));
-    place.innerHTML = html;
-    place.querySelectorAll(".copy").forEach(each => { each.hidden = false; });
+    place.replaceChildren(fresh.content);
     place.querySelectorAll("details").forEach(each => { each.open = open.has(each.closest("[id]")?.id); });
     place.querySelectorAll("pre.log").forEach((log, at) => { log.scrollTop = logs.get(at) ?? log.scrollHeight; });
   }
