@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.report import study_text, write_journal
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
+from ridgeline.records.answer import Gain
 from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Study
@@ -102,6 +103,18 @@ def test_a_search_that_is_worse_so_far_claims_no_ratio() -> None:
     now, _ = read_status_as_far(SAMPLES / "twin-killed")
     card = answer_card(Findings(now.study, now.history, answer_on_paper(now), now.exhibits))
     assert not card.ratio and "nothing so far is better" in card.statement.lower()
+
+
+@pytest.mark.parametrize(("value", "noted"), [(200.0, False), (180.0, True)])
+def test_a_ratio_that_its_two_values_do_not_give_says_what_it_allows_for(value: float, noted: bool) -> None:
+    now, _ = read_status_as_far(SAMPLES / "twin-killed")
+    answer = answer_on_paper(now)
+    assert answer.candidate is not None
+    best = replace(answer.candidate, value=value, gain=Gain(2.0, 1.9, 2.1, 0.95, ""))
+    answer = replace(answer, candidate=best, reference=replace(answer.reference, value=100.0))
+    card = answer_card(Findings(now.study, now.history, answer, now.exhibits))
+    assert card.ratio == "2.00x"
+    assert any("as measured; 2.00x allows for" in note for note in card.notes) is noted
 
 
 def test_a_comparison_has_no_section_with_nothing_but_a_command() -> None:

@@ -100,6 +100,9 @@ def _verdict(found: Findings) -> Iterator[Part]:
     yield answer_card(found)
 
 
+_WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
+
+
 def answer_card(found: Findings) -> AnswerCard:
     """What is known now: the answer, or while the campaign goes on the best so far."""
     study, history, answer = found.study, found.history, found.answer
@@ -127,6 +130,13 @@ def answer_card(found: Findings) -> AnswerCard:
         return card
     ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
+    so_far = [] if over else [f"#{candidate.trial}: {_changed(study, candidate.point)}"]
+    seen = candidate.value / before if study.goal.direction == "maximize" else before / candidate.value
+    if not over and abs(seen / gain.ratio - 1) > _WORTH_A_NOTE:
+        so_far.append(
+            f"The values are as measured; {ratio} allows for slow and fast nodes and hours, and for having picked the "
+            "best of many."
+        )
     change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
     first, _, second = change.strip().partition(" -> ")
     return replace(
@@ -138,7 +148,7 @@ def answer_card(found: Findings) -> AnswerCard:
         after=second,
         unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
         moved=_moved(study, answer, candidate.point),
-        notes=card.notes if over else (f"#{candidate.trial}: {_changed(study, candidate.point)}", *card.notes),
+        notes=(*so_far, *card.notes),
     )
 
 
