@@ -240,6 +240,8 @@ _UNSAID = r"""(() => {
   const tall = e => { range.selectNodeContents(e); return range.getBoundingClientRect().height; };
   wrong('a heading of a table that is broken within a word', all('th').filter(e => e.getClientRects().length
     && !/[\s_-]/.test(e.textContent.trim()) && tall(e) > 1.9 * parseFloat(getComputedStyle(e).lineHeight)));
+  wrong('a cell too narrow for its text', all('td').filter(e => e.textContent.length > 60
+    && e.getClientRects().length && e.getBoundingClientRect().width < 130));
   wrong('a term outside of a list of terms', all('dt, dd').filter(e => !e.closest('dl')));
   wrong('an item outside of a list', all('li').filter(e => !/^[OU]L$/.test(e.parentNode.tagName)));
   const headings = all('h1,h2,h3,h4,h5').filter(e => e.getClientRects().length);

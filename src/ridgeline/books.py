@@ -23,8 +23,8 @@ from ridgeline.files import open_regular, plain_lines, read_regular, write_whole
 RESULT_FILE = "result.json"
 BOOKS = "books"  # the key in it
 LARGEST_BOOK_BYTES = 64 << 10
-LARGEST_RESULT_BYTES = 16 << 20
-LAST_DATE_S = 1e11  # some thousand years on
+_LARGEST_RESULT_BYTES = 16 << 20
+_LAST_DATE_S = 1e11  # some thousand years on
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def book(folder: Path, name: str) -> Book | None:
     """What the book of this name says; None where there is none, or nothing that can be read."""
     try:
         with open_regular(folder / name) as file:
-            content = file.read(LARGEST_RESULT_BYTES)
+            content = file.read(_LARGEST_RESULT_BYTES)
             return Book(plain_lines(content), os.fstat(file.fileno()).st_mtime, name)
     except FileNotFoundError:
         return _folded(read_result(folder)).get(name)
@@ -54,7 +54,7 @@ def text_of_book(folder: Path, name: str) -> str:
     return "" if found is None else found.text
 
 
-def loose_books(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _loose_books(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The books that lie in the folder as files, as result.json keeps them."""
     entries = {}
     for name in names:
@@ -80,7 +80,7 @@ def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]
         return {}
     # a run is closed a second time where the journal was cut off: its books may be folded already
     before = {name: kept for name, kept in _entries(read_result(folder)).items() if name in names}
-    return _write(folder, result, before | loose_books(folder, names))
+    return _write(folder, result, before | _loose_books(folder, names))
 
 
 def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -95,7 +95,7 @@ def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[st
     result = read_result(folder)
     if not isinstance(result.get(BOOKS), dict):
         return
-    entries, loose = _entries(result), loose_books(folder, names)
+    entries, loose = _entries(result), _loose_books(folder, names)
     if any(entries.get(name) != entry for name, entry in loose.items()):
         entries = _write(folder, result, entries | loose)
     _remove(folder, [name for name, entry in loose.items() if entries.get(name) == entry])
@@ -104,7 +104,7 @@ def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[st
 def read_result(folder: Path) -> dict[str, Any]:
     """What result.json says; empty where there is none, or none of ours. Anybody may have written it."""
     try:
-        found = json.loads(read_regular(folder / RESULT_FILE, LARGEST_RESULT_BYTES))
+        found = json.loads(read_regular(folder / RESULT_FILE, _LARGEST_RESULT_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -115,7 +115,7 @@ def _write(folder: Path, result: Mapping[str, Any], entries: dict[str, dict[str,
     lines.append(f'"{BOOKS}": {{{", ".join(_line(name, entry) for name, entry in entries.items())}\n }}')
     text = "{\n " + ",\n ".join(lines) + "\n}\n"
     write_whole(folder / RESULT_FILE, text)
-    return entries if len(text) <= LARGEST_RESULT_BYTES else {}
+    return entries if len(text) <= _LARGEST_RESULT_BYTES else {}
 
 
 def _line(name: str, entry: Mapping[str, Any]) -> str:
@@ -131,7 +131,7 @@ def _entries(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _is_entry(entry: object) -> bool:
     if not isinstance(entry, dict) or entry.keys() != {"changed", "text"} or not isinstance(entry["text"], str):
         return False
-    is_date = type(entry["changed"]) in (int, float) and 0 <= entry["changed"] < LAST_DATE_S
+    is_date = type(entry["changed"]) in (int, float) and 0 <= entry["changed"] < _LAST_DATE_S
     return is_date and len(entry["text"]) <= LARGEST_BOOK_BYTES
 
 

@@ -18,7 +18,7 @@ from ridgeline.errors import InputError, near
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
         "command": "ridgeline.workloads.command.workload:CommandWorkload",
-        "python": "ridgeline.workloads.python.workload:PythonWorkload",
+        "python": "ridgeline.workloads.python_function:PythonWorkload",
         "twin": "ridgeline.workloads.twin.workload:TwinWorkload",
         "nwchem": "ridgeline.workloads.nwchem.workload:NwchemWorkload",
     },
@@ -63,8 +63,8 @@ TABLE: dict[str, dict[str, str]] = {
         "torch-trace": "ridgeline.diagnose.profilers.gpu:TRACE",
         "batch-footer": "ridgeline.diagnose.batch:FOOTER",
         "bindings": "ridgeline.diagnose.batch:BINDINGS",
-        "sacct": "ridgeline.diagnose.accounting.findings:SACCT",
-        "pbs-jobs": "ridgeline.diagnose.accounting.findings:PBS",
+        "sacct": "ridgeline.diagnose.accounting:SACCT",
+        "pbs-jobs": "ridgeline.diagnose.accounting:PBS",
         "dmon": "ridgeline.diagnose.dmon:ANALYZER",
         "failed-job": "ridgeline.diagnose.failed_run:OUTSIDE",
         "failed-program": "ridgeline.diagnose.failed_run:OWN",

@@ -18,6 +18,7 @@ A message about a wrong name also offers the right one: `near`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -137,3 +138,16 @@ def _alike(name: str, known: Iterable[str], count: int, likeness: float) -> list
     from difflib import get_close_matches  # slow to load, and only a mistake needs it
 
     return get_close_matches(name, list(known), count, likeness)
+
+
+# Something wrong in a file that a person wrote.
+
+Where = tuple[str | int, ...]  # the path of keys and list indices to a value
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`where` is the path of keys, so that the file's line can be shown; `message` is what is wrong, and the remedy."""
+
+    where: Where
+    message: str

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 LARGEST_UNZIPPED_BYTES = 512 << 20
-LARGEST_READ_BYTES = 256 << 20  # of a file that is read as a whole
+_LARGEST_READ_BYTES = 256 << 20  # of a file that is read as a whole
 _GZIP = b"\x1f\x8b"
 
 
@@ -93,7 +93,7 @@ def _require_regular(seen: os.stat_result, path: Path) -> None:
     raise NotRegularError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
 
 
-def read_regular(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> bytes:
+def read_regular(path: Path, largest_bytes: int = _LARGEST_READ_BYTES) -> bytes:
     """All that a regular file holds. OSError as `open_regular`, and where it holds more than `largest_bytes`."""
     with open_regular(path) as file:
         content = file.read(largest_bytes + 1)
@@ -102,7 +102,7 @@ def read_regular(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> bytes:
     return content
 
 
-def read_text(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> str:
+def read_text(path: Path, largest_bytes: int = _LARGEST_READ_BYTES) -> str:
     """The text of a regular file, whatever its bytes; line ends become newlines. OSError as `read_regular`."""
     return plain_lines(read_regular(path, largest_bytes))
 

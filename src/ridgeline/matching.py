@@ -22,7 +22,7 @@ from ridgeline.errors import ReadError
 
 LONGEST_PATTERN = 2000
 BASE_S = 5.0  # of CPU time for any text; a sensible pattern needs a thousandth of it
-CHARACTERS_PER_S = 8 << 20  # and as much for each second more
+_CHARACTERS_PER_S = 8 << 20  # and as much for each second more
 LONGEST_TEXT_HERE = 1 << 20  # between two looks at signals the matcher may pass over a text 4096 times
 
 _PROGRAM = """
@@ -57,7 +57,7 @@ class TimeIsUp(Exception):  # noqa: N818
 
 def values(pattern: re.Pattern[str], text: str, group: int = 0, most: int | None = None) -> list[str]:
     """What this group was in every match, or in the first `most` of them. TooSlow when that takes too long."""
-    seconds = BASE_S + len(text) / CHARACTERS_PER_S
+    seconds = BASE_S + len(text) / _CHARACTERS_PER_S
     if len(text) > LONGEST_TEXT_HERE or threading.current_thread() is not threading.main_thread():
         return _searched_elsewhere(pattern, text, group, most, seconds)
     found: list[str] = []

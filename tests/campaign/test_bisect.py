@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -234,3 +235,17 @@ def test_a_history_of_which_nothing_runs_says_so_and_keeps_what_it_tried(tmp_pat
     with pytest.raises(NothingFound, match="the baseline itself did not pass"):
         finished(tmp_path)
     assert read_status(tmp_path / "out").history.runs, "resume goes on from here once it is mended"
+
+
+def test_packages_of_the_two_are_compared_and_the_hint_can_be_pasted(tmp_path: Path) -> None:
+    home = tmp_path / "my work"
+    home.mkdir()
+    study = numbers(home, 100, 100, 130, 130)
+    recorded = 'printf "torch==2.%s\\nnumpy==2.1\\n" $(( {v} / 2 )) > packages; set --'
+    study.write_text(study.read_text().replace("'set --", f"'{recorded}"))
+    now = finished(home)
+    shown = now.exhibits
+    packages = next(table for table in shown.tables if table.title == "Packages that differ")
+    assert packages.rows == (("torch", "2.0", "2.1"),) and packages.notes == ("1 other package the same",)
+    words = shlex.split(next(note for note in shown.notes if "diagnose --compare" in note).partition("ridgeline ")[2])
+    assert words[:2] == ["diagnose", "--compare"] and all(Path(word).is_file() for word in words[2:]) and words[3:]

@@ -22,10 +22,9 @@ from ridgeline.campaign.scores import ranking
 from ridgeline.cli.campaign.live import Face
 from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
-from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.run import Cause, Ending, Job, Machine, Run
 from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage

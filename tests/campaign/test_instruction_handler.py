@@ -19,7 +19,7 @@ from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
 from ridgeline.study.history import History, read_history
-from ridgeline.study.live.instructions import (
+from ridgeline.study.instructions import (
     INSTRUCTIONS,
     AppliedInstructions,
     instruction_from,

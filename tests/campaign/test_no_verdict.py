@@ -142,7 +142,7 @@ def test_a_setting_that_begins_and_fails_under_load_is_disqualified_as_before(tm
     how = ScriptedAnswer(exit_code=1, stderr="out of memory\n")
     verdict = tune(tmp_path, failing(lambda job, n: n > 1 and not setting(job).endswith("x0-y0"), how)).run()
     assert verdict.conclusion == "nothing-passed"
-    assert "failed when it was run again: oom-run" in verdict.headline
+    assert "failed when it was run again: out of memory while running" in verdict.headline
 
 
 def test_a_candidate_that_failed_beside_a_failing_baseline_is_not_disqualified(tmp_path: Path) -> None:

@@ -22,9 +22,8 @@ from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.samplers.base import Sampler
 from ridgeline.samplers.guided.sampler import GuidedSampler
-from ridgeline.stats.drift import drift
+from ridgeline.stats.drift import Regimes, drift
 from ridgeline.stats.nodes import corrected
-from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.stated_range import ELSEWHERE, widening
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer

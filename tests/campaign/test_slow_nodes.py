@@ -16,16 +16,23 @@ from ridgeline.campaign import scores
 from ridgeline.campaign.agenda import Next
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.cli.campaign.nodes import node_lines
 from ridgeline.cli.main import run as command_line
-from ridgeline.cli.text.site import node_lines
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Job
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
-from ridgeline.stats.survey import MOST_MORE_IF_LIKELY, MOST_URGENT, BaselinePlacement, next_look
+from ridgeline.stats.nodes import (
+    MOST_MORE_IF_LIKELY,
+    MOST_URGENT,
+    BaselinePlacement,
+    NodeRun,
+    NodeRuns,
+    next_baseline_run,
+    node_effects,
+)
 from ridgeline.stats.wording import MetricText
 from ridgeline.study.history import History
 from ridgeline.testing import MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
@@ -213,7 +220,7 @@ def runs_at(*speeds: tuple[str, float]) -> list[NodeRun]:
 
 def test_where_to_look_next() -> None:
     def look(runs: list[NodeRun], width: int = 1, direction: Any = "maximize", there_are: int = 0) -> BaselinePlacement:
-        return next_look(NodeRuns(runs), "base", node_effects(runs, direction), width, there_are)
+        return next_baseline_run(NodeRuns(runs), "base", node_effects(runs, direction), width, there_are)
 
     alike = runs_at(*((node, 1 + at / 1000) for at, node in enumerate("abcdefab")))
     assert not look(alike).urgent
@@ -236,7 +243,7 @@ def test_looks_at_a_suspect_end_where_they_settle_nothing() -> None:
     rng = random.Random(3)
     nodes = "abcd" + "ab" * (MOST_MORE_IF_LIKELY // 2)
     noisy = runs_at(*((node, math.exp(rng.gauss(0, 0.05))) for node in nodes))
-    assert not next_look(NodeRuns(noisy), "base", node_effects(noisy, "maximize"), 1).urgent
+    assert not next_baseline_run(NodeRuns(noisy), "base", node_effects(noisy, "maximize"), 1).urgent
 
 
 def test_a_suspect_that_is_settled_needs_no_more_looks() -> None:
@@ -244,7 +251,7 @@ def test_a_suspect_that_is_settled_needs_no_more_looks() -> None:
     many = runs_at(*((node, (0.9 if node == "b" else 1.0) * (1 + rng.gauss(0, 0.002))) for node in "abc" * 3))
     effects = node_effects(many, "maximize")
     assert {e.node: e.verdict for e in effects}["b"] == "slow"
-    assert not next_look(NodeRuns(many), "base", effects, 1).urgent
+    assert not next_baseline_run(NodeRuns(many), "base", effects, 1).urgent
 
 
 def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.check import Stake, profile_doubt, stake
+from ridgeline.campaign.check import Stake, profile_doubt, profiler_doubt, stake
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression
 from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.site import Site as SiteRecord
 from ridgeline.records.study import (
     BaselineStage,
     Budget,
@@ -158,3 +159,18 @@ def test_the_share_of_profiles_is_planned_and_warned_about(tmp_path: Path) -> No
     assert profile_doubt(large) == ""
     assert profile_doubt(replace(small, profile=None)) == ""
     assert profile_doubt(replace(small, budget=Budget(node_hours=5.0))) == "", "as many runs as fit: nobody can tell"
+
+
+def test_a_profiler_that_jobs_here_will_not_find_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    asked = study(tmp_path, profile=ProfileStage("vtune"), site=SiteRecord())
+    assert profiler_doubt(asked).startswith("stages.profile: vtune is not on the PATH of this machine")
+    assert profiler_doubt(replace(asked, profile=ProfileStage("mpip"))) == "", "a library, found by the loader"
+    assert profiler_doubt(replace(asked, site=SiteRecord(batch="slurm"))) == "", "the nodes may have it"
+    assert profiler_doubt(replace(asked, site=SiteRecord(modules=("vtune",)))) == ""
+    tool = tmp_path / "vtune"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    assert profiler_doubt(asked) == ""

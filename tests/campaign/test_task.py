@@ -16,7 +16,7 @@ from ridgeline.errors import StudyError
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Cause, Ending, Job
-from ridgeline.records.task import TaskRules
+from ridgeline.records.study import TaskRules
 from ridgeline.study.history import read_history
 
 STUDY = """version: 1

@@ -26,8 +26,8 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.runs import _anywhere, _same_numbers
 from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
+from ridgeline.cli.campaign.verify import verification_lines
 from ridgeline.cli.main import run as command_line
-from ridgeline.cli.text.verify import verification_lines
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import read_history
 from ridgeline.study.study_file import read_study_file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -267,6 +268,45 @@ def test_steps_to_a_worse_setting_leave_with_its_code(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(text)
     done = ridgeline("steps", "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
     assert done.returncode == 6, done.stderr
+
+
+MOVED = """\
+version: 1
+name: moved
+workload:
+  kind: command
+  run: sh score.sh {x} {y}
+  files: [score.sh]
+  metrics: {score: {regex: '(\\d+)'}}
+space: {x: [1, 2], y: [1, 2]}
+baseline: {x: 1, y: 1}
+goal: {maximize: score}
+stages: {search: {sampler: grid, sentinel_every: 0}, confirm: {top: 1, blocks: 3, warmup: never}}
+site: here.yaml
+"""
+
+
+def test_steps_need_nothing_but_the_study_folder(tmp_path: Path) -> None:
+    """The author's study, its site and its program may be gone, and the shell is somewhere else."""
+    author, elsewhere = tmp_path / "author", tmp_path / "else where"
+    author.mkdir()
+    elsewhere.mkdir()
+    (author / "study.yaml").write_text(MOVED)
+    (author / "here.yaml").write_text("version: 1\nname: here\nbatch: local\n")
+    (author / "score.sh").write_text("echo $((100 * $1 + 10 * $2))\n")
+    assert ridgeline("tune", "study.yaml", "--out", str(elsewhere / "first"), cwd=author).returncode == 0
+    shutil.rmtree(author)
+    done = ridgeline("steps", "first", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / "studies/moved-steps/sources/score.sh").is_file()
+    unsaid = ridgeline("steps", "first/study.yaml", cwd=elsewhere)
+    assert unsaid.returncode == 2, unsaid.stderr
+
+
+def test_steps_of_a_file_need_a_setting(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(TWO)
+    done = ridgeline("steps", "study.yaml", cwd=tmp_path)
+    assert done.returncode == 2 and "no setting" in done.stderr
 
 
 def test_exit_codes_are_said_in_one_way(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.cli.campaign.follow import follow_lines, sparkline
+from ridgeline.cli.campaign.status import follow_lines, sparkline
 from ridgeline.records.study import Budget
 from tests.campaign.harness import campaign
 from tests.cli.test_faces import message, ridgeline

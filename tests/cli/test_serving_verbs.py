@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ridgeline.cli.main import main
-from ridgeline.cli.text.json import json_text
-from ridgeline.load.records_file import read_records
-from ridgeline.model.shipped import preset_names
+from ridgeline.cli.text.table import json_text
+from ridgeline.model.fields import preset_names
+from ridgeline.traffic.requests import read_records
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
 R1 = "--model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.diagnose.accounting.pbs import read_pbs_jobs
+from ridgeline.diagnose.accounting import read_pbs_jobs
 from ridgeline.diagnose.base import Analyzer
 from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.knobs import EngineKnobs, knobs_yaml

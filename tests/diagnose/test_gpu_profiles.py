@@ -12,6 +12,7 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose, opened
+from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.profilers.chrome_trace import read_chrome_trace
 from ridgeline.diagnose.profilers.kernels import purpose_of
 from tests.diagnose.nsys_database import database_bytes, write_database
@@ -143,7 +144,12 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
         ("fused_moe_kernel", "MoE"),
         ("void moe_align_block_size_kernel<int>", "MoE"),
         ("void flash::flash_fwd_splitkv_kernel<...>", "attention"),
-        ("_fwd_grouped_kernel_stage1_attention", "attention"),
+        ("_fwd_grouped_kernel_stage1", "attention"),
+        ("_fwd_kernel_stage2", "attention"),
+        (
+            "kernel_cutlass_kernel_flashinfernormkernelsfused_add_rmsnormFusedAddRMSNormKernel",
+            "elementwise and norms",
+        ),
         ("nvjet_tst_128x8_64x12_2x1_v_bz_TNT", "matrix products"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "matrix products"),
         ("void at::native::vectorized_elementwise_kernel<4>", "elementwise and norms"),
@@ -178,3 +184,21 @@ def test_operators_of_a_trace_without_a_gpu_are_charged_with_their_own_time(tmp_
     figures = {figure.name: figure.value for figure in portray(opened(trace)).figures}
     assert figures["CPU thread without an operator, at least"] == pytest.approx(0.4)
     assert figures["operator aten::addmm"] == pytest.approx(70e-6)
+
+
+def test_decode_on_an_h200_is_matrix_products_and_tritons_attention() -> None:
+    """SGLang 0.5.15 with Triton's attention, 20 steps before and after its batch and graphs were tuned."""
+    results = Path(__file__).parents[2] / "examples/05-sglang-h200/results/llama-8b-profile/runs"
+    before, after = (claims(path) for path in sorted(results.glob("*/profile/*.trace.json.gz")))
+    assert any(said.startswith("GPU time is matrix products 50%, attention 39%") for said in before)
+    assert any("the host's launches are the limit" in said for said in before)
+    assert any(said.startswith("GPU time is matrix products 52%, attention 38%") for said in after)
+    assert not any("the host's launches are the limit" in said for said in after)
+
+
+def test_products_are_compared_whatever_their_tiles() -> None:
+    """Larger batches take other tiles of the same library, so that no name would be in both profiles."""
+    results = Path(__file__).parents[2] / "examples/05-sglang-h200/results/llama-8b-profile/runs"
+    found = compare_files(*sorted(results.glob("*/profile/*.trace.json.gz")), ANALYZERS)
+    (products,) = (figure for figure in found.figures if figure.name == "kernel nvjet_sm90_tst (all tiles)")
+    assert (products.first, products.second) == (pytest.approx(0.118, abs=0.002), pytest.approx(0.0875, abs=0.002))

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ridgeline import catalog
-from ridgeline.diagnose.profilers.ipm import read_ipm
-from ridgeline.diagnose.profilers.mpip import read_mpip
+from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
+from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.nsys import read_nsys
-from ridgeline.diagnose.profilers.perf_report import read_perf_report
-from ridgeline.diagnose.profilers.vtune import read_vtune
 from ridgeline.engines.sglang.log import read_offline_jsonl, read_sglang_log
 from ridgeline.engines.vllm.log import read_vllm_log
 from ridgeline.errors import ReadError

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.diagnose.profilers.ipm import read_ipm
-from ridgeline.diagnose.profilers.mpip import read_mpip
+from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
+from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.nsys import read_nsys
-from ridgeline.diagnose.profilers.perf_report import read_perf_report
 from ridgeline.diagnose.profilers.profile import Call
-from ridgeline.diagnose.profilers.vtune import read_vtune
 from ridgeline.readers.lines import TextFile
 
 SAMPLES = Path(__file__).parent.parent / "samples"

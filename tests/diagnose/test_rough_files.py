@@ -16,8 +16,7 @@ from ridgeline import catalog
 from ridgeline.cli.diagnose import WIDTH, ReadingBar, diagnosis_text, reading_line
 from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.errors import RidgelineError
-from ridgeline.readers.byte_stream import ByteStream
-from ridgeline.readers.lines import TextFile
+from ridgeline.readers.lines import ByteStream, TextFile
 from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).parent.parent / "samples"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.engines.acceptance import usual_accept_length
+from ridgeline.engines.settings import usual_accept_length
 from ridgeline.model.config import load_model
 from ridgeline.traffic.traffic import Fixed, Traffic
 from ridgeline.twin.simulate import simulate

@@ -12,7 +12,6 @@ from ridgeline import catalog
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of, values_of
 from ridgeline.engines.knobs.releases import NEWEST, Flag, latest_of, read_flags, release_text, title_of
-from ridgeline.engines.knobs.scope import engine_total, rank_share
 from ridgeline.engines.knobs.table import (
     ATTENTION_BACKENDS,
     KNOBS,
@@ -21,6 +20,8 @@ from ridgeline.engines.knobs.table import (
     Knob,
     Part,
     Spelling,
+    engine_total,
+    rank_share,
     wrong_value,
 )
 from ridgeline.engines.layout import Layout

@@ -7,12 +7,20 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.serving.memory import layouts_text, memory_text
+from ridgeline.cli.serving.memory import layouts_text, memory_text
 from ridgeline.engines.deployment import describe
 from ridgeline.engines.fitting import answer_memory, list_layouts, with_room
 from ridgeline.engines.layout import Layout
-from ridgeline.engines.memory import FITS, RUNTIME_OOM, STARTUP_OOM, plan_memory, roomiest_plan
-from ridgeline.engines.reserve import decode_graph_sizes, prefill_graph_sizes, triton_bytes_per_request
+from ridgeline.engines.memory import (
+    FITS,
+    RUNTIME_OOM,
+    STARTUP_OOM,
+    decode_graph_sizes,
+    plan_memory,
+    prefill_graph_sizes,
+    roomiest_plan,
+    triton_bytes_per_request,
+)
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import GIB, load_gpu

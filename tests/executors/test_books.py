@@ -12,8 +12,7 @@ from ridgeline.executors.batch import Folder, conclude
 from ridgeline.executors.dialect import Phase, Sighting
 from ridgeline.executors.script import exit_record, machines
 from ridgeline.executors.slurm import Slurm
-from ridgeline.records.machine import Machine
-from ridgeline.records.run import QUIET_FILE, Cause, Ending
+from ridgeline.records.run import QUIET_FILE, Cause, Ending, Machine
 
 TIMES = "0m0.01s 0m0.02s\n1m30.5s 0m2.25s\n"
 WHOLE = "exit_code=0\nstarted_s=100.5\nended_s=160.5\nhost=n1\nup_began_s=1000.00\nup_ended_s=1060.01\ntold=\n"

@@ -29,6 +29,15 @@ def test_counters_are_added_over_zones_and_over_their_turns(tmp_path: Path) -> N
     assert measured_joules(tmp_path / "nowhere", ("rapl",), 10.0) is None
 
 
+def test_the_counters_of_gpus_are_added(tmp_path: Path) -> None:
+    (tmp_path / ENERGY_FILE).write_text("nvml 0 1000\nnvml GPU-1 9000\nnvml 0 4000\nnvml GPU-1 9500\n")
+    assert measured_joules(tmp_path, ("nvml",), 10.0) == pytest.approx(3 + 0.5)
+    (tmp_path / ENERGY_FILE).write_text("nvml 0 1000\nnvml GPU-1 9000\nnvml 0 4000\n")
+    assert measured_joules(tmp_path, ("nvml",), 10.0) is None, "a GPU that was lost leaves no sum"
+    (tmp_path / ENERGY_FILE).write_text("nvml 0 4000\nnvml 0 1000\n")
+    assert measured_joules(tmp_path, ("nvml",), 10.0) is None, "the driver was loaded again"
+
+
 def powercap(folder: Path) -> Path:
     """Two packages with their DRAM and cores, and the whole machine beside them."""
     zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram", "intel-rapl:1": "psys"}
@@ -70,6 +79,45 @@ def test_run_sh_reads_the_meters_of_its_node(tmp_path: Path, monkeypatch: pytest
         assert "2 jobs run at once" in beside.doubts(Resources())[0]
 
 
+NVML_STAND_IN = """
+#include <stdio.h>
+#include <string.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **gpu) { *gpu = (void *)(size_t)(index + 1); return index > 1; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **gpu) { *gpu = (void *)2; return strcmp(uuid, "GPU-b"); }
+int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *count) {
+  FILE *file = fopen(gpu == (void *)1 ? "COUNTS/0" : "COUNTS/1", "r");
+  if (file == 0) return 3;
+  int read = fscanf(file, "%llu", count);
+  fclose(file);
+  return read != 1;
+}
+"""
+
+
+@pytest.mark.parametrize(("visible", "joules"), [("", 3.0 + 7.0), ("1", 7.0), ("GPU-b", 7.0), ("0,1", 10.0)])
+def test_run_sh_asks_the_drivers_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, joules: float
+) -> None:
+    """A stand-in with the driver's own function names, since no test machine has an NVIDIA GPU."""
+    source, library = tmp_path / "nvml.c", tmp_path / "libnvidia-ml.so.1"
+    source.write_text(NVML_STAND_IN.replace("COUNTS", str(tmp_path)))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    for gpu in "01":
+        (tmp_path / gpu).write_text("1000")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    executor = LocalExecutor(Site(prices=Prices(meters=("nvml",))))
+    program = f"echo 4000 > {tmp_path}/0; echo 8000 > {tmp_path}/1"
+    ticket = executor.submit(Job("job", folder, program, resources=Resources(), limit_s=600.0))
+    while not (endings := executor.poll([ticket])):
+        executor.wait(5.0)
+    assert endings[ticket].usage["joules"] == pytest.approx(joules)
+
+
 def test_without_meters_the_script_is_as_before(tmp_path: Path) -> None:
     job = Job("job", tmp_path, "true")
     plain = LocalExecutor(Site()).script(job)
@@ -78,10 +126,20 @@ def test_without_meters_the_script_is_as_before(tmp_path: Path) -> None:
     assert subprocess.run(["sh", "-n"], input=metered, text=True, check=False).returncode == 0
 
 
+def test_meters_take_no_part_of_the_runs_time(tmp_path: Path) -> None:
+    script = LocalExecutor(Site(prices=Prices(meters=("nvml",)))).script(Job("job", tmp_path, "./program"))
+    counters = 'python3 -c "$ridgeline_gpu_counters"'
+    parts = [counters, "started=", "./program", "ended=", counters]
+    places = [script.index(parts[0]), *(script.rindex(part) for part in parts[1:])]
+    assert places == sorted(places)
+
+
 def test_check_says_which_meter_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "POWERCAP", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [text.split(":")[0] for text in meters_missing_here(("rapl", "nvidia-smi"))] == ["rapl", "nvidia-smi"]
+    monkeypatch.setattr(energy, "NVML_LIBRARY", "libno-such-driver.so.1")
+    every = ("rapl", "nvml", "nvidia-smi")
+    assert tuple(text.split(":")[0] for text in meters_missing_here(every)) == every
     assert "node_watts" in LocalExecutor(Site(prices=Prices(meters=("rapl",)))).doubts(Resources())[0]
     powercap(tmp_path)
     assert meters_missing_here(("rapl",)) == []

@@ -18,8 +18,8 @@ import pytest
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import local, processes, script
-from ridgeline.executors.claim import CLAIM_FILE, read_claim
 from ridgeline.executors.local import STOP_FILE, LocalExecutor
+from ridgeline.executors.processes import CLAIM_FILE, read_claim
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.executors.dialect import Blame, JobReply, Phase
-from ridgeline.executors.needs import walltime_minutes
+from ridgeline.executors.dialect import Blame, JobReply, Phase, walltime_minutes
 from ridgeline.executors.slurm import COLUMNS, Slurm, expand
 from ridgeline.records.run import Cause, Job, Resources
 from ridgeline.records.site import Site

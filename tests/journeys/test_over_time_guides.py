@@ -28,15 +28,17 @@ BLOCK = re.compile(r"```\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
 def test_a_guide_runs_as_written(page: str, tmp_path: Path) -> None:
     blocks = BLOCK.findall((GUIDES / page).read_text())
     assert len(blocks) >= 4
+    home = tmp_path / "my work"  # people do have folders with a space in their name
+    home.mkdir()
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "GITHUB_ACTIONS": ""}
     for command, shown in blocks:
         if command.startswith("cat "):
-            (tmp_path / command.removeprefix("cat ")).write_text(
-                shown if command.endswith(".sh") else shown.replace("$PWD", str(tmp_path))
+            (home / command.removeprefix("cat ")).write_text(
+                shown if command.endswith(".sh") else shown.replace("$PWD", str(home))
             )
             continue
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False
+            command, shell=True, cwd=home, env=env, capture_output=True, text=True, timeout=600, check=False
         )
         printed = done.stdout.splitlines()
         for line in shown.splitlines():

@@ -142,7 +142,7 @@ def test_the_edge_of_the_window(tmp_path: Path) -> None:
     assert verdict["production"] == 1 << 17
     assert "KV pool" in verdict["headline"]
     (why,) = next(row["why"] for row in verdict["tried"] if row["value"] == 1 << 19)
-    assert why.startswith("oom-start")
+    assert why.startswith("out of memory at start")
     assert "To serve at least one request" in why
 
 

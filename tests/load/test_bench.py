@@ -20,21 +20,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.serving.bench import result_text
+from ridgeline.cli.serving.bench import result_text
 from ridgeline.load.bench import bench
 from ridgeline.load.fidelity import judge
 from ridgeline.load.options import BenchOptions, plan_from
-from ridgeline.load.records_file import read_records, record_line
 from ridgeline.load.wire import stamped_socket
 from ridgeline.load.wire.client_stats import ClientStats, quantile_s
-from ridgeline.load.wire.coalesced import CoalescedTokens, spread_coalesced
 from ridgeline.load.wire.endpoint import parse_endpoint
-from ridgeline.load.wire.exchange import Gaps
+from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, spread_coalesced
 from ridgeline.load.wire.loop import Loop
 from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
 from ridgeline.load.workers.pool import merge_results
 from ridgeline.traffic.prompts import Bodies, Prompts
-from ridgeline.traffic.requests import RequestRecord, Spread, _plain_spread, summarise
+from ridgeline.traffic.requests import RequestRecord, Spread, _plain_spread, read_records, record_line, summarise
 from ridgeline.traffic.traffic import Arrival, parse_traffic
 from tests.load.scripted import Line, Request, Scripted, delta, event, tokens
 

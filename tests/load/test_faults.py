@@ -17,8 +17,8 @@ import pytest
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchResult, bench
 from ridgeline.load.options import BenchOptions, plan_from
-from ridgeline.load.records_file import read_records
 from ridgeline.load.wire import client_stats
+from ridgeline.traffic.requests import read_records
 from tests.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens
 
 KEY = "sk-very-secret-0123456789"

@@ -9,13 +9,11 @@ import pytest
 
 from ridgeline.load.edge import take_off
 from ridgeline.load.fidelity import judge
-from ridgeline.load.wire.chunks import realigned
 from ridgeline.load.wire.client_stats import ClientStats
-from ridgeline.load.wire.coalesced import CoalescedTokens, spread_coalesced
 from ridgeline.load.wire.endpoint import parse_endpoint
-from ridgeline.load.wire.exchange import Gaps
+from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, spread_coalesced
 from ridgeline.load.wire.loop import Loop
-from ridgeline.load.wire.reply import Reply
+from ridgeline.load.wire.reply import Reply, realigned
 from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
 from ridgeline.load.workers.driver import Driver
 from ridgeline.traffic.requests import RequestRecord, Slo, summarise

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from ridgeline.cli.text.serving.bench import result_text
+from ridgeline.cli.serving.bench import result_text
 from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.flow import Stretch, backlog_of, flow_of, steady_part
+from ridgeline.load.flow import Stretch, backlog_of, flow_of
 from ridgeline.load.options import BenchOptions, plan_from
 from ridgeline.traffic.requests import RequestRecord
 from tests.load.queueing import BatchServer, Served
@@ -78,12 +78,6 @@ def test_looks_at_one_load_are_added_up():
     looks = [backlog for r in rows if (backlog := backlog_of(r, Stretch(2.0, 30.0))) is not None]
     assert not all(look.grows for look in looks), "some owe it to chance, taken alone"
     assert sum(looks[1:], looks[0]).grows is not False
-
-
-def test_the_steady_part_leaves_out_two_latencies_at_the_start_and_one_at_the_end():
-    assert steady_part(60.0, 5.0) == Stretch(10.0, 55.0)
-    assert steady_part(60.0, None) == Stretch(pytest.approx(20.0), pytest.approx(50.0))
-    assert steady_part(60.0, 30.0) == steady_part(60.0, None), "never more than half of it"
 
 
 def in_window(result: BenchResult, start_s: float, end_s: float) -> float:

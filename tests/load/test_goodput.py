@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.cli.text.serving.bench import edge_text, probe_text, progress_text
+from ridgeline.cli.serving.bench import edge_text, probe_text, progress_text
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.load.bench import BenchPlan
-from ridgeline.load.edge import Edge, GoodputTerms, goodput_terms
-from ridgeline.load.goodput import FirstLook, GoodputSearch, find_goodput
+from ridgeline.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, goodput_terms
+from ridgeline.load.goodput import FirstEstimate, GoodputSearch, find_goodput
 from ridgeline.load.options import BenchOptions, plan_from
-from ridgeline.load.probe import Probe, ProbeVerdict
 from ridgeline.load.stream import StreamView
 from tests.load.queueing import BatchServer, KnownServer, SlotServer, VirtualStream, holds_in_a_long_run, stalls
 
@@ -37,7 +36,7 @@ def search(
     void: Callable[[float, float], bool] = lambda _load, _seconds: False,
     fails: Callable[[float], bool] = lambda _load: False,
     terms: GoodputTerms | None = None,
-    note: Callable[[Probe | FirstLook], None] | None = None,
+    note: Callable[[Probe | FirstEstimate], None] | None = None,
     **wishes: object,
 ) -> tuple[Edge, VirtualStream]:
     asked = plan(**wishes)
@@ -158,7 +157,7 @@ def test_a_bracket_is_known_early_and_every_line_says_the_axis():
     lines: list[str] = []
     brackets: list[tuple[float, tuple[float | None, float | None]]] = []
 
-    def note(part: Probe | FirstLook) -> None:
+    def note(part: Probe | FirstEstimate) -> None:
         lines.append(progress_text(part))
         if isinstance(part, Probe):
             brackets.append((part.span.end_s, part.so_far))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.serving.imported import imported_text
+from ridgeline.cli.serving.import_results import imported_text
 from ridgeline.load.imported import imported
-from ridgeline.load.records_file import read_records
 from ridgeline.traffic.bench.run import BenchRequest, BenchRun
+from ridgeline.traffic.requests import read_records
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "bench"
 

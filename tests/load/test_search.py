@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ridgeline.cli.text.serving.bench import sweep_text
+from ridgeline.cli.serving.bench import sweep_text
 from ridgeline.errors import InputError
 from ridgeline.load.bench import BenchPlan, BenchResult
 from ridgeline.load.edge import take_off

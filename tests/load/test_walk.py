@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.load.bench import BenchPlan
-from ridgeline.load.edge import Edge, GoodputTerms
+from ridgeline.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, judge_probe
 from ridgeline.load.flow import Stretch
 from ridgeline.load.goodput import GoodputSearch, find_goodput
 from ridgeline.load.options import BenchOptions, plan_from
-from ridgeline.load.probe import Probe, ProbeVerdict, judge_probe
 from ridgeline.load.stream import StreamView
 from ridgeline.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.traffic.traffic import ClosedLoop, OpenLoop

@@ -212,13 +212,14 @@ def test_what_is_not_understood_is_refused_by_its_field(fields: dict[str, Any], 
 def test_what_is_left_out_is_named() -> None:
     model = read(
         num_nextn_predict_layers=1, hyper_loops=3, rope_theta=1e6, torch_dtype="bfloat16", bos_token_id=1,
-        vision_config={"hidden_size": 8},
+        original_max_position_embeddings=4096, vision_config={"hidden_size": 8},
     )  # fmt: skip
     said = " ".join(model.notes)
     assert "multi-token-prediction" in said
     assert "hyper_loops" in said
     assert "vision_config" in said
     assert "rope_theta" not in said
+    assert "original_max_position_embeddings" not in said
     assert read().notes == ()
 
 

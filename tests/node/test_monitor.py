@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import ReadError
 from ridgeline.node import monitor as monitoring
 from ridgeline.node.monitor import Monitor, cpu_share, cpu_ticks, line_of, memory_used_bytes, summary
-from ridgeline.node.nvidia_smi import rows_of, sample_of
-from ridgeline.node.nvml import open_gpus, visible
+from ridgeline.node.nvml import open_gpus, rows_of, sample_of, visible
 from ridgeline.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 
 
@@ -191,7 +190,7 @@ int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *c) { *c = 61; retu
 ASK = """
 import json
 from dataclasses import asdict
-from ridgeline.node.nvidia_smi import rows_of, sample_of
+from ridgeline.node.nvml import rows_of, sample_of
 from ridgeline.node.nvml import Nvml
 driver = Nvml()
 print(json.dumps([asdict(sample) for sample in driver.read()]))

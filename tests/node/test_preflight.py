@@ -16,23 +16,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.serving.preflight import comparison_text, node_text
+from ridgeline.cli.serving.preflight import comparison_text, node_text
 from ridgeline.errors import InputError, ReadError
-from ridgeline.node.nvidia_smi import rows_of
-from ridgeline.node.preflight import gpu, host
-from ridgeline.node.preflight.check import Check, NodeReport, node_from
-from ridgeline.node.preflight.compare import compare, read_nodes
-from ridgeline.node.preflight.host import FileQuota, read_quota
-from ridgeline.node.preflight.network import (
+from ridgeline.node import preflight
+from ridgeline.node.nvml import rows_of
+from ridgeline.node.preflight import (
+    KNOWN_BAD,
+    Check,
+    FileQuota,
     HcaPort,
+    NodeReport,
+    compare_nodes,
     hca_line,
+    known_bad,
     list_ports,
     network_check,
+    node_from,
+    parse_version,
     read_ibv_devinfo,
     read_infiniband_folder,
+    read_nodes,
+    read_quota,
+    version_checks,
 )
-from ridgeline.node.preflight.run import preflight
-from ridgeline.node.preflight.versions import KNOWN_BAD, known_bad, parse, version_checks
 
 DEVINFO = """\
 hca_id:\tmlx5_1
@@ -127,14 +133,14 @@ def test_file_quotas() -> None:
 
 
 def test_a_quota_that_runs_out_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "quotas", lambda folder: [FileQuota("/scratch", 195_000, 202_000)])
-    check = host.file_check(tmp_path)
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/scratch", 195_000, 202_000)])
+    check = preflight.file_check(tmp_path)
     assert check.status == "warn"
     assert "7,000 of 202,000 files left on /scratch; prune" in check.detail
-    monkeypatch.setattr(host, "quotas", lambda folder: [FileQuota("/a", 0, 500_000), FileQuota("/b", 0, 400_000)])
-    assert host.file_check(tmp_path) == Check("files", "ok", "400,000 of 400,000 files left on /b")
-    monkeypatch.setattr(host, "quotas", lambda folder: [FileQuota("/home", 5, None)])
-    assert host.file_check(tmp_path).status == "ok"
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/a", 0, 500_000), FileQuota("/b", 0, 400_000)])
+    assert preflight.file_check(tmp_path) == Check("files", "ok", "400,000 of 400,000 files left on /b")
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/home", 5, None)])
+    assert preflight.file_check(tmp_path).status == "ok"
 
 
 def test_lfs_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +148,7 @@ def test_lfs_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fake.write_text(f"#!/bin/sh\ncat <<'EOF'\n{LFS}EOF\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert host.quotas(tmp_path)[0].filesystem == "/scratch"
+    assert preflight.quotas(tmp_path)[0].filesystem == "/scratch"
 
 
 def test_busy_ports_are_named() -> None:
@@ -150,43 +156,43 @@ def test_busy_ports_are_named() -> None:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         port = sock.getsockname()[1]
-        check = host.port_check([port])
+        check = preflight.port_check([port])
         assert check.status == "warn"
         assert str(port) in check.detail
-    assert host.port_check([port]).status == "ok"
+    assert preflight.port_check([port]).status == "ok"
 
 
 def test_scratch_must_be_there_and_writable(tmp_path: Path) -> None:
-    assert host.scratch_check(tmp_path).status in ("ok", "warn")
-    nowhere = host.scratch_check(tmp_path / "nowhere")
+    assert preflight.scratch_check(tmp_path).status in ("ok", "warn")
+    nowhere = preflight.scratch_check(tmp_path / "nowhere")
     assert nowhere.status == "fail" and "is not a folder on this node" in nowhere.detail
 
 
 def test_a_scratch_or_shared_memory_with_little_room_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for free, status in ((host.SCRATCH_BYTES, "ok"), (host.SCRATCH_BYTES - 1, "warn")):
-        monkeypatch.setattr(host.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
-        assert host.scratch_check(tmp_path).status == status
-    for free, status in ((host.SHARED_MEMORY_BYTES, "ok"), (host.SHARED_MEMORY_BYTES - 1, "warn")):
-        monkeypatch.setattr(host.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
-        assert host.shared_memory_check(tmp_path).status == status
-    assert host.shared_memory_check(tmp_path / "none").status == "warn"
+    for free, status in ((preflight.SCRATCH_BYTES, "ok"), (preflight.SCRATCH_BYTES - 1, "warn")):
+        monkeypatch.setattr(preflight.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        assert preflight.scratch_check(tmp_path).status == status
+    for free, status in ((preflight.SHARED_MEMORY_BYTES, "ok"), (preflight.SHARED_MEMORY_BYTES - 1, "warn")):
+        monkeypatch.setattr(preflight.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        assert preflight.shared_memory_check(tmp_path).status == status
+    assert preflight.shared_memory_check(tmp_path / "none").status == "warn"
 
 
 def test_locked_memory_matters_for_infiniband_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64 << 20, 64 << 20))
-    assert host.locked_memory_check(uses_infiniband=True).status == "fail"
-    assert "limited to 64 MiB" in host.locked_memory_check(uses_infiniband=True).detail
-    assert host.locked_memory_check(uses_infiniband=False).status == "ok"
+    assert preflight.locked_memory_check(uses_infiniband=True).status == "fail"
+    assert "limited to 64 MiB" in preflight.locked_memory_check(uses_infiniband=True).detail
+    assert preflight.locked_memory_check(uses_infiniband=False).status == "ok"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert host.locked_memory_check(uses_infiniband=True).status == "ok"
+    assert preflight.locked_memory_check(uses_infiniband=True).status == "ok"
 
 
 def test_processors_without_bfloat16_are_told_how_to_start() -> None:
-    assert "--dtype float32" in host.processor_check("flags : sse avx2 avx512f").detail
-    assert "float32" not in host.processor_check("flags : avx512_bf16").detail
-    assert "float32" not in host.processor_check("Features : fp asimd bf16").detail
+    assert "--dtype float32" in preflight.processor_check("flags : sse avx2 avx512f").detail
+    assert "float32" not in preflight.processor_check("flags : avx512_bf16").detail
+    assert "float32" not in preflight.processor_check("Features : fp asimd bf16").detail
 
 
 @pytest.mark.parametrize(
@@ -216,43 +222,45 @@ def test_every_known_bad_row_says_why_and_can_match() -> None:
         assert len(row.reason) > 20
         inside = {name: ".".join(map(str, low or (1,))) for name, (low, _) in row.parts.items()}
         assert row in known_bad(inside), row.reason
-    assert parse("2.13.0+cpu") == (2, 13, 0)
-    assert parse("unknown") == ()
+    assert parse_version("2.13.0+cpu") == (2, 13, 0)
+    assert parse_version("unknown") == ()
 
 
 def test_gpu_memory_in_use_is_named() -> None:
-    gpus = gpu.gpu_states(
+    gpus = preflight.gpu_states(
         rows_of("NVIDIA H200, 143771, 4, 570.124.06\nNVIDIA H200, 143771, 70000, 570.124.06\njunk\n", 4)
     )
     assert len(gpus) == 2
-    assert gpu.memory_check(gpus[:1]).status == "ok"
-    check = gpu.memory_check(gpus)
+    assert preflight.memory_check(gpus[:1]).status == "ok"
+    check = preflight.memory_check(gpus)
     assert check.status == "warn"
     assert "gpu1 68.4 of 140 GiB" in check.detail
 
 
-def probed(matmul: list[float], **changes: Any) -> gpu.GpuProbe:
+def probed(matmul: list[float], **changes: Any) -> preflight.GpuProbe:
     gpus = [
         {"matmul_flops": [rate] * 5, "copy_bytes_s": [3e12] * 5, "from_host_bytes_s": [5e10] * 5} for rate in matmul
     ]
-    return gpu.GpuProbe(gpus=gpus, **changes)
+    return preflight.GpuProbe(gpus=gpus, **changes)
 
 
 def test_rates_and_the_slow_gpu_of_a_node() -> None:
-    one = gpu.rate_checks(probed([7e14]), "python3")
+    one = preflight.rate_checks(probed([7e14]), "python3")
     assert [check.status for check in one] == ["ok", "ok", "ok", "skip"]
     assert "700 TFLOP/s" in one[0].detail
-    pair = gpu.rate_checks(probed([7e14, 6.5e14, 6.7e14, 6.9e14]), "python3")
+    pair = preflight.rate_checks(probed([7e14, 6.5e14, 6.7e14, 6.9e14]), "python3")
     assert (pair[0].status, pair[0].detail) == ("ok", "680 TFLOP/s bf16 each"), "the middle of the two in the middle"
-    limit = gpu.rate_checks(probed([1e15, 1e15, 0.96e15, 0.94e15, 1e15]), "python3")
+    limit = preflight.rate_checks(probed([1e15, 1e15, 0.96e15, 0.94e15, 1e15]), "python3")
     assert limit[0].detail == "1,000 TFLOP/s bf16 each, but gpu3 940", "5% are allowed"
-    eight = gpu.rate_checks(probed([7e14] * 7 + [5e14], all_reduce_bytes_s=[4e11] * 5, peer_access=True), "python3")
+    eight = preflight.rate_checks(
+        probed([7e14] * 7 + [5e14], all_reduce_bytes_s=[4e11] * 5, peer_access=True), "python3"
+    )
     assert eight[0].status == "warn"
     assert "gpu7 500" in eight[0].detail
     assert (eight[3].status, "400 GB/s" in eight[3].detail) == ("ok", True)
-    apart = gpu.rate_checks(probed([7e14] * 2, all_reduce_bytes_s=[2e10] * 5, peer_access=False), "python3")
+    apart = preflight.rate_checks(probed([7e14] * 2, all_reduce_bytes_s=[2e10] * 5, peer_access=False), "python3")
     assert "no NVLink" in apart[3].detail
-    broken = gpu.rate_checks(probed([7e14] * 2), "python3")
+    broken = preflight.rate_checks(probed([7e14] * 2), "python3")
     assert broken[3].status == "fail"
 
 
@@ -270,23 +278,23 @@ def test_a_python_that_cannot_measure_is_skipped_with_the_reason(tmp_path: Path,
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
-    result = gpu.probe(str(python))
+    result = preflight.probe_gpus(str(python))
     assert words in result.skipped
-    assert gpu.rate_checks(result, str(python))[0].status == "skip"
-    assert "no such program" in gpu.probe(str(tmp_path / "none")).skipped
+    assert preflight.rate_checks(result, str(python))[0].status == "skip"
+    assert "no such program" in preflight.probe_gpus(str(tmp_path / "none")).skipped
 
 
 def test_the_probe_runs_without_anything_of_ours(tmp_path: Path) -> None:
     """Under the engine's Python there is no ridgeline, and often no torch."""
-    done = subprocess.run([sys.executable, "-I", str(gpu.PROBE)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-I", str(preflight.PROBE)], capture_output=True, text=True, check=True)
     facts = json.loads(done.stdout)
     assert facts["gpus"] or "torch" in facts["skipped"]
 
 
 def test_a_host_without_gpu_says_what_it_skips(tmp_path: Path) -> None:
-    node = preflight(sys.executable, tmp_path, [0])
+    node = preflight.check_node(sys.executable, tmp_path, [0])
     skipped = {check.name for check in node.checks if check.status == "skip"}
-    if isinstance(gpu.list_gpus(), str):
+    if isinstance(preflight.list_gpus(), str):
         assert {"gpu memory", "gpu rates"} <= skipped
     assert not [check for check in node.checks if not check.detail]
     assert node_from(json.loads(json.dumps(node.as_json()))) == node
@@ -300,7 +308,7 @@ def node(name: str, matmul: float, noise: float = 0.004, driver: str = "570.1", 
 
 
 def test_the_slow_node_is_named() -> None:
-    result = compare([node("a", 700), node("b", 702), node("c", 590), node("d", 698)])
+    result = compare_nodes([node("a", 700), node("b", 702), node("c", 590), node("d", 698)])
     assert [difference.node for difference in result.slow] == ["c"]
     assert "node c is 16% slower than its peers" in comparison_text(result)
     assert result.as_json()["slow"][0]["speed"] == pytest.approx(0.84, abs=0.02)
@@ -311,7 +319,7 @@ def test_rates_are_compared_each_with_its_own_kind() -> None:
         more = Check("gpu copy", "ok", "", "GB/s", {"gpu0": tuple(copy * (1 + 0.002 * n) for n in range(6))})
         return NodeReport(name, (*node(name, 700).checks, more), {})
 
-    result = compare([both("a", 3000), both("b", 3010), both("c", 2500), both("d", 2990)])
+    result = compare_nodes([both("a", 3000), both("b", 3010), both("c", 2500), both("d", 2990)])
     assert [(difference.node, difference.rate) for difference in result.slow] == [("c", "gpu copy")]
 
 
@@ -331,18 +339,18 @@ def test_ports_that_are_down_or_of_another_speed_are_a_warning(ports: Any, statu
 
 
 def test_small_and_noisy_differences_are_not_tickets() -> None:
-    alike = compare([node("a", 700), node("b", 693), node("c", 705)])
+    alike = compare_nodes([node("a", 700), node("b", 693), node("c", 705)])
     assert not alike.slow
     assert "no slow node" in comparison_text(alike)
-    noisy = compare([node("a", 700, noise=0.2), node("b", 640, noise=0.2)])
+    noisy = compare_nodes([node("a", 700, noise=0.2), node("b", 640, noise=0.2)])
     assert not noisy.slow
 
 
 def test_other_versions_and_failures_are_named_too() -> None:
-    result = compare([node("a", 700), node("b", 700, driver="550.2"), node("c", 700, status="fail")])
+    result = compare_nodes([node("a", 700), node("b", 700, driver="550.2"), node("c", 700, status="fail")])
     assert result.mixed == ("driver differs: 570.1 on a, c; 550.2 on b",)
     assert result.failed[0].startswith("c: gpu matmul")
-    nothing = compare([NodeReport("a", ()), NodeReport("b", ())])
+    nothing = compare_nodes([NodeReport("a", ()), NodeReport("b", ())])
     assert "no rates to compare" in comparison_text(nothing)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.serving.plan import plan_text
+from ridgeline.cli.serving.plan import plan_text
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.memory import plan_memory
 from ridgeline.engines.settings import EngineSettings
@@ -21,7 +21,7 @@ from ridgeline.planner.commands import written_for
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import answer_plan
 from ridgeline.planner.scheme import Scheme
-from ridgeline.service.from_plan import commands_for, write_plan
+from ridgeline.service.from_results import commands_for, write_plan
 from ridgeline.traffic.requests import Slo
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.simulate import build

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeline.cli.text.serving.plan import plan_text
+from ridgeline.cli.serving.plan import plan_text
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings
@@ -13,7 +13,7 @@ from ridgeline.model.config import load_model
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import _without_doubtful_splits, answer_plan, plan
 from ridgeline.planner.verdict import SplitVerdict
-from ridgeline.service.from_plan import printed
+from ridgeline.service.from_results import printed
 from ridgeline.traffic.traffic import parse_traffic
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.evidence.scope import Scene, Scenes

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.cli.text.serving.plan import plan_text
+from ridgeline.cli.serving.plan import plan_text
 from ridgeline.engines.layout import Layout, group_layout, group_text
 from ridgeline.engines.layout_rules import layout_problems
 from ridgeline.engines.settings import EngineSettings
@@ -21,7 +21,7 @@ from ridgeline.planner.lint import LintPoint, lint_commands
 from ridgeline.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
 from ridgeline.planner.planner import answer_plan, pareto
 from ridgeline.planner.scheme import Scheme
-from ridgeline.service.from_plan import commands_for, printed, write_plan
+from ridgeline.service.from_results import commands_for, printed, write_plan
 from ridgeline.traffic.requests import Slo
 from ridgeline.traffic.traffic import Fixed, OpenLoop, Traffic
 from ridgeline.twin.calibration import Calibration

@@ -18,7 +18,7 @@ from ridgeline.planner.lint import read_settings
 from ridgeline.planner.pairing import pairs
 from ridgeline.planner.planner import answer_plan
 from ridgeline.planner.scheme import Scheme
-from ridgeline.service.from_plan import commands_for, printed
+from ridgeline.service.from_results import commands_for, printed
 from ridgeline.traffic.requests import Slo
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.simulate import build

@@ -11,10 +11,10 @@ import pytest
 
 from ridgeline.campaign.check import check_study
 from ridgeline.cli.serving.plan import plan as plan_verb
-from ridgeline.cli.text.serving.verdict import verdict_text
+from ridgeline.cli.serving.plan import verdict_text
 from ridgeline.planner.planner import Plan, answer_plan
 from ridgeline.planner.verdict import _judged, verdict_on
-from ridgeline.service.from_plan import write_plan
+from ridgeline.service.from_results import write_plan
 from ridgeline.twin.calibrate import calibrate
 from ridgeline.twin.calibration import Calibration, write_calibration
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.records.machine import Machine, machine_names, same_place
+from ridgeline.records.run import Machine, machine_names, same_place
 
 VM = Machine("vm", "boot-1", ("GPU-a", "GPU-b"))
 

@@ -11,10 +11,10 @@ import pytest
 
 from ridgeline.node.monitor import summary
 from ridgeline.node.samples import GpuSample, Sample
-from ridgeline.records.metrics import METRICS, metrics_of, reported, unit_of
+from ridgeline.records.measurement import METRICS, metrics_of, reported, unit_of
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
-TABLE = SRC / "records" / "metrics.py"
+TABLE = SRC / "records" / "measurement.py"
 UNITS = {row.unit for row in METRICS.values()} - {""}
 # These make measurements whose unit is not ours: the study's own, a journal's, a test's.
 OTHERS_UNITS = {"workloads/command/workload.py", "study/codec.py", "testing/__init__.py"}

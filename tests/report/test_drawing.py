@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeline.report.drawing.draw import draw, drawn, legend, table_of
 from ridgeline.report.drawing.scales import pixel_scale, thinned, ticks
-from ridgeline.report.drawing.svg import mark
+from ridgeline.report.drawing.svg import CHARACTER_PX, mark
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -31,6 +31,7 @@ from ridgeline.report.figures.shapes import (
     PlotLimit,
     PlotPoint,
     PlotSeries,
+    PlotSpan,
     StripMark,
 )  # fmt: skip
 
@@ -54,6 +55,22 @@ def test_steps_of_two_and_a_half_keep_their_decimal() -> None:
 def test_what_is_counted_has_whole_ticks() -> None:
     scale = pixel_scale(Axis("run", from_zero=True), [0.0, 9.0], 0, 300)
     assert [told for _, told in ticks(Axis("run"), scale, 4)] == ["0", "2", "4", "6", "8"]
+
+
+def test_a_long_name_at_the_end_of_an_axis_stays_in_the_figure() -> None:
+    names = ("a", "a-study-by-name")
+    x = Axis("study", ticks=tuple((float(at), name) for at, name in enumerate(names)))
+    figure = PlotFigure("k", "t", "s", x, Axis("y"), (PlotSeries("p", (PlotPoint(0, 1), PlotPoint(1, 2))),))
+    found = re.search(rf'<text x="?([\d.]+)[^>]*>{names[1]}</text>', draw(figure, 350))
+    assert found is not None and float(found[1]) + len(names[1]) * CHARACTER_PX / 2 <= 350.5, "to a tenth of a pixel"
+
+
+def test_a_narrow_block_is_called_by_its_own_number() -> None:
+    spans = (PlotSpan("block 4: n1", 0.5, 40.5, "block"), PlotSpan("block 7: n1", 40.5, 42.5, "block"))
+    series = (PlotSeries("p", (PlotPoint(1, 1), PlotPoint(42, 2))),)
+    figure = PlotFigure("k", "t", "s", Axis("x"), Axis("y"), series, spans=spans)
+    shown = re.findall(r">([^<]+)</text>", draw(figure, 528))
+    assert "block 4: n1" in shown and "7" in shown
 
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=20))

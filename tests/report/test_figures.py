@@ -31,7 +31,7 @@ from ridgeline.report.figures.progress import progress, progress_points
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.serving import against_load, energy_and_cost
-from ridgeline.report.figures.shapes import IntervalFigure, PlotFigure
+from ridgeline.report.figures.shapes import BASELINE, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import goal_axis, knob_scale
 from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study
@@ -85,9 +85,29 @@ def test_failures_are_in_a_strip_and_never_among_the_values(tmp_path: Path) -> N
         figure = progress(question, search_with_an_edge(tmp_path)).figures[0]
         assert isinstance(figure, PlotFigure)
         assert len(figure.strip) == 4
-        assert {mark.lane for mark in figure.strip} == {"oom-run"}
+        assert {mark.lane for mark in figure.strip} == {"out of memory"}
         drawn = [p.y for series in figure.series for p in series.points]
         assert min(drawn) > 90
+
+
+def test_a_setting_looks_the_same_in_the_progress_of_every_kind(tmp_path: Path) -> None:
+    """Slate for what was before, orange for what the answer is about, whatever its group is called."""
+    question, past = a_study(tmp_path), History(tmp_path)
+    for mem in (0, 3, 5):
+        add(past, {"mem": mem, "kind": "a"}, rate=100.0 + mem)
+    figure = progress(question, past, answer(question, {"mem": 5, "kind": "a"}), {1: "A", 2: "between", 3: "B"})
+    assert {one.name: one.look for one in figure.figures[0].series} == {"A": BASELINE, "between": "1", "B": WINNER}
+
+
+def test_the_runs_of_a_gate_are_drawn_against_its_reference(tmp_path: Path) -> None:
+    question, past = a_study(tmp_path), History(tmp_path)
+    for rate in (106.0, 105.0):
+        add(past, {"mem": 0, "kind": "a"}, rate=rate)
+    held = Answer("gate", "slower", "", Reference("the reference", question.baseline, 100.0), None)
+    figure = progress(question, past, held, {1: "run", 2: "run"}).figures[0]
+    assert isinstance(figure, PlotFigure)
+    assert [(one.label, one.value) for one in figure.limits] == [("the reference: 100", 100.0)]
+    assert figure.bands == (), "these runs are no baseline that others are held against"
 
 
 def test_the_best_so_far_only_gets_better(tmp_path: Path) -> None:
@@ -123,7 +143,7 @@ def test_twice_as_much_looks_like_twice_as_much(tmp_path: Path) -> None:
 def test_names_stand_in_the_order_of_the_study() -> None:
     seen = ["v1", "v12", "v3", None]
     assert [text for _, text in knob_scale("release", seen, ("v1", "v3", "v12")).axis.ticks] == [
-        "v1", "v3", "v12", "none"
+        "v1", "v3", "v12", "absent"
     ]  # fmt: skip
 
 
@@ -170,8 +190,8 @@ def test_two_unlike_failures_have_no_pattern(tmp_path: Path) -> None:
     question = a_study(tmp_path)
     assert crash_map(question, past) is None
     table = failure_table(question, past)
-    assert table is not None and "no pattern: 2 failures of 2 kinds" in table.notes[0]
-    assert [row[0] for row in table.rows] == ["wrong", "oom-run"]
+    assert table is not None and "2 failures without a pattern (wrong result, out of memory)" in table.notes[0]
+    assert [row[0] for row in table.rows] == ["wrong result", "out of memory while running"]
 
 
 def test_the_map_names_a_knob_only_where_no_success_speaks_against_it(tmp_path: Path) -> None:
@@ -187,7 +207,7 @@ def test_the_map_names_a_knob_only_where_no_success_speaks_against_it(tmp_path: 
                 **({} if failed else {"rate": 1.0}),
             )
     assert crash_map(a_study(tmp_path), past) is None
-    assert "no pattern: 2 failures of 1 kind" in str(failure_table(a_study(tmp_path), past))
+    assert "2 failures without a pattern (crash)" in str(failure_table(a_study(tmp_path), past))
 
 
 def test_the_map_is_of_one_kind_of_failure_and_names_its_region(tmp_path: Path) -> None:
@@ -198,9 +218,9 @@ def test_the_map_is_of_one_kind_of_failure_and_names_its_region(tmp_path: Path) 
             add(past, {"mem": mem, "kind": kind}, kind=failed, **({} if failed is not Kind.OK else {"rate": 1.0}))
     found = crash_map(a_study(tmp_path), past)
     assert found is not None
-    assert "All 4 oom failures are at mem 8 to 9, where nothing passed" in found.says
+    assert "All 4 failures (out of memory) are at mem 8 to 9, where nothing passed" in found.says
     assert {cell.failed for row in found.cells for cell in row} == {"", "oom-run"}
-    assert "no pattern: 1 failure of 1 kind (wrong)" in found.says
+    assert "1 failure without a pattern (wrong result)" in found.says
 
 
 def test_a_knob_of_many_values_loses_none_of_them_in_the_map(tmp_path: Path) -> None:
@@ -221,7 +241,7 @@ def test_a_knob_of_many_values_loses_none_of_them_in_the_map(tmp_path: Path) -> 
 
 
 def test_failures_are_counted_with_the_first_story(tmp_path: Path) -> None:
-    assert failure_counts(search_with_an_edge(tmp_path)) == [("oom-run", 4, "#17: oom-run; why")]
+    assert failure_counts(search_with_an_edge(tmp_path)) == [("oom-run", 4, "#17: out of memory while running; why")]
 
 
 def test_importance_goes_to_the_knob_that_matters(tmp_path: Path) -> None:

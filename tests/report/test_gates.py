@@ -51,6 +51,13 @@ def test_the_page_says_first_what_the_last_change_was() -> None:
     assert not [p for s in risen for p in s.parts if isinstance(p, PlotFigure) and p.key in keys], "anchors are unique"
 
 
+def test_gates_are_counted_in_whole_numbers() -> None:
+    rng = random.Random(1)
+    shown = gate_sections([gate(at, 10.0, rng) for at in range(1, 5)])
+    (figure,) = [part for part in shown[0].parts if isinstance(part, PlotFigure)]
+    assert [text for _, text in figure.x.ticks] == ["1", "2", "3", "4"]
+
+
 def test_days_that_differ_are_no_changes() -> None:
     for seed in range(10):
         rng = random.Random(seed)

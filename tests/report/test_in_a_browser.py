@@ -12,9 +12,12 @@ import pytest
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.space import Discrete, Space
-from ridgeline.report.page import write_page, write_report
+from ridgeline.report.html import Folders
+from ridgeline.report.page import whole_page, write_page, write_report
+from ridgeline.report.project import project_sections
 from ridgeline.report.sections import Findings
 from ridgeline.report.slides import deck
+from ridgeline.report.studies import StudySeen
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.browser import NEEDS_CHROMIUM, Tab, open_browser, pixels
@@ -51,6 +54,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         found[name] = out.as_uri()
         deck_at = write_page(deck(shown), home / f"{name}-slides.html")
         found[f"{name}-slides"] = deck_at.as_uri()
+    seen = [read_status_as_far(folder)[0] for folder in FOLDERS.values()]
+    studies = [StudySeen(one.study.name, one.study, one.history, answer_on_paper(one)) for one in seen]
+    whole = whole_page("project", "", project_sections(studies), Folders(home, None))
+    found["project"] = write_page(whole, home / "project.html").as_uri()
     return found
 
 
@@ -257,7 +264,7 @@ def test_the_contents_stay_in_sight_and_lead_everywhere(tab: Tab, pages: dict[st
         assert tab.value(f"{links}.filter(a => !document.getElementById(a.hash.slice(1))).length") == 0
 
 
-PAGES = {**FOLDERS, **{f"{name}-slides": folder for name, folder in FOLDERS.items()}}
+PAGES = (*FOLDERS, *(f"{name}-slides" for name in FOLDERS), "project")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +12,19 @@ import pytest
 
 from benchmarks.report import study_text, write_journal
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
+from ridgeline.errors import RidgelineError
 from ridgeline.records.answer import Gain
 from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Study
-from ridgeline.report.html import Folders, _cell, _key
+from ridgeline.report.html import Folders, _cell, _key, prose
 from ridgeline.report.measured import _facts
 from ridgeline.report.page import page, write_report
 from ridgeline.report.parts import AnswerCard, Fold
 from ridgeline.report.sections import Findings, answer_card, sections
+from ridgeline.study.folder import read_history_as_far
 from ridgeline.study.history import read_history
-from ridgeline.study.partial import read_history_as_far
+from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, guards, study
 
 SAMPLES = Path(__file__).parents[1] / "samples/study-folders"
@@ -93,7 +96,8 @@ def test_a_candidate_is_labelled_by_what_it_changes() -> None:
 def test_a_long_answer_says_it_first_and_what_it_rests_on_below() -> None:
     said = "No detectable difference (rate -0.8% to +0.3%), 100.2 → 99.92 steps/s; 6 blocks could show 0.7% or more"
     card = AnswerCard(said)
-    assert card.lead == "No detectable difference" and f"{card.lead} {card.details}" == said
+    assert card.lead == "No detectable difference"
+    assert card.details == "Rate -0.8% to +0.3%. 100.2 → 99.92 steps/s; 6 blocks could show 0.7% or more"
     card = AnswerCard("Not slower than the reference: work 1,000 → 1,000, slowdown +0.0% (95%: +0.0% to +0.0%)")
     assert card.lead == "Not slower than the reference" and card.details.startswith("Work 1,000")
     assert AnswerCard("Still pays at 4 ranks: speed-up 2.50").details == ""
@@ -257,8 +261,8 @@ def test_how_it_was_measured_names_nodes_versions_and_dates(tmp_path: Path) -> N
     assert facts["nodes of the runs"] == "memory, n9"
     assert facts["engine version"] == "0.5.6, 0.5.7"
     assert facts["when (UTC)"].startswith("2023-11-14 22:13 to 2023-11-14 22:"), "a run that never began has no date"
-    assert facts["design"] == "2 x each setting in a block, 3 blocks, 95% intervals"
-    assert "taken up" not in facts
+    assert facts["proof"] == "blocks with 2 runs of each setting, taking turns; 95% intervals"
+    assert "resumed" not in facts
 
 
 def test_a_thousand_runs_are_a_page_that_can_be_mailed(tmp_path: Path) -> None:
@@ -268,3 +272,37 @@ def test_a_thousand_runs_are_a_page_that_can_be_mailed(tmp_path: Path) -> None:
     now, notes = read_status_as_far(tmp_path)
     assert len(now.history.runs) == 1000
     assert len(text_of(now, notes=notes).encode()) < 1_500_000
+
+
+def test_what_a_sentence_has_in_backticks_is_code_and_still_escaped() -> None:
+    assert prose("run `ridgeline steps` & see") == "run <code>ridgeline steps</code> &amp; see"
+    assert prose("`<b>` and ` alone") == "<code>&lt;b&gt;</code> and ` alone"
+
+
+def test_a_page_names_no_path_of_the_machine_that_wrote_it() -> None:
+    now, notes = read_status_as_far(H200 / "llama-8b")
+    shown = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes)
+    assert "ridgeline make-model" in answer_card(shown).command
+    assert sys.executable not in b"".join(page(shown)).decode()
+
+
+def test_a_campaign_that_was_stopped_says_why_and_draws_nothing_from_nothing(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    ran = campaign(tmp_path, asked, lambda settings: ScriptedAnswer(exit_code=3, stderr="no licence"))
+    with pytest.raises(RidgelineError):
+        ran.run()
+    now = CampaignStatus(ran.question, asked, read_history(tmp_path))
+    why = f"the baseline itself did not pass: crash; no licence; then `ridgeline resume {tmp_path}` runs it again"
+    shown = Findings(asked, now.history, replace(now.answer, stopped=why), now.exhibits)
+    text = b"".join(page(shown)).decode()
+    card = text.partition("<section id=verdict")[2].partition("</section>")[0]
+    assert "<p class=headline>The baseline itself did not pass: crash</p>" in card
+    assert str(tmp_path) not in card and "`" not in card
+    assert "No run has passed yet." in text and "id=progress-0" not in text
+
+
+def test_large_numbers_of_a_run_have_no_exponent() -> None:
+    folders = Folders(Path(), None)
+    assert _cell("got.max_rss_bytes", 14020608.0, folders) == "<td>14020608"
+    assert _cell("got.rate", 1234.5678, folders) == "<td>1234.57"
+    assert _cell("outcome", "oom-run", folders) == "<td>out of memory while running"

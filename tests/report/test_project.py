@@ -6,8 +6,10 @@ from pathlib import Path
 
 from ridgeline.campaign.status import answer_on_paper, read_status_as_far
 from ridgeline.records.exhibit import TextTable
+from ridgeline.report.figures.shapes import PlotFigure
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page
+from ridgeline.report.parts import Paragraph
 from ridgeline.report.project import project_sections
 from ridgeline.report.studies import StudySeen
 
@@ -24,7 +26,26 @@ def test_several_studies_become_one_page_with_answers_costs_and_knobs() -> None:
     shown = project_sections(studies)
     tables = {section.key: part for section in shown for part in section.parts if isinstance(part, TextTable)}
     assert {row[0] for row in tables["studies"].rows} == {"llama-8b", "deepseek-v2-lite"}
-    assert any(row[3].startswith("1.13x (1.01 to 1.25") for row in tables["studies"].rows)
+    assert any(row[1].startswith("1.13x (1.01 to 1.25") for row in tables["studies"].rows)
     assert {row[0] for row in tables["knobs"].rows if row[1] == "llama-8b"} >= {"max_running_requests"}
     page = b"".join(whole_page("project", "", shown, Folders(RESULTS, None))).decode()
     assert ">Studies</a></h2>" in page and "node-hour" in page
+
+
+def test_the_page_says_first_how_many_studies_found_how_much() -> None:
+    first = project_sections([seen("llama-8b"), seen("deepseek-v2-lite"), seen("llama-8b-serve")])[0].parts[0]
+    assert first == Paragraph("2 of 3 studies confirmed a better setting: 1.13x to 1.22x the baseline", "headline")
+    none = project_sections([seen("llama-8b-serve")])[0].parts[0]
+    assert none == Paragraph("No better setting confirmed in 1 study", "headline")
+
+
+def test_how_soon_starts_at_the_baseline_and_is_of_searches_alone() -> None:
+    studies = [seen("llama-8b"), seen("deepseek-v2-lite"), seen("llama-8b-compare")]
+    (figure,) = [part for section in project_sections(studies) for part in section.parts if part_key(part) == "courses"]
+    assert isinstance(figure, PlotFigure)
+    assert {one.name for one in figure.series} == {"llama-8b", "deepseek-v2-lite"}
+    assert all((one.points[0].x, one.points[0].y) == (0, 1.0) for one in figure.series)
+
+
+def part_key(part: object) -> str:
+    return str(getattr(part, "key", ""))

@@ -12,9 +12,11 @@ import pytest
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
 from ridgeline.cli.main import run
 from ridgeline.errors import InputError
+from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.report.sections import Findings
-from ridgeline.report.slides import deck, next_steps, slides
+from ridgeline.report.parts import AnswerCard, CodeText, Paragraph
+from ridgeline.report.sections import Findings, answer_card
+from ridgeline.report.slides import Slide, deck, next_steps, slides
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.browser import CHROMIUM
@@ -42,6 +44,60 @@ def test_a_search_is_told_from_the_question_to_the_cost() -> None:
     assert found["question"].endswith("?")
     assert "1.13x" in found["proof"]
     assert re.search(r"\d+ of \d+ runs", found["failures"])
+
+
+def with_tables(folder: Path, *tables: TextTable) -> dict[str, Slide]:
+    now, _ = read_status_as_far(folder)
+    found = Findings(now.study, now.history, answer_on_paper(now), replace(now.exhibits, tables=tables))
+    return {slide.key: slide for slide in slides(found)}
+
+
+def test_the_rules_of_a_task_are_a_slide_and_a_broken_one_is_its_title() -> None:
+    rows = (
+        ("seed 2025", "yes", "study.yaml"),
+        ("at most 10m a job", "no", "run 3: 12m"),
+        ("journal", "", "3 lines"),
+    )
+    table = TextTable(TASK_RULES, ("rule", "kept", "evidence"), rows, notes=("signature 37c",))
+    slide = with_tables(H200 / "llama-8b", table)["rules"]
+    assert slide.title == "1 of 2 rules of the task was not kept"
+    shown, signature, *_ = slide.left
+    assert isinstance(shown, TextTable) and [row[0] for row in shown.rows] == ["at most 10m a job", "seed 2025"]
+    assert shown.failed == {0}
+    assert isinstance(signature, Paragraph) and signature.text == "Signature 37c"
+    kept = with_tables(H200 / "llama-8b", replace(table, rows=rows[:1]))["rules"]
+    assert kept.title == "The task's 1 rule: all kept"
+    assert "rules" not in with_tables(H200 / "llama-8b")
+
+
+def test_a_null_result_lists_each_setting_with_its_decision() -> None:
+    head = ("setting", "change", "blocks", "decision", "why")
+    rows = tuple((f"x {at}", "+0.1%", "6", "within 1.5%", "") for at in range(9))
+    found = with_tables(H200 / "llama-8b", TextTable(EQUIVALENCE, head, rows, notes=("tests", "above 1.1% ruled out")))
+    assert "all of them run again" in found["method"].title
+    (table,) = found["proof"].right
+    assert isinstance(table, TextTable)
+    assert table.head == ("setting", "change", "decision") and table.rows[0] == ("x 0", "+0.1%", "within 1.5%")
+    assert table.notes == ("above 1.1% ruled out", "2 more are in the report")
+
+
+def test_a_command_too_long_for_a_slide_is_written_as_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = answer_card
+
+    def long(found: Findings) -> AnswerCard:
+        return replace(card(found), command="\n".join(f"line {at}" for at in range(40)))
+
+    monkeypatch.setattr("ridgeline.report.slides.answer_card", long)
+    code = with_tables(H200 / "llama-8b")["use"].left[0]
+    assert isinstance(code, CodeText)
+    assert code.text == "ridgeline best studies/llama-8b --script run.sh\nsh run.sh"
+
+
+def test_a_folder_is_named_from_studies_on(tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "challenge" / "llama"
+    shutil.copytree(H200 / "llama-8b", folder)
+    assert "ridgeline verify studies/challenge/llama<" in text_of(folder)
+    assert str(tmp_path) not in text_of(folder)
 
 
 @pytest.mark.parametrize("name", ["compare-finished", "edge-finished", "scale-finished", "twin-killed", "search-lost"])
@@ -80,6 +136,9 @@ def test_what_to_try_next_names_the_open_questions(tmp_path: Path) -> None:
     said = next_steps(Findings(asked, now.history, now.answer, now.exhibits))
     assert any(line.startswith("At an end of what the study allows: x 9") for line in said), said
     assert any("lower the batch" in line for line in said), said
+    now.history.search_ended = "the budget is used up: 8 trials; with more trials: 8% chance of more"
+    said = next_steps(Findings(asked, now.history, now.answer, now.exhibits))
+    assert said[-1] == "More trials (the budget is used up: 8 trials): 8% chance of more"
 
 
 def test_a_slide_that_fails_says_so_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:

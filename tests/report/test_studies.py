@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import CampaignStatus
+from ridgeline.cli.campaign.compare_studies import studies_lines
 from ridgeline.cli.main import run
-from ridgeline.cli.text.studies import studies_lines
 from ridgeline.errors import InputError
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Goal
@@ -55,7 +55,7 @@ def test_a_setting_that_passed_on_one_side_only_is_named(tmp_path: Path) -> None
         if new.history.trials[one.trial].key == key:
             new.history.runs[number] = replace(one, outcome=Outcome(Kind.OOM_RUN, "full"))
     ((_, before, after),) = compare_studies(old, new).outcomes
-    assert (before, after) == ("ok", "oom-run")
+    assert (before, after) == ("ok", "out of memory while running")
 
 
 def test_other_goals_are_refused(tmp_path: Path) -> None:

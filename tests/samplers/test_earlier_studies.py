@@ -83,6 +83,19 @@ def test_a_baseline_that_ran_three_times_is_no_reason_to_leave_an_earlier_study(
     assert trials_to_the_top(sampler) <= 2
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_study_that_puts_settings_in_reverse_is_left_after_its_favourite(seed: int) -> None:
+    def reverse(point: Point) -> float:
+        return 1.0 / LARGE(point)
+
+    for speed, trusted in ((LARGE, True), (reverse, False)):
+        sampler = after(speed, seed)
+        proposal = sampler.ask()
+        assert proposal is not None
+        sampler.tell(Observation(proposal.point, LARGE(proposal.point)))
+        assert sampler._choosing().trusts_earlier(sampler._observations) is trusted
+
+
 def test_failures_of_an_earlier_study_are_avoided() -> None:
     sampler = GuidedSampler(GRID, 0, {}, lambda point: None)
     points = random.Random(0).sample(EVERY, 40)

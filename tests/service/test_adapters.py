@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import StudyError
-from ridgeline.node.preflight.check import NodeReport
+from ridgeline.node.preflight import NodeReport
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
 from ridgeline.service.scripts import start_script

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeline.cli.text.deploy import service_summary
+from ridgeline.cli.deploy import service_summary
 from ridgeline.engines.deployment import describe
 from ridgeline.engines.layout import Layout
 from ridgeline.errors import InputError
@@ -16,7 +16,7 @@ from ridgeline.service import admission
 from ridgeline.service.admission import BELOW_EDGE, MOST_KV, AdmissionLimits, admission_of, with_server_limits
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
-from ridgeline.service.protection import router_promise
+from ridgeline.service.routers import router_promise
 from ridgeline.service.service import Service
 from ridgeline.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.traffic.traffic import parse_traffic

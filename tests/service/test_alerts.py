@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError, StudyError
-from ridgeline.records.notify import NotifyChoice
+from ridgeline.records.study import NotifyChoice
 from ridgeline.service.file import load_service
 from ridgeline.service.keep.exporter import serve_metrics
 from ridgeline.service.keep.keeper import Keeper, rotate

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.service import canary
-from ridgeline.service.canary import canary_restart, judge
+from ridgeline.service import rolling
 from ridgeline.service.keep.watch import ServerPoll
+from ridgeline.service.rolling import canary_restart, judge
 
 from .test_operate import ask, operator
 from .test_operate import file as file  # a service of two twins behind a stand-in router
@@ -34,7 +34,7 @@ def rows(speed: float, count: int = 13, noise: float = 0.1, on_it: float = 8.0, 
     return found
 
 
-def verdict(polls: list[Polls]) -> canary.CanaryVerdict:
+def verdict(polls: list[Polls]) -> rolling.CanaryVerdict:
     return judge("server-0", NAMES[1:], polls)
 
 
@@ -79,7 +79,7 @@ def counting(speed: float) -> Callable[[], Polls]:
 
 @pytest.fixture(autouse=True)
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canary, "STEP_S", 0.01)
+    monkeypatch.setattr(rolling, "STEP_S", 0.01)
 
 
 def changed(file: Path) -> None:
@@ -141,9 +141,9 @@ def test_without_load_nothing_is_shown(file: Path) -> None:
 def test_looks_count_what_servers_make(file: Path) -> None:
     service = operator(file)
     url = service.up(120)
-    before = canary._poll(service)
+    before = rolling._poll(service)
     assert [ask(url) for _ in range(4)] == [2] * 4
-    after = canary._poll(service)
+    after = rolling._poll(service)
     for name in ("server-0", "server-1"):
         assert (after[name].made or 0) > (before[name].made or 0)
 

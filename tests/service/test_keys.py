@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.deploy import service_summary
+from ridgeline.cli.deploy import service_summary
 from ridgeline.errors import InputError, StudyError
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of

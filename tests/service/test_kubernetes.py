@@ -18,7 +18,7 @@ import yaml
 from ridgeline.errors import InputError
 from ridgeline.service.file import load_service
 from ridgeline.service.keep.front import FrontWatch
-from ridgeline.service.kubernetes.progress import progress_script
+from ridgeline.service.kubernetes import progress_script
 from ridgeline.service.render import render
 from ridgeline.service.service import Service
 from tests.service.kubernetes_shapes import published, schema_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.deploy import status_text
+from ridgeline.cli.deploy import status_text
 from ridgeline.service import probe
 from ridgeline.service.keep import canary
 from ridgeline.service.keep.keeper import Keeper
@@ -21,7 +21,7 @@ from .test_operate import file as file  # a service of twins behind a stand-in r
 def test_status_names_a_router_that_refuses_and_a_server_that_makes_no_token(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ridgeline.service.status.TOKEN_S", 2.0)
+    monkeypatch.setattr("ridgeline.service.operate.TOKEN_S", 2.0)
     service = operator(file)
     url = service.up(120)
     probe.ask(f"{url}/refuse", {})
@@ -76,10 +76,10 @@ def test_a_busy_service_is_not_asked_through_its_router() -> None:
         asked.append(now_s[0])
         return "503: no"
 
-    door = canary.FrontDoor("http://x", "m", "", lambda: now_s[0], refuse)
+    door = canary.RouterCanary("http://x", "m", "", lambda: now_s[0], refuse)
     for n in range(12):
         now_s[0] = 5.0 * n
-        door.tend(servers_idle=n not in (5, 6))
+        door.poll(servers_idle=n not in (5, 6))
         deadline = time.monotonic() + 30
         while door._under_way:
             assert time.monotonic() < deadline

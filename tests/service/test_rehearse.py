@@ -10,30 +10,35 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.cli.rehearse import rehearsals_text
 from ridgeline.cli.rehearse import rehearse as rehearse_verb
-from ridgeline.cli.text.rehearsal import rehearsals_text
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchPlan, BenchResult
 from ridgeline.load.fidelity import Fidelity
 from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.service import rehearsal
 from ridgeline.service.admission import AdmissionLimits
 from ridgeline.service.file import load_service, with_router
 from ridgeline.service.keep import canary, keeper, watch
 from ridgeline.service.members import members_of
-from ridgeline.service.rehearse import traffic
-from ridgeline.service.rehearse.rehearsal import (
+from ridgeline.service.rehearsal import (
     PolicyChoice,
     Rehearsal,
+    RehearsedLoad,
+    _drain_s,
     _imbalance,
     _kept_limits,
     _limited,
     _rehearsal,
+    as_twins,
     challenger,
     in_pairs,
+    known_policies,
     rehearse,
+    send,
+    skewed_trace,
+    sustainable,
 )
-from ridgeline.service.rehearse.stage import as_twins, known_policies
-from ridgeline.service.rehearse.traffic import RehearsedLoad, _drain_s, bearable, send, skewed_trace
 from ridgeline.service.service import RouterChoice
 from ridgeline.stats.compare import Verdict
 from ridgeline.study.journal import read_events
@@ -78,8 +83,8 @@ def rehearsed_with(
             case,
         )
 
-    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal._run", at_once)
-    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.StagedService.start", lambda *_: None)
+    monkeypatch.setattr("ridgeline.service.rehearsal._run", at_once)
+    monkeypatch.setattr("ridgeline.service.rehearsal.RehearsalService.start", lambda *_: None)
     monkeypatch.setattr("ridgeline.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
     rehearse_verb(file, traffic="fixed:50:4", rate=10.0, seconds=8.0, shared_prefix=0, policy=None, speed=1.0)
     return file.read_text()
@@ -198,7 +203,7 @@ def test_figures_are_those_of_real_time_however_fast_the_twins_run() -> None:
 def test_the_limits_of_the_service_are_those_of_real_time_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 s of the user's time are half a second of twins that run four times as fast, and so many more requests come."""
     sent: list[BenchPlan] = []
-    monkeypatch.setattr(traffic, "bench", sent.append)
+    monkeypatch.setattr(rehearsal, "bench", sent.append)
     service = replace(load_service(file), slo={"ttft_p95_ms": 2000.0, "e2e_p95_ms": 40000.0})
     for speed in (1.0, 4.0):
         send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=speed))
@@ -312,16 +317,16 @@ def test_a_skewed_trace_shares_prefixes_unevenly_and_keeps_the_times() -> None:
 
 def test_no_more_is_sent_than_this_machine_can_pretend_to_serve() -> None:
     small = RehearsedLoad("fixed:100:10", 20.0, 10.0)
-    assert bearable(small) == small
-    assert bearable(replace(small, rate_s=9999.0)).rate_s == pytest.approx(800.0)
-    assert bearable(replace(small, rate_s=9999.0, speed=4.0)).rate_s == pytest.approx(200.0)
+    assert sustainable(small) == small
+    assert sustainable(replace(small, rate_s=9999.0)).rate_s == pytest.approx(800.0)
+    assert sustainable(replace(small, rate_s=9999.0, speed=4.0)).rate_s == pytest.approx(200.0)
 
 
 def test_every_policy_is_loaded_and_then_servers_are_lost(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The servers are started once, and again only when they were lost."""
-    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.HUNG_S", 5.0)
+    monkeypatch.setattr("ridgeline.service.rehearsal.HUNG_S", 5.0)
     monkeypatch.setattr(watch, "HUNG_AFTER_S", 4.0)
     monkeypatch.setattr(canary, "CONFIRM_S", 0.5)
     monkeypatch.setattr(keeper, "POLL_EVERY_S", 0.2)
@@ -348,7 +353,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
 def test_a_hung_server_that_keep_has_not_found_in_time_does_not_hold_up_the_next_run(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.HUNG_S", 1.5)
+    monkeypatch.setattr("ridgeline.service.rehearsal.HUNG_S", 1.5)
     monkeypatch.setattr(watch, "HUNG_AFTER_S", 10_000.0)
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
     rehearsed = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None)
@@ -366,8 +371,8 @@ def test_a_policy_with_which_the_router_does_not_start_is_left_out(
             raise SiteError("router ended before it was ready: invalid choice: 'bucket'")
         return run(router.policy, 10.0, 100.0, case)
 
-    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal._run", run_or_not)
-    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.StagedService.start", lambda *_: None)
+    monkeypatch.setattr("ridgeline.service.rehearsal._run", run_or_not)
+    monkeypatch.setattr("ridgeline.service.rehearsal.RehearsalService.start", lambda *_: None)
     load, said = RehearsedLoad("fixed:50:4", 10.0, 1.0), list[str]()
     done = rehearse(load_service(file), tmp_path, load, ["bucket", "random"], said.append)
     assert {one.policy for one in done.runs} == {"random"}

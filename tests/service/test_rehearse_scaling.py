@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.rehearsal import scaling_text
+from ridgeline.cli.rehearse import scaling_text
 from ridgeline.errors import InputError
 from ridgeline.service.file import load_service
-from ridgeline.service.rehearse.scaling import ScaledTraffic, rehearse_scaling
+from ridgeline.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
 
 TOGETHER = """\
 version: 1

@@ -22,7 +22,7 @@ from ridgeline.planner.operating_point import Option
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import Plan, answer_plan
 from ridgeline.service.file import load_service
-from ridgeline.service.from_plan import planned_text, role_settings, service_of
+from ridgeline.service.from_results import planned_text, role_settings, service_of
 from ridgeline.service.members import members_of
 from ridgeline.traffic.requests import Slo
 from ridgeline.twin.calibration import Calibration

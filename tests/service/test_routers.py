@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from ridgeline.cli.text.deploy import service_summary
+from ridgeline.cli.deploy import service_summary
 from ridgeline.errors import SiteError, StudyError
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of

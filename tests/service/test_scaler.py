@@ -213,7 +213,7 @@ def test_the_next_keeper_waits_as_long_as_this_one_would(scaled: World, monkeypa
 
 
 def test_metrics_and_status_know_it(scaled: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ridgeline.cli.text.deploy import scale_text
+    from ridgeline.cli.deploy import scale_text
 
     up(scaled)
     kept = Driven(scaled, monkeypatch)

@@ -12,9 +12,9 @@ import pytest
 
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import answer_plan
-from ridgeline.service import from_plan
+from ridgeline.service import from_results
 from ridgeline.service.file import load_service, service_text
-from ridgeline.service.from_plan import service_of
+from ridgeline.service.from_results import service_of
 from ridgeline.service.members import members_of, variable
 
 DEMO = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
@@ -105,8 +105,8 @@ def test_a_plan_that_breaks_its_limits_is_no_service(tmp_path: Path) -> None:
 
 
 def test_only_a_router_that_can_queue_is_told_how_many_may_wait() -> None:
-    assert from_plan._limits("smg", 100) == {"most_running": 100, "most_waiting": 25}
-    assert from_plan._limits("sglang-router", 100) == {"most_running": 100, "most_waiting": 0}
+    assert from_results._limits("smg", 100) == {"most_running": 100, "most_waiting": 25}
+    assert from_results._limits("sglang-router", 100) == {"most_running": 100, "most_waiting": 0}
 
 
 def test_an_answer_becomes_a_server_with_its_settings(tmp_path: Path) -> None:

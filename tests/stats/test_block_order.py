@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.stats.block_order import order_of_block
-from ridgeline.stats.compare import Block, Verdict, confirm, first_run_effect
+from ridgeline.stats.compare import Block, Verdict, confirm, first_run_effect, order_of_block
 
 seeds = st.integers(0, 1000)
 

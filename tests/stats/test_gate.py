@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -73,3 +74,41 @@ def test_a_noisier_program_needs_a_larger_reference() -> None:
     quiet, noisy = [1.0, 1.001] * 10, [1.0, 1.2, 0.9, 1.1] * 5
     wanted = [reference_wanted(values, "minimize", 0.03, 0.01, 0.9, 500) for values in (quiet, noisy)]
     assert wanted[0] < 20 < wanted[1]
+
+
+def following(share: float, seed: int, runs: int) -> list[float]:
+    """Each run keeps this share of the last one's deviation."""
+    rng, at, found = random.Random(seed), 0.0, []
+    for _ in range(runs):
+        at = share * at + rng.gauss(0.0, 0.02 * math.sqrt(1 - share**2))
+        found.append(math.exp(at))
+    return found
+
+
+def test_runs_that_follow_the_one_before_count_for_less() -> None:
+    stored = following(0.6, 1, 400)
+    shuffled = random.Random(2).sample(stored, len(stored))
+    plans = [gate_plan(values, "minimize", most_runs=400) for values in (stored, shuffled)]
+    assert 2.5 < plans[0].stretch < 6.0 and plans[1].stretch < 1.4, "4 in a row tell as much as one alone"
+    assert plans[0].most_runs > 2 * plans[1].most_runs
+    wanted = [reference_wanted(values, "minimize", 0.03, 0.01, 0.9, 500) for values in (stored, shuffled)]
+    assert wanted[0] > 2 * wanted[1]
+    new = [value * 1.02 for value in following(0.6, 3, plans[0].most_runs)]
+    ranges = [judge_gate(plan, values, new, "minimize") for plan, values in zip(plans, (stored, shuffled), strict=True)]
+    assert ranges[0].high - ranges[0].low > ranges[1].high - ranges[1].low
+
+
+def test_few_runs_in_a_row_of_their_size_still_have_a_plan() -> None:
+    """Twelve runs that grow look as if each followed the one before; nobody knows, and something can be found."""
+    for count, most_runs in ((12, 12), (12, 100), (40, 20), (100, 100)):
+        plan = gate_plan([1 + 0.01 * n for n in range(count)], "minimize", most_runs=most_runs)
+        assert plan.most_runs <= most_runs and plan.stretch <= count / 12
+    with pytest.raises(ValueError, match="12 stored runs and 12 new ones show no slowdown with 99%"):
+        gate_plan([1 + 0.01 * n for n in range(12)], "minimize", 0.03, 0.001, 0.99, 12)
+
+
+def test_a_reference_is_not_looked_at_after_every_run() -> None:
+    noisy = drawn("normal", 5, 12)
+    first = reference_wanted(noisy, "minimize", 0.01, 0.01, 0.9, 500)
+    assert first == 24, "twice as many at most"
+    assert reference_wanted(noisy + [1.0] * 11, "minimize", 0.01, 0.01, 0.9, 500) == first

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from ridgeline.stats import slow_nodes
 from ridgeline.stats.nodes import EACH_RUN, MOST_NEW, MOST_RUNS, NodeRun, NodeRuns, corrected, corrections, node_effects
-from ridgeline.stats.slow_nodes import decision
 
 
 def runs(seed: int, count: int, slow: dict[str, float], width: int = 1, noise: float = 0.01) -> list[NodeRun]:
@@ -239,7 +239,7 @@ def long_campaign(count: int) -> list[NodeRun]:
 
 def test_what_one_more_run_costs_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     weighed: list[int] = []
-    monkeypatch.setattr(decision, "judged", lambda runs, known, sign: weighed.append(len(runs)) or tuple(known))
+    monkeypatch.setattr(slow_nodes, "judged", lambda runs, known, sign: weighed.append(len(runs)) or tuple(known))
     counted, each = NodeRuns(), list[int]()
     for run in long_campaign(3000):
         counted.add(run)

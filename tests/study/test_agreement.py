@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import StoreError
-from ridgeline.study.agreement import QUESTION, asked, binding, require_consistent, require_same_question
-from ridgeline.study.folder import StudyFolder
+from ridgeline.study.folder import QUESTION, StudyFolder, asked, binding, require_consistent, require_same_question
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
 from ridgeline.study.yaml_tree import parse_yaml

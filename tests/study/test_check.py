@@ -11,8 +11,8 @@ import yaml
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
+from ridgeline.cli.text.reference import key_rows
 from ridgeline.study.editor_schema import study_schema
-from ridgeline.study.forms.reference import key_rows
 from ridgeline.study.schema import StudyForm
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
-from ridgeline.records.run import Cause, Ending, Resources
+from ridgeline.records.run import Cause, Ending, Machine, Resources
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.study.codec import Opened, RunEnded, Submitted, VerdictLine, event_of, record_of, run_event
 from ridgeline.study.history import History

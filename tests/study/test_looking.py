@@ -12,9 +12,9 @@ import pytest
 
 from ridgeline.errors import StoreError
 from ridgeline.study.codec import Stopped
+from ridgeline.study.folder import read_history_as_far, read_ladder
 from ridgeline.study.history import History, read_history
-from ridgeline.study.lock import Presence, StudyLock, look_for_controller
-from ridgeline.study.partial import read_history_as_far, read_ladder
+from ridgeline.study.lock import Presence, StudyLock, find_controller
 
 OPENED = {"at": 1.0, "event": "opened", "kind": "search", "question": {}, "asked": {}}
 STOPPED = {"at": 2.0, "event": "stopped", "reason": "finished"}
@@ -29,19 +29,19 @@ def journal(folder: Path, *events: dict[str, Any], end: str = "") -> Path:
 
 def test_who_is_at_work_is_told_from_who_was(tmp_path: Path) -> None:
     lock, lines = tmp_path / "lock", journal(tmp_path, OPENED)
-    assert look_for_controller(lock, lines).presence is Presence.GONE, "nobody wrote it"
+    assert find_controller(lock, lines).presence is Presence.GONE, "nobody wrote it"
     with StudyLock(lock):
-        seen = look_for_controller(lock, lines)
+        seen = find_controller(lock, lines)
         assert (seen.presence, seen.pid, seen.host) == (Presence.HERE, os.getpid(), socket.gethostname())
         assert seen.as_json()["presence"] == "here"
-    assert look_for_controller(lock, lines).presence is Presence.GONE
+    assert find_controller(lock, lines).presence is Presence.GONE
     holder = {"pid": os.getpid(), "host": "another", "since": "yesterday"}
     lock.write_text(json.dumps(holder))
-    there = look_for_controller(lock, lines)
+    there = find_controller(lock, lines)
     assert (there.presence, there.host, there.since) == (Presence.ELSEWHERE, "another", "yesterday")
     lock.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "born": "of another process"}))
-    assert look_for_controller(lock, lines).presence is Presence.GONE, "the number was given out again"
-    assert look_for_controller(lock, lines).last_write_s == pytest.approx(lines.stat().st_mtime)
+    assert find_controller(lock, lines).presence is Presence.GONE, "the number was given out again"
+    assert find_controller(lock, lines).last_write_s == pytest.approx(lines.stat().st_mtime)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.serving.calibration import calibration_text
+from ridgeline.cli.serving.calibrate import calibration_text
 from ridgeline.errors import InputError
 from ridgeline.traffic.traffic import OpenLoop, parse_traffic
 from ridgeline.twin.calibrate import calibrate, row_observations

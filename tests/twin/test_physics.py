@@ -1,6 +1,7 @@
 """What a round or a step costs, promise by promise of docs/twin.md."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,13 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.settings import EngineSettings
 from ridgeline.traffic.traffic import Arrival, Fixed, Traffic
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.cluster import serve
 from ridgeline.twin.disaggregation import RESERVED_TOKENS, DecodeEngine
-from ridgeline.twin.kernels.routing import fullest_share, touched
+from ridgeline.twin.kernels.routing import fullest_load, fullest_share, touched
 from ridgeline.twin.operators import expert_rate
 from ridgeline.twin.prefill import PrefillEngine
+from ridgeline.twin.priors import DRAFT_PHASE_S, DRAFT_PLAN_S
 from ridgeline.twin.request import Request
 from ridgeline.twin.scheduler import Engine
 from ridgeline.twin.simulate import build, simulate, step_time
@@ -107,7 +110,7 @@ def term(times: StepTime, name: str, batch: int = 64) -> float:
 
 
 def test_expert_ranks_wait_for_the_fullest_of_them():
-    """1.15 times an even share to compute, more to read, where experts are spread by EP and only there."""
+    """More than an even share to compute and to read, where experts are spread by EP and only there."""
     spread, sliced = times_of(make.r1(tp=16, attn_dp=16, ep=16)), times_of(make.r1(tp=16))
     experts = spread.model.experts
     assert experts is not None
@@ -126,8 +129,9 @@ def test_expert_ranks_wait_for_the_fullest_of_them():
 
     assert term(sliced, "experts") == pytest.approx(both_s(experts.width / 16), rel=1e-6)
     read = fullest_share(experts, asked, 16)
-    assert read > 1.15
-    assert term(spread, "experts") == pytest.approx(both_s(experts.width, 1.15, read), rel=1e-6)
+    more = fullest_load(experts, 64, 16)
+    assert min(read, more) > 1.15
+    assert term(spread, "experts") == pytest.approx(both_s(experts.width, more, read), rel=1e-6)
 
 
 @pytest.mark.parametrize("batch", [1, 64, 256])
@@ -137,6 +141,27 @@ def test_sampling_passes_six_times_over_the_logits(batch: int):
     assert term(times, "sampling", batch) == pytest.approx(6 * once_s)
     (sampling,) = (t.seconds for t in times.explain_prefill(4096, 1e6, batch, 64) if t.name == "sampling")
     assert sampling == pytest.approx(6 * once_s)  # one row for each prompt, however long
+
+
+def test_drafting_pays_for_its_phases_and_flashinfer_for_a_plan_of_every_pass():
+    """Three phases whatever the depth; FlashInfer plans each drafted token, the verification and the last pass."""
+    for drafts in (2, 4):
+        ahead, planned = (
+            times_of(make.llama(draft_tokens=drafts, accept_length=2.0, attention_backend=backend))
+            for backend in ("fa3", "flashinfer")
+        )
+        assert term(ahead, "host between") == pytest.approx(3 * DRAFT_PHASE_S)
+        assert term(planned, "host between") == pytest.approx(3 * DRAFT_PHASE_S + (drafts + 1) * DRAFT_PLAN_S)
+
+
+def test_the_layer_that_drafts_is_in_16_bits_beside_fp4_weights():
+    r1 = make.r1("b200", tp=8, nodes=1)
+    fp4, fp8 = (
+        times_of(replace(r1, model=r1.model.with_dtype(dtype), settings=EngineSettings(draft_tokens=3)))
+        for dtype in ("fp4", "fp8")
+    )
+    assert term(fp4, "experts") < term(fp8, "experts")
+    assert term(fp4, "draft model") > term(fp8, "draft model")
 
 
 def test_drafted_tokens_are_sampled_too():

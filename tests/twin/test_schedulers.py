@@ -77,6 +77,28 @@ def test_vllm_has_defaults_of_its_own() -> None:
     assert applied("vllm:0.17.0").overlap and not applied("vllm:0.12.0").overlap
 
 
+def test_drafting_switched_the_overlapped_scheduler_off_up_to_sglang_0_5_10() -> None:
+    model, gpu = load_model("deepseek-r1"), load_gpu("h200")
+
+    def overlaps(release: str, **settings: object) -> bool:
+        chosen = parse_engine(f"sglang:{release}", EngineSettings(**settings))
+        return resolve(chosen, model, gpu, Layout(tp=8), 10**6).overlap
+
+    assert overlaps("0.5.10") and not overlaps("0.5.10", draft_tokens=3)
+    assert overlaps("0.5.11", draft_tokens=3)
+    assert overlaps("0.5.8", draft_tokens=3, draft_overlap=True)
+    assert not overlaps("0.5.11", draft_tokens=3, draft_overlap=False)
+
+
+def test_waiting_for_the_host_while_drafting_is_no_reason_for_old_vllms_wide_bounds() -> None:
+    deployments = (
+        describe("deepseek-v2-lite", "h200", LAYOUT, parse_engine(engine, EngineSettings(draft_tokens=2)))
+        for engine in ("sglang:0.5.9", "vllm:0.12.0")
+    )
+    drafted, old = (simulate(each, parse_traffic("fixed:200:50", requests=4)) for each in deployments)
+    assert old.doubts.old_experts and not drafted.doubts.old_experts
+
+
 def test_before_asynchronous_scheduling_every_step_waited_for_the_host() -> None:
     old, new = (run(f"vllm:{release}", "fixed:200:200", concurrency=8) for release in ("0.12.0", "0.17.0"))
     assert old.summary.itl_ms.p50 > new.summary.itl_ms.p50 + 1.5

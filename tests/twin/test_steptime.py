@@ -16,6 +16,7 @@ from ridgeline.twin.collectives import Network
 from ridgeline.twin.explain import explain
 from ridgeline.twin.factors import PRIORS, Factors
 from ridgeline.twin.kernels.rates import _tables, kernels_of
+from ridgeline.twin.priors import HOST_STEP_S
 from ridgeline.twin.simulate import step_time
 from ridgeline.twin.steptime import StepTime, _known_times
 from tests.twin import deployments as make
@@ -24,6 +25,7 @@ layouts = st.sampled_from(
     [
         make.llama(),
         make.llama(cuda_graph_max_bs=0),
+        make.llama(draft_tokens=3, accept_length=2.0, draft_overlap=False),
         make.r1(tp=16),
         make.r1(tp=8, pp=2),
         make.r1(tp=8, pp=2, attn_dp=2),
@@ -51,6 +53,18 @@ def test_terms_add_up_to_the_round(deployment: Deployment, tokens: int, sequence
     pairs = tokens * each / 2
     terms = times.explain_prefill(tokens, pairs, sequences, each)
     assert sum(t.seconds for t in terms) == pytest.approx(times.prefill_s(tokens, pairs, sequences, each))
+
+
+def test_without_the_overlapped_scheduler_kernels_are_still_launched_while_others_run():
+    """Only scheduling is in the way of a round then: its launches run beside the GPU, and the longer of both counts."""
+    ahead, behind = (
+        times_of(make.llama(draft_tokens=3, accept_length=2.0, draft_overlap=overlap, prefill_graph=False))
+        for overlap in (True, False)
+    )
+    round_ = (16_384, 16_384 * 8_192.0, 1, 16_384)  # far more for the GPU than for the host
+    assert behind.prefill_s(*round_) - ahead.prefill_s(*round_) == pytest.approx(HOST_STEP_S, rel=0.05)
+    small = (16, 128.0, 1, 16)  # and the other way round
+    assert behind.prefill_s(*small) == pytest.approx(ahead.prefill_s(*small))
 
 
 @given(layouts, st.integers(1, 2000), st.integers(1, 1_000_000), st.integers(0, 100_000))

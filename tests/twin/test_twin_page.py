@@ -32,7 +32,8 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
 @pytest.mark.parametrize(
     "text",
     [
-        f"rows x {priors.EXPERT_IMBALANCE:g} under EP",
+        f"`DRAFT_PHASE_S` {priors.DRAFT_PHASE_S * 1e3:g} ms each",
+        f"`DRAFT_PLAN_S` {priors.DRAFT_PLAN_S * 1e3:g} ms",
         f"x {priors.UNTUNED_SHARE:g} for 16-bit mixtures",
         f"{priors.SMALL_OP_S * 1e6:g} us for each small kernel: {priors.MIXING_SMALL} around attention, "
         f"{priors.FFN_SMALL} around an FFN, +{priors.MLA_SMALL} MLA, +{priors.INDEX_SMALL} indexer, "
@@ -42,7 +43,6 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"a KV pool of {WINDOW_POOL_SHARE:g} as many tokens, states of linear layers {STATE_POOL_SHARE:g} of",
         f"+{priors.QUANTISE_SMALL} a layer where activations are quantised",
         f"log-normal, spread {priors.POPULARITY_SPREAD:g}",
-        f"({priors.PREFILL_OP_S * 1e6:g} us in prefill rounds",
         f"{SGLANG.costs.accept_s * 1e3:g} ms SGLang, {VLLM.costs.accept_s * 1e3:g} ms vLLM; "
         f"+{SGLANG.costs.ranks_accept_s * 1e3:g} and +{VLLM.costs.ranks_accept_s * 1e3:g} ms",
         f"{priors.TOKENISE_S * 1e6:g} us a prompt token",

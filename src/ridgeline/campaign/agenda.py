@@ -20,7 +20,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import PredictedRange, Stage, Trial
-from ridgeline.stats.survey import MOST_URGENT, BaselinePlacement, most_looks
+from ridgeline.stats.nodes import MOST_URGENT, BaselinePlacement, most_baseline_runs
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 
@@ -284,7 +284,9 @@ class Agenda(ABC):
         if not every or not done:
             return False
         sentinels, regular = self.history.count(Stage.SENTINEL), done // every
-        most = min(done * MOST_URGENT, regular + most_looks(self.study.site.nodes, self._width(self.study.baseline)))
+        most = min(
+            done * MOST_URGENT, regular + most_baseline_runs(self.study.site.nodes, self._width(self.study.baseline))
+        )
         return sentinels < regular or (sentinels < most and sentinels < done * self._look().urgent)
 
     def _look(self) -> BaselinePlacement:

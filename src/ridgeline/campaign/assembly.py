@@ -13,7 +13,7 @@ from pathlib import Path
 from ridgeline import catalog
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.builds.recipe import Recipe
-from ridgeline.campaign.check import CheckedStudy, check_file
+from ridgeline.campaign.check import CheckedStudy, check_file, check_new
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
 from ridgeline.campaign.kinds.extension import require_extendable, require_room
@@ -24,9 +24,8 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
 from ridgeline.service.keep.notify import Notifier
-from ridgeline.study.agreement import asked, binding
 from ridgeline.study.codec import Extension, event_of
-from ridgeline.study.folder import StudyFolder
+from ridgeline.study.folder import StudyFolder, asked, binding
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
 from ridgeline.study.lock import StudyLock
@@ -68,6 +67,11 @@ def _asks(path: Path, question: CampaignQuestion) -> bool:
         return question_line(question_of(read_history(path))) == question_line(question)
     except (RidgelineError, OSError, LookupError):
         return False  # another's folder, one just made, or damaged: not ours to go on with
+
+
+def check_study_again(folder: Path) -> CheckedStudy:
+    """The study of this folder, to ask something else of it: with the folder's copies of its site and its files."""
+    return check_new(StudyFolder.open(folder).load(to_run=True))
 
 
 def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:

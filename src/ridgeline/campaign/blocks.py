@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from ridgeline.records.machine import Machine, machine_names, same_place
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import Run
+from ridgeline.records.run import Machine, Run, machine_names, same_place
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.block_order import order_of_block
+from ridgeline.stats.compare import order_of_block
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 

@@ -1,15 +1,20 @@
 """Was the machine busy with something else while we measured? Judged by the first run of the baseline.
 
-Later runs say less: the load average that they begin with is in part our own.
+Later runs say less: the load average that they begin with is in part our own. And: did runs last long enough to time?
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
 from ridgeline.records.run import Run
+from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
 
 _ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet machine; the rest is start and files
+_BRIEF_S = 0.02  # a shell and the files of a run take some milliseconds of it
 
 
 def busy_text(run: Run) -> str:
@@ -37,3 +42,20 @@ def busy_machine(history: History) -> str:
     """As `busy_text`, of the first run of the baseline that passed."""
     first = next(iter(history.ok_runs(Stage.BASELINE)), None)
     return "" if first is None else busy_text(first[1])
+
+
+def brief_runs(study: Study, history: History) -> str:
+    """What says that runs are too short for their wall time; empty where that is not the goal, or they are not."""
+    runs = [run for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH, Stage.CONFIRM)]
+    return brief_text([run.metrics["wall_s"] for run in runs]) if study.goal.metric == "wall_s" else ""
+
+
+def brief_text(walls_s: Sequence[float]) -> str:
+    """The same of these wall times."""
+    typical = median(walls_s) if walls_s else _BRIEF_S
+    if typical >= _BRIEF_S:
+        return ""
+    return (
+        f"a run takes {typical * 1000:.2g} ms, and starting a shell for it is some of that: let a run repeat the work "
+        "for 0.1 s or more, or differences look smaller than they are"
+    )

@@ -14,7 +14,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import both_sides, reach, where_they_ran
-from ridgeline.stats.search_gain import search_gain
+from ridgeline.stats.contribution import search_gain
 from ridgeline.stats.verdict import Block, Comparison, Verdict
 from ridgeline.study.history import History
 

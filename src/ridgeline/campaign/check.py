@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import math
 import random
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,21 +20,19 @@ from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
 from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.campaign.task import task_problems
-from ridgeline.errors import InputError, RidgelineError, StudyError
+from ridgeline.errors import InputError, Problem, RidgelineError, StudyError, Where
 from ridgeline.executors.base import Executor
 from ridgeline.records.expression import Expression, ExpressionError, Value
-from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Resources
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
 from ridgeline.records.space import Knob, Point, Settings, Space
 from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, bare_fields, field_names, grouped, wide_fields
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.survey import MOST_URGENT, most_looks
-from ridgeline.study.forms.reading import read_form
-from ridgeline.study.forms.shape import fields
+from ridgeline.stats.nodes import MOST_URGENT, most_baseline_runs
+from ridgeline.study.forms import fields, read_form
 from ridgeline.study.grant import read_grant
-from ridgeline.study.stage_forms import SearchForm
+from ridgeline.study.schema import SearchForm
 from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
 from ridgeline.workloads.base import Workload
@@ -197,7 +196,7 @@ class CheckedStudy:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
         found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
-        return [*found, doubt] if (doubt := profile_doubt(self.study)) else found
+        return [*found, *filter(None, (profile_doubt(self.study), profiler_doubt(self.study)))]
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
@@ -556,7 +555,8 @@ def stake(study: Study, trials: int | None = None) -> Stake:
         top = searched or TRIALS_WITHOUT_BUDGET
         who = "every setting that passes"
     confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
-    blocks = f"baseline and {who}, {confirm.repeats} runs each in each of {confirm.blocks} blocks"
+    repeats = "one run" if confirm.repeats == 1 else f"{confirm.repeats} runs"
+    blocks = f"baseline and {who}, {repeats} each in each of {confirm.blocks} blocks"
     parts.append(StakePart("confirmation", confirmed, widest, blocks))
     if confirm.top and confirm.warmup != "never":
         why = "one that does not count before each block, where nothing ran just before it"
@@ -596,6 +596,22 @@ def profile_doubt(study: Study) -> str:
     )
 
 
+_PROFILERS_ON_PATH = ("perf", "vtune", "nsys")  # the others are libraries, or the engine's own
+
+
+def profiler_doubt(study: Study) -> str:
+    """Of a profiler that jobs on this machine will not find; empty where they may, or where jobs run elsewhere."""
+    tool, site = study.profile.tool if study.profile is not None else "", study.site
+    brought = site.modules or study.job.modules or site.setup or site.container or "PATH" in site.env
+    in_image = any(name in study.workload.options for name in ("engine", "engines"))
+    if tool not in _PROFILERS_ON_PATH or site.batch != "local" or brought or in_image or shutil.which(tool):
+        return ""
+    return (
+        f"stages.profile: {tool} is not on the PATH of this machine, so there will be no profile; install it, load a "
+        "module that has it (job: {modules: [...]}), or take another tool"
+    )
+
+
 def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
     """Runs of the baseline between those of the search: after the last trial there is none."""
     every = study.search.sentinel_every
@@ -604,7 +620,7 @@ def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
     regular = None if done is None else done // every
     found = [StakePart("sentinels", regular, width, why)]
     if study.site.nodes > 1:
-        most = most_looks(study.site.nodes, width)
+        most = most_baseline_runs(study.site.nodes, width)
         more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
         why = "the baseline on nodes not seen yet or under suspicion"
         found.append(StakePart("survey of nodes", more, width, why))

@@ -15,7 +15,7 @@ from ridgeline.books import book
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.early import same_stretch_ratio, times_worse
+from ridgeline.stats.short_runs import same_stretch_ratio, times_worse
 from ridgeline.study.codec import EarlyStop
 from ridgeline.study.history import History, OpenRun
 from ridgeline.workloads.base import Workload

@@ -13,7 +13,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.trial import Stage
 from ridgeline.study.codec import Event
 from ridgeline.study.history import History
-from ridgeline.study.live.instructions import Act, Instruction, put_away, waiting_instructions
+from ridgeline.study.instructions import Act, Instruction, put_away, waiting_instructions
 
 CANCELLED = Outcome(Kind.CANCELLED, "a person asked for it")
 

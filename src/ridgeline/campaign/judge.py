@@ -18,14 +18,12 @@ from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.records.costs import COSTS, costs, unknown_cost
 from ridgeline.records.guard import Guard
-from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
-from ridgeline.records.run import QUIET_FILE, Cause, Ending, Run, signal_name
+from ridgeline.records.run import QUIET_FILE, Cause, Ending, Run, short_names, signal_name
 from ridgeline.records.secrets import SECRETS_FOLDER, masked
 from ridgeline.records.space import point_key
-from ridgeline.records.study import Study
-from ridgeline.records.task import BREAKS
+from ridgeline.records.study import BREAKS, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
 from ridgeline.study.history import History

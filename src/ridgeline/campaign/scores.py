@@ -11,9 +11,16 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.nodes import NodeEffect, NodeRuns, corrected, corrections, node_runs
-from ridgeline.stats.regimes import Regimes, baseline_course
-from ridgeline.stats.survey import BaselinePlacement, next_look
+from ridgeline.stats.drift import Regimes, baseline_course
+from ridgeline.stats.nodes import (
+    BaselinePlacement,
+    NodeEffect,
+    NodeRuns,
+    corrected,
+    corrections,
+    next_baseline_run,
+    node_runs,
+)
 from ridgeline.study.history import History
 
 
@@ -145,7 +152,7 @@ def next_look_at_nodes(study: Study, history: History, width: int) -> BaselinePl
     seen = _seen(study, history)
     # at least so many, seen or not: a job may ask for as many. None is waited for once a look at one was lost
     there_are = 0 if seen.lost else study.site.nodes
-    return next_look(seen.runs, point_key(study.baseline), seen.effects(study), width, there_are)
+    return next_baseline_run(seen.runs, point_key(study.baseline), seen.effects(study), width, there_are)
 
 
 def baseline_score(study: Study, history: History) -> float | None:

@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ridgeline.errors import NothingFound
+from ridgeline.errors import NothingFound, Problem
 from ridgeline.records.expression import Expression, is_number
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.problem import Problem
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, Settings, point_key
 from ridgeline.records.study import Study

@@ -12,7 +12,7 @@ from typing import Any
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
-from ridgeline.campaign.busy import busy_machine
+from ridgeline.campaign.busy import brief_runs, busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import PROFILE_SHARE, Ledger, profile_share
 from ridgeline.campaign.point_text import pasted
@@ -31,10 +31,9 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Budget, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.contribution import contributions
-from ridgeline.study.folder import StudyFolder
+from ridgeline.study.folder import StudyFolder, read_history_as_far
 from ridgeline.study.history import History, read_history
-from ridgeline.study.lock import ControllerSighting, look_for_controller
-from ridgeline.study.partial import read_history_as_far
+from ridgeline.study.lock import ControllerSighting, find_controller
 from ridgeline.workloads.base import Workload
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
@@ -137,8 +136,8 @@ class CampaignStatus:
     @cached_property
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
-        if busy := busy_machine(self.history):
-            shown = replace(shown, notes=(*shown.notes, busy))
+        doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
+        shown = replace(shown, notes=(*shown.notes, *doubts))
         shown = replace(shown, tables=(*shown.tables, *profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
             kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
@@ -214,7 +213,7 @@ def read_status(path: Path) -> CampaignStatus:
     history = read_history(folder.path)
     question = question_of(history)
     study = question.applied_to(folder.load(history).study)
-    controller = look_for_controller(folder.lock_path, folder.journal_path)
+    controller = find_controller(folder.lock_path, folder.journal_path)
     return CampaignStatus(question, study, history, controller=controller)
 
 
@@ -224,7 +223,7 @@ def read_status_as_far(path: Path) -> tuple[CampaignStatus, tuple[str, ...]]:
     history, notes = read_history_as_far(folder.path)
     question = question_of(history)
     study = question.applied_to(folder.load(history).study)
-    controller = look_for_controller(folder.lock_path, folder.journal_path)
+    controller = find_controller(folder.lock_path, folder.journal_path)
     now = CampaignStatus(question, study, history, controller=controller)
     return now, notes if now.is_over else (*notes, *_still_going(now))
 

@@ -13,17 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import Problem, RidgelineError, Where
 from ridgeline.files import write_whole
 from ridgeline.records.duration import show_duration
 from ridgeline.records.exhibit import TASK_RULES, TextTable
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Knob, Point, point_key
-from ridgeline.records.study import Study
-from ridgeline.records.task import BREAKS, TaskRules
+from ridgeline.records.study import BREAKS, Study, TaskRules
 from ridgeline.records.trial import Stage
 from ridgeline.stats.wording import count
 from ridgeline.study.codec import Event

@@ -15,7 +15,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Trial
 from ridgeline.study.history import History
-from ridgeline.study.live.logs import latest_line
+from ridgeline.study.logs import latest_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.cli.text.json import json_text
+from ridgeline.cli.text.table import json_text
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.service.operate import Operator
+    from ridgeline.service.keep.scaler import RoleScaleState
+    from ridgeline.service.members import Member
+    from ridgeline.service.operate import MemberState, Operator
     from ridgeline.service.service import Service
+
 
 File = Annotated[Path, typer.Argument(help="The deployment file.")]
 Folder = Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")]
-Member = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline deploy status` lists them.")]
+ServerName = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline deploy status` lists them.")]
 Ready = Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)]
 
 
@@ -32,7 +36,6 @@ def check(
 
     Example: ridgeline deploy check service.yaml
     """
-    from ridgeline.cli.text.deploy import service_summary
     from ridgeline.service.check import check_service, requests_of
     from ridgeline.service.members import members_of
 
@@ -81,7 +84,6 @@ def status(
 
     Example: ridgeline deploy status service.yaml
     """
-    from ridgeline.cli.text.deploy import front_text, scale_text, status_text
     from ridgeline.service.keep.scaler import scale_states
     from ridgeline.service.scripts import URL_FILE
 
@@ -96,10 +98,10 @@ def status(
         print(status_text(states))
         if scale:
             print(scale_text(scale))
-        print(front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
+        print(_front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
-def drain(file: File, member: Member, folder: Folder = None) -> None:
+def drain(file: File, member: ServerName, folder: Folder = None) -> None:
     """Take a server out of the router; it finishes the requests it has.
 
     Example: ridgeline deploy drain service.yaml server-1
@@ -113,7 +115,7 @@ def drain(file: File, member: Member, folder: Folder = None) -> None:
         take_out(operator, operator.member(member))
 
 
-def undrain(file: File, member: Member, folder: Folder = None) -> None:
+def undrain(file: File, member: ServerName, folder: Folder = None) -> None:
     """Put a drained server back into the router.
 
     Example: ridgeline deploy undrain service.yaml server-1
@@ -144,7 +146,7 @@ def restart(
 
     Example: ridgeline deploy restart service.yaml --rolling
     """
-    from ridgeline.service.canary import canary_restart
+    from ridgeline.service.rolling import canary_restart
     from ridgeline.service.rolling import restart as start_again
 
     operator = _operator(file, folder)
@@ -185,3 +187,59 @@ ACTIONS: dict[str, Callable[..., None]] = {
     "restart": restart,
     "down": down,
 }
+
+
+def service_summary(
+    service: Service, members: Sequence[Member], requests: Mapping[str, str] | None = None, notes: Sequence[str] = ()
+) -> str:
+    """The service in a few lines, then every command line, what a batch system is asked for, and what to know."""
+    from ridgeline.engines.knobs.releases import release_text
+    from ridgeline.service.keys import without_key
+    from ridgeline.service.quoting import shell_line
+    from ridgeline.service.routers import ROUTERS, router_promise
+
+    engine = "the twin" if service.engine == "twin" else release_text(service.engine, service.release)
+    lines = [f"{service.name}: {service.model} on {engine}, site {service.site.name}"]
+    for member in members:
+        lines += [f"  {member.name:<12} port {member.port}", f"    {shell_line(without_key(member.argv))}"]
+        if asked := (requests or {}).get(member.name):
+            lines.append(f"    asks {service.site.batch} for {asked}")
+    if service.router is not None and not ROUTERS[service.router.kind].checks_keys:
+        lines.append(
+            f"{service.router.kind} changes its servers for anyone who can reach it, without a key: "
+            "let only trusted users reach it"
+        )
+    if service.api_key_env:
+        lines.append(f"each takes the API key from {service.api_key_env} itself; it is on no command line")
+    if promise := router_promise(service):
+        lines.append(promise)
+    lines += [f"note: {note}" for note in notes]
+    return "\n".join(lines)
+
+
+def _front_text(url: str, file: Path) -> str:
+    """Where users reach it now, and where they find it after it has moved."""
+    return f"users: {url} (always in {file})" if url else f"users: not reachable now; the address will be in {file}"
+
+
+def scale_text(states: Sequence[RoleScaleState]) -> str:
+    """A line for each role that is scaled: how many there are, between which limits, and the latest change."""
+    lines = []
+    for state in states:
+        more = "".join(f", {n} {what}" for n, what in ((state.starting, "starting"), (state.leaving, "leaving")) if n)
+        line = f"scale: {state.serving} {state.role} servers serve{more} ({state.limits})"
+        if state.change:
+            at = datetime.fromtimestamp(state.changed_at_s).strftime("%Y-%m-%d %H:%M:%S")
+            line += f"; {at} {state.change}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def status_text(states: Sequence[MemberState]) -> str:
+    rows: list[tuple[str, ...]] = [("member", "state", "running", "tokens", "address")]
+    for state in states:
+        counts = ["" if n is None else f"{n:,}" for n in (state.running, state.tokens)]
+        text = f"{state.url} ({state.detail})" if state.url and state.detail else state.url or state.detail
+        rows.append((state.name, state.state, *counts, text))
+    widths = [max(len(row[n]) for row in rows) for n in range(4)]
+    return "\n".join("  ".join([*(row[n].ljust(widths[n]) for n in range(4)), row[4]]).rstrip() for row in rows)

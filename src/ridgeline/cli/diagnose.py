@@ -146,7 +146,7 @@ def _finding(finding: Finding) -> str:
     lines = [_wrapped(f"  {finding.severity}: {finding.claim}", "    ")]
     lines += [_quote(f"{e.line_number}: {e.text}") for e in finding.evidence]
     if finding.share is not None or finding.severity != "note":
-        lines.append(f"    at stake: {stake(finding)}")
+        lines.append(f"    at stake: {_stake(finding)}")
     lines.append(_wrapped(f"    -> {finding.advice}", "       "))
     if finding.knobs:
         knobs = ", ".join(f"{k.name} {_values(k.values)}" for k in finding.knobs)
@@ -154,7 +154,7 @@ def _finding(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def stake(finding: Finding) -> str:
+def _stake(finding: Finding) -> str:
     return "not known" if finding.share is None else f"up to {finding.share:.0%} of the time"
 
 
@@ -217,7 +217,8 @@ def _finding_changes(changes: tuple[FindingChange, ...]) -> list[str]:
             parts.append("\n".join([f"{title}:", *(_line(f) for f in findings)]))
     if stayed:
         lines = [
-            _line(after) + (f" (A: {stake(before)})" if before.share != after.share else "") for before, after in stayed
+            _line(after) + (f" (A: {_stake(before)})" if before.share != after.share else "")
+            for before, after in stayed
         ]
         parts.append("\n".join(["in both, as in B:", *(_wrapped(line, "    ") for line in lines)]))
     return parts
@@ -225,7 +226,7 @@ def _finding_changes(changes: tuple[FindingChange, ...]) -> list[str]:
 
 def _line(finding: Finding) -> str:
     said = f"  {finding.severity}: {finding.claim}"
-    return _wrapped(said + (f"; at stake: {stake(finding)}" if finding.share is not None else ""), "    ")
+    return _wrapped(said + (f"; at stake: {_stake(finding)}" if finding.share is not None else ""), "    ")
 
 
 def _short(value: object) -> str:

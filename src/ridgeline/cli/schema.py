@@ -9,7 +9,7 @@ import typer
 
 from ridgeline.errors import InputError
 
-FILES = ("study", "site", "deploy")
+_FILES = ("study", "site", "deploy")
 
 
 def schema(
@@ -23,8 +23,8 @@ def schema(
     from ridgeline import catalog
     from ridgeline.study.editor_schema import schema_with_site, site_schema, study_schema
 
-    if of not in FILES:
-        raise InputError(f"there is no schema of {of!r}; use {', '.join(FILES)}")
+    if of not in _FILES:
+        raise InputError(f"there is no schema of {of!r}; use {', '.join(_FILES)}")
     executors = catalog.forms("executors")
     if site or of == "site":
         document = site_schema(executors)

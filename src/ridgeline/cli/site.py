@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.errors import SiteError
+
+if TYPE_CHECKING:
+    from ridgeline.executors.site_check import CheckStep
+    from ridgeline.records.site import Site
 
 POLL_S = 5.0  # a check is short: it may ask more often than a campaign
 
@@ -26,7 +30,6 @@ def _list_sites(as_json: AsJson = False) -> None:
     Example: ridgeline site list
     """
     from ridgeline import catalog
-    from ridgeline.cli.text.site import sites_text
     from ridgeline.study.site_file import SHIPPED, load_site, shipped_names
 
     sites = [(load_site(name, Path()), SHIPPED / f"{name}.yaml") for name in shipped_names()]
@@ -36,7 +39,7 @@ def _list_sites(as_json: AsJson = False) -> None:
         known = [{"name": name, "from": package} for name, package in batch.items()]
         print(json.dumps({"sites": rows, "batch": known}, indent=1))
     else:
-        print(sites_text(sites, batch))
+        print(_sites_text(sites, batch))
 
 
 def check(
@@ -52,8 +55,7 @@ def check(
     Example: ridgeline site check local
     """
     from ridgeline import catalog
-    from ridgeline.cli.text.site import site_head, step_text
-    from ridgeline.executors.site_check import CheckStep, SiteCheck
+    from ridgeline.executors.site_check import SiteCheck
     from ridgeline.study.site_file import load_site
 
     chosen = load_site(name, Path())
@@ -61,11 +63,11 @@ def check(
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))
     steps: list[CheckStep] = []
     if not as_json:
-        print(site_head(chosen))
+        print(_site_head(chosen))
     for step in SiteCheck(executor, chosen, home, patience).steps():
         steps.append(step)
         if not as_json:
-            print(step_text(step), flush=True)
+            print(_step_text(step), flush=True)
     failed = [step.name for step in steps if not step.ok]
     if as_json:
         print(json.dumps({"site": chosen.name, "ok": not failed, "steps": [asdict(step) for step in steps]}, indent=1))
@@ -78,3 +80,21 @@ def check(
 
 
 ACTIONS: dict[str, Callable[..., None]] = {"check": check, "list": _list_sites}
+
+
+_COPY_ONE = "Copy a site beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml"
+
+
+def _sites_text(sites: Sequence[tuple[Site, Path]], batch: Mapping[str, str]) -> str:
+    """`batch` names the batch systems there are, each with the package it comes from."""
+    shown = [name if package == "ridgeline" else f"{name} (from {package})" for name, package in batch.items()]
+    rows = (f"{site.name:20} {site.batch:6} {path}" for site, path in sites)
+    return "\n".join([*rows, "", f"`batch` in a site file may be {', '.join(shown)}.", _COPY_ONE])
+
+
+def _site_head(site: Site) -> str:
+    return f"site {site.name} ({site.batch}{', queue ' + site.queue if site.queue else ''})"
+
+
+def _step_text(step: CheckStep) -> str:
+    return f"  {step.name:10} {'ok     ' if step.ok else 'FAILED '} {step.detail}"

@@ -22,13 +22,13 @@ _OBEYED = re.compile(f"[{_UNSEEN}]|\r(?!\n)")  # CSV ends its lines with both
 _OBEYED_IN_LINE = re.compile(f"[{_UNSEEN}\t\r\n]")
 
 
-def clean(text: str, shown: str = "\N{REPLACEMENT CHARACTER}") -> str:
+def _clean(text: str, shown: str = "\N{REPLACEMENT CHARACTER}") -> str:
     """The text with every character that a terminal would obey replaced; line ends and tabs stay."""
     return _OBEYED.sub(shown, text)
 
 
 def clean_line(text: str) -> str:
-    """As `clean`, for one line of a drawing: no line ends and tabs either."""
+    """As `_clean`, for one line of a drawing: no line ends and tabs either."""
     return _OBEYED_IN_LINE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -55,7 +55,7 @@ class _CleanStream:
             self._shown = "?"
 
     def write(self, text: str) -> int:
-        self.uncleaned.write(clean(text, self._shown))
+        self.uncleaned.write(_clean(text, self._shown))
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:

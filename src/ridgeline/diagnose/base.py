@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ridgeline.errors import InputError, ReadError
-from ridgeline.readers.byte_stream import Watch
-from ridgeline.readers.lines import TextFile, plain
+from ridgeline.readers.lines import TextFile, Watch, plain
 from ridgeline.records.exhibit import CurveFigure
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first
@@ -97,7 +96,7 @@ def figure_changes(first: Portrait, second: Portrait) -> tuple[FigureChange, ...
 
 
 class LineMark(Protocol):
-    """What a kind of file is told by: a pattern, or anything that searches a line as a pattern does."""
+    """What a kind of file is recognised by: a pattern, or anything that searches a line as a pattern does."""
 
     def search(self, text: str, /) -> re.Match[str] | None: ...
 
@@ -206,7 +205,7 @@ def _quoted(lines: Iterable[str], claims: Sequence[Claimed]) -> dict[int, str]:
 
 
 def diagnose(path: Path, analyzers: Sequence[Analyzer], watch: Watch | None = None) -> Diagnosis:
-    """Find out what a file is and what it means; `watch` is told how far into the file we are."""
+    """Find out what a file is and what it means; `watch` is called with how far into the file we are."""
     text = opened(path, watch)
     known = kinds_of(text, analyzers)
     findings: list[Finding] = []

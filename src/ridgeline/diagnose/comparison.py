@@ -18,7 +18,7 @@ from ridgeline.diagnose.base import (
     opened,
 )
 from ridgeline.errors import InputError, ReadError
-from ridgeline.readers.byte_stream import Watch
+from ridgeline.readers.lines import Watch
 from ridgeline.records.finding import Finding
 
 _NUMBERS = re.compile(r"\d[\d.,]*")

@@ -37,7 +37,7 @@ class DmonColumn:
 
 
 @dataclass(slots=True)
-class DmonGpu:
+class _DmonGpu:
     """`busy` are samples in which kernels ran (sm above 5%), `busy_clock` their clock."""
 
     index: int
@@ -59,10 +59,10 @@ _VIOLATIONS = ("pviol", "tviol")  # power and heat: what held the clock down
 _BUSY = 5.0
 
 
-def _read_dmon(lines: Iterable[str]) -> tuple[DmonGpu, ...]:
+def _read_dmon(lines: Iterable[str]) -> tuple[_DmonGpu, ...]:
     """GPUs in the order of their index; rows that are cut or garbled are skipped."""
     columns: list[str] = []
-    gpus: dict[int, DmonGpu] = {}
+    gpus: dict[int, _DmonGpu] = {}
     for line_number, raw in enumerate(lines, 1):
         words = raw[:2000].split()
         if words[:1] == ["#"] or (words and words[0].startswith("#")):
@@ -74,11 +74,11 @@ def _read_dmon(lines: Iterable[str]) -> tuple[DmonGpu, ...]:
     return tuple(gpus[index] for index in sorted(gpus))
 
 
-def _row(row: dict[str, str], line: int, text: str, gpus: dict[int, DmonGpu]) -> None:
+def _row(row: dict[str, str], line: int, text: str, gpus: dict[int, _DmonGpu]) -> None:
     index = whole(row.get("gpu"))
     if index is None or not 0 <= index < _MOST_GPUS:
         return
-    gpu = gpus.setdefault(index, DmonGpu(index, line, text[:2000]))
+    gpu = gpus.setdefault(index, _DmonGpu(index, line, text[:2000]))
     values = {name: value for name, cell in row.items() if name != "gpu" and (value := number(cell)) is not None}
     gpu.samples += 1
     for name, value in values.items():
@@ -96,13 +96,13 @@ def _row(row: dict[str, str], line: int, text: str, gpus: dict[int, DmonGpu]) ->
 _FEWEST = 5  # samples of a GPU below which nothing is said
 
 
-def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     gpus = [gpu for gpu in _read_dmon(lines) if gpu.samples >= _FEWEST]
     rules = (_idle, _behind, _held_down, _slow_clock, _overall)
     return cited(source, {}, [claim for rule in rules for claim in rule(gpus)])
 
 
-def _idle(gpus: list[DmonGpu]) -> list[Claimed]:
+def _idle(gpus: list[_DmonGpu]) -> list[Claimed]:
     """Of all GPUs together; one that is idle alone is behind the others."""
     used = [gpu for gpu in gpus if gpu.mean("sm") is not None]
     samples = sum(gpu.samples for gpu in used)
@@ -122,7 +122,7 @@ def _idle(gpus: list[DmonGpu]) -> list[Claimed]:
     ]
 
 
-def _behind(gpus: list[DmonGpu]) -> list[Claimed]:
+def _behind(gpus: list[_DmonGpu]) -> list[Claimed]:
     means = [(gpu.mean("sm") or 0.0, gpu) for gpu in gpus if gpu.mean("sm") is not None]
     if len(means) < 2:
         return []
@@ -146,7 +146,7 @@ def _behind(gpus: list[DmonGpu]) -> list[Claimed]:
     ]
 
 
-def _held_down(gpus: list[DmonGpu]) -> list[Claimed]:
+def _held_down(gpus: list[_DmonGpu]) -> list[Claimed]:
     claims = []
     for column, what, advice in _HOLDS:
         held = [gpu for gpu in gpus if gpu.violated.get(column, 0) >= max(2, gpu.samples // 20)]
@@ -177,7 +177,7 @@ _HOLDS = (
 )
 
 
-def _slow_clock(gpus: list[DmonGpu]) -> list[Claimed]:
+def _slow_clock(gpus: list[_DmonGpu]) -> list[Claimed]:
     """GPUs that work at a lower clock than the fastest of the same node."""
     clocked = [gpu for gpu in gpus if gpu.busy_clock.count >= _FEWEST]
     if not clocked:
@@ -199,7 +199,7 @@ def _slow_clock(gpus: list[DmonGpu]) -> list[Claimed]:
     ]
 
 
-def _overall(gpus: list[DmonGpu]) -> list[Claimed]:
+def _overall(gpus: list[_DmonGpu]) -> list[Claimed]:
     if not gpus:
         return []
     parts = []
@@ -220,15 +220,15 @@ def _overall(gpus: list[DmonGpu]) -> list[Claimed]:
     ]
 
 
-def _counted(gpus: list[DmonGpu]) -> str:
+def _counted(gpus: list[_DmonGpu]) -> str:
     return "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
 
 
-def _quote(gpu: DmonGpu) -> Quote:
+def _quote(gpu: _DmonGpu) -> Quote:
     return Quote(gpu.line, "", gpu.text)
 
 
-def portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> Portrait:
     figures = []
     for gpu in _read_dmon(lines):
         for name, unit in (("sm", "%"), ("mem", "%"), ("pwr", "W"), ("pclk", "MHz"), ("gtemp", "C")):
@@ -241,6 +241,6 @@ ANALYZER = Analyzer(
     "dmon",
     "nvidia-smi dmon",
     re.compile(r"^#(?:\s?Date\s{1,9}Time|\s?Time)?\s{0,9}gpu\s{1,9}\w.{0,300}$"),
-    analyze,
-    portray,
+    _analyze,
+    _portray,
 )

@@ -23,7 +23,7 @@ _MOST_MEMORY = 0.94
 
 @dataclass(frozen=True, slots=True)
 class EngineKnobs:
-    """What an engine was told, as its log repeats it, and which way advice moves it."""
+    """An argument of an engine, as its log repeats it, and which way advice moves it."""
 
     engine: str
     said: Mapping[str, object]

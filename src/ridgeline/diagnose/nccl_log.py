@@ -10,7 +10,7 @@ from ridgeline.readers.nccl_log import NcclLog, read_nccl_log
 from ridgeline.records.finding import Finding
 
 
-def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of an output in which NCCL_DEBUG=INFO was on."""
     text = rereadable(lines)
     log = read_nccl_log(text)
@@ -163,4 +163,4 @@ def _warnings(log: NcclLog) -> list[Claimed]:
     ]
 
 
-ANALYZER = Analyzer("nccl-log", "output with NCCL_DEBUG=INFO lines", re.compile(r"\] NCCL INFO |NCCL WARN "), analyze)
+ANALYZER = Analyzer("nccl-log", "output with NCCL_DEBUG=INFO lines", re.compile(r"\] NCCL INFO |NCCL WARN "), _analyze)

@@ -18,7 +18,7 @@ _STARVED_SHARE = 0.35
 _MUCH = 0.25  # of the batch lines, from which on the transfer of KV is called the limit
 
 
-def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one engine's or server's log, in one pass and constant memory."""
     log = tally_sglang_log(lines)
     knobs = _knobs(log)
@@ -45,7 +45,7 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     )
 
 
-def portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> Portrait:
     log = tally_sglang_log(lines)
     figures = list(served_figures(log.served))
     if log.result is not None:
@@ -320,7 +320,7 @@ ANALYZER = Analyzer(
     "sglang-log",
     "log of an SGLang server or engine",
     re.compile(r"ServerArgs\(model_path=|(?:Prefill|Decode) batch.{0,40}#(?:new-seq|running-req)"),
-    analyze,
-    portray,
+    _analyze,
+    _portray,
     failures="own",
 )

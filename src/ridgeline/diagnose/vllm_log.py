@@ -31,7 +31,7 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, log.texts(), [*claims, *queue_growth(served), *what_limits(served)])
 
 
-def portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> Portrait:
     log = tally_vllm_log(lines)
     figures = [
         *served_figures(log.served),
@@ -139,6 +139,6 @@ ANALYZER = Analyzer(
         r"|^\((?:APIServer|EngineCore\w*) pid=\d|^vllm:num_"
     ),
     analyze,
-    portray,
+    _portray,
     failures="own",
 )

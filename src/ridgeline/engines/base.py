@@ -56,7 +56,7 @@ class EngineLog:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The nodes one engine spans, and where they meet: unless told, by what a session puts into the environment."""
+    """The nodes one engine spans, and where they meet: by default, by what a session puts into the environment."""
 
     nodes: int = 1
     head: str = f"${HEAD}"
@@ -189,7 +189,7 @@ class ServingEngine:
     # that it can be prepared by, beside a rehearsal, which every engine can
     steps: Mapping[str, OneTimeStep] = MappingProxyType({})
 
-    # by which it and the compilers that it uses are told where to keep what they compile just in time
+    # by which it and the compilers that it uses learn where to keep what they compile just in time
     cache_variables: Mapping[str, str] = MappingProxyType(
         {
             "TRITON_CACHE_DIR": "triton",
@@ -204,12 +204,12 @@ class ServingEngine:
     profiles_from: Version | None = None
 
     # environment and arguments of its servers
-    host_variable: str = ""  # by which an engine is told its own address among several nodes; "" where it needs none
+    host_variable: str = ""  # by which an engine is given its own address among several nodes; "" where it needs none
     key_variable: str = ""  # by which it takes its API key; "": as an argument only
     over_nodes_from: Version = ()  # the first release of which one server may spread over several nodes
     follower_argv: tuple[str, ...] = ()  # more words on the nodes of a server that are not its first
     bootstraps: bool = False  # its prefill servers have a port where decode servers fetch their KV
-    device_knob: str = ""  # by which split roles are told the network adapters that carry KV
+    device_knob: str = ""  # by which split roles are given the network adapters that carry KV
     memory_flag: str = "the memory fraction"
     running_flag: str = "the running requests"
 
@@ -227,7 +227,7 @@ class ServingEngine:
     metrics: MetricNames = MetricNames()
     stop_field: str = "stop_reason"  # of an answer's choice: the string that ended it
 
-    # ports that it works out from those that it is told, and how far apart servers on one machine are told theirs
+    # ports that it works out from those that it is given, and how far apart those of servers on one machine are
     derived_ports: tuple[DerivedPorts, ...] = ()
     rendezvous_ports: tuple[DerivedPorts, ...] = ()
     port_spacing: int = 1
@@ -340,7 +340,7 @@ class ServingEngine:
             text = next((version for package in self.packages if (version := version_of(install, package))), "")
         return parse_version(text) or NEWEST
 
-    def said_by(self, install: Install, names: Iterable[str]) -> dict[str, object]:
+    def self_reported(self, install: Install, names: Iterable[str]) -> dict[str, object]:
         """What an installed one says of itself, for the journal; of its flags only those of these names."""
         versions = {package: version for package in self.packages if (version := version_of(install, package))}
         wanted = tuple(names)

@@ -21,7 +21,7 @@ from ridgeline.records.expression import Value
 class Deployment:
     """`settings` hold for every engine; `role_settings` gives what the engines of one role make of them.
 
-    Where the servers of a role are told something of their own, `prefill_settings` and `decode_settings` hold it.
+    Where the servers of a role have settings of their own, `prefill_settings` and `decode_settings` hold it.
     Numbers are those of a whole engine, whatever its role.
     """
 
@@ -86,7 +86,7 @@ def describe(
     return found
 
 
-# What the servers of one role may be told apart from the other's: the word after the colon of a group, and the knob.
+# Settings that the servers of one role may have of their own: the word after the colon of a group, and the knob.
 _ROLE_KNOBS = {
     "running": "max_running_requests",
     "graph": "cuda_graph_max_bs",

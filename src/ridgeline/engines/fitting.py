@@ -204,7 +204,7 @@ class LegalLayouts:
         }
 
 
-def tightest(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings) -> MemoryPlan:
+def _tightest(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings) -> MemoryPlan:
     """Memory of one engine; of the role that has least to spare where prefill and decode are apart."""
     if layout.prefill is None or layout.decode is None:
         return _startable(model, gpu, layout, settings)
@@ -268,6 +268,6 @@ def list_layouts(
     settings = parse_engine(engine, EngineSettings())
     legal, refused = sort_layouts(model, cluster.gpu, cluster.nodes, size, settings)
     legal += disaggregated_layouts(model, cluster.gpu, cluster.nodes, size, settings)
-    rows = [(layout, tightest(model, cluster.gpu, layout, settings)) for layout in legal]
+    rows = [(layout, _tightest(model, cluster.gpu, layout, settings)) for layout in legal]
     rows.sort(key=lambda row: (not row[1].fits, row[0].disaggregated, -kv_tokens(*row)))
     return LegalLayouts(model, cluster, tuple(rows), tuple(refused))

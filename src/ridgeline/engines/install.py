@@ -16,8 +16,8 @@ VERSION_LIMIT_S, FLAGS_LIMIT_S = 20.0, 180.0
 class Install:
     """Where an engine is: an interpreter, perhaps inside a container image. `version` "" where nobody said.
 
-    `recorded`: what it said of itself when its campaign ran (`said_by` of its engine); with it, it is not started to be
-    asked.
+    `recorded`: what it reported of itself when its campaign ran (`self_reported` of its engine); with it, it is not
+    started to be asked.
     """
 
     python: str = "python3"
@@ -50,6 +50,13 @@ def _recorded(found: Mapping[str, object], what: str) -> dict[str, str]:
 def installed_version(python: str, package: str) -> str:
     """Asked of the package's metadata: importing an engine takes many seconds."""
     return _said(python, f"import importlib.metadata as m; print(m.version({package!r}))", VERSION_LIMIT_S)
+
+
+def installed_packages(python: str) -> dict[str, str]:
+    """Every package that this interpreter finds, with its release; empty where it is not on this machine."""
+    program = "import importlib.metadata as m; print(*{f'{d.name}=={d.version}' for d in m.distributions()}, sep='\\n')"
+    lines = _said(python, program, VERSION_LIMIT_S).splitlines()
+    return dict(line.split("==", 1) for line in sorted(lines, key=str.lower) if "==" in line)
 
 
 @lru_cache(maxsize=8)

@@ -14,7 +14,8 @@ from ridgeline.engines.layout import Layout, disaggregated, group_layout
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import Gpu
-from ridgeline.model.model import Attention, Model
+from ridgeline.model.layer_parts import Attention
+from ridgeline.model.model import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
+_REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
 CHARGE_QUESTIONS, CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
 _LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
@@ -299,7 +299,7 @@ class BatchExecutor(Executor):
         refusal = self.dialect.refusal(answer, self.site)
         if refusal.blame is Blame.REQUEST:
             files.write(REFUSED_FILE, refusal.message)
-            return self._accepted(files, REFUSED)
+            return self._accepted(files, _REFUSED)
         if refusal.blame is not Blame.UNSURE:
             files.clear(SUBMISSION_FILE)
         transient = refusal.blame in (Blame.WEATHER, Blame.UNSURE)
@@ -336,7 +336,7 @@ class BatchExecutor(Executor):
     def _try_cancel(self, ticket: str) -> str | None:
         """Why the batch system could not be reached. A job that ended meanwhile is no error: the next poll says how."""
         watch = self._watch(ticket)
-        if watch.job_id == REFUSED:
+        if watch.job_id == _REFUSED:
             return None
         answer = self._run(self.dialect.cancel_command(watch.job_id))
         self._asked_s = 0.0
@@ -383,7 +383,7 @@ class BatchExecutor(Executor):
         return {ticket: ending for ticket, ending in endings.items() if ending is not None}
 
     def _by_folder_alone(self, watch: _Watch, ticket: str) -> Ending | None:
-        if watch.job_id == REFUSED:
+        if watch.job_id == _REFUSED:
             reason = watch.folder.read(REFUSED_FILE) or "refused by the batch system"
             return Ending(Cause.NEVER_STARTS, reason=reason, charged_s=0.0)
         record = script.exit_record(watch.folder.path)
@@ -408,7 +408,9 @@ class BatchExecutor(Executor):
             for watch in missing.values():
                 watch.passed("missing")
         sightings = {**(elsewhere or {}), **sightings}
-        endings = {ticket: self._look(ticket, watch, sightings.get(watch.job_id)) for ticket, watch in watches.items()}
+        endings = {
+            ticket: self._poll_one(ticket, watch, sightings.get(watch.job_id)) for ticket, watch in watches.items()
+        }
         return {ticket: ending for ticket, ending in endings.items() if ending is not None}
 
     def _question(self, watches: Collection[_Watch]) -> tuple[JobReply, Mapping[str, Sighting] | None]:
@@ -434,11 +436,11 @@ class BatchExecutor(Executor):
                 time.sleep(CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
             _, sightings = self._question(list(open_ones.values()))
             if sightings is not None:
-                in_history = {t: w for t, w in open_ones.items() if _untold(sightings.get(w.job_id))}
+                in_history = {t: w for t, w in open_ones.items() if _unreported(sightings.get(w.job_id))}
                 self._charge(self._elsewhere(in_history) or {})
         return {t: self._charged_s.pop(w.job_id) for t, w in watches.items() if w.job_id in self._charged_s}
 
-    def _look(self, ticket: str, watch: _Watch, seen: Sighting | None) -> Ending | None:
+    def _poll_one(self, ticket: str, watch: _Watch, seen: Sighting | None) -> Ending | None:
         now_s = time.monotonic()
         if seen is None:
             return self._missing(watch, now_s)
@@ -528,7 +530,7 @@ class BatchExecutor(Executor):
         return run(command, self.site, self.dialect, keep_open)
 
 
-def _untold(seen: Sighting | None) -> bool:
+def _unreported(seen: Sighting | None) -> bool:
     """Whether only the history can tell what a job is charged: the queue has forgotten it, or knows its last start."""
     return seen is None or (seen.phase is Phase.ENDED and seen.charged_s is None)
 

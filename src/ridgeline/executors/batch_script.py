@@ -31,7 +31,7 @@ _LEFT_BY_THE_FIRST = (
     *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, EXIT_FILE, RESULT_FILE),
 )
 USER_SCRIPT = "site-script"
-HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
+_HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
 _KILL_AFTER_S = 10.0  # between TERM and KILL for a job past its limits, unless it needs longer
 _CANCEL_GRACE_S = 1.5  # between TERM and KILL for a job that was cancelled, unless it needs longer
 
@@ -148,7 +148,7 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
         "  exec > stdout 2> stderr < /dev/null",
         f'  {{ printf "%s\\n" "${dialect.job_variable}"; {dialect.nodes_text}; }} > {STARTED_FILE}.partial \\',
         f"    && mv -f {STARTED_FILE}.partial {STARTED_FILE} || exit {script.BOOKS_FAILED}",
-        *([f'  export {HOSTS}="$({dialect.hosts_text})"'] if job.resources.nodes > 1 else []),
+        *([f'  export {_HOSTS}="$({dialect.hosts_text})"'] if job.resources.nodes > 1 else []),
         "fi",
     ]
     if site.scratch:

@@ -1,4 +1,4 @@
-"""The energy of a run by the meters of its node, as run.sh reads them: RAPL's counters and the power of the GPUs.
+"""The energy of a run by the meters of its node, as run.sh reads them: counters of RAPL and the GPUs, or their power.
 
 Counters of RAPL turn over within minutes to hours, so they are also read while the run lasts. Samples are kept outside
 of the run folder until the end: a file that grows there would be taken for a sign of life of the program.
@@ -6,6 +6,7 @@ of the run folder until the end: a file that grows there would be taken for a si
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -15,11 +16,12 @@ from pathlib import Path
 from statistics import fmean
 
 from ridgeline.books import text_of_book
-from ridgeline.records.site import BATCH_METER, Site
+from ridgeline.records.site import BATCH_METER, GPU_METER, Site
 
 ENERGY_FILE = "energy"
+NVML_LIBRARY = "libnvidia-ml.so.1"
 POWERCAP = "/sys/class/powercap"
-_OF_A_NODE = ("rapl", "nvidia-smi")
+_OF_A_NODE = ("rapl", GPU_METER, "nvidia-smi")
 
 # `core` and `uncore` are parts of their package, `psys` is the whole machine on some laptops: none is to be added to it
 _COUNTERS = """\
@@ -27,6 +29,24 @@ for zone in {powercap}/intel-rapl:*; do
   read -r name < $zone/name && read -r count < $zone/energy_uj && read -r most < $zone/max_energy_range_uj || continue
   case $name in package-* | dram) echo "rapl ${{zone##*/}} $count $most" ;; esac
 done 2>/dev/null"""
+
+# Millijoules of each GPU since its driver was loaded (Volta and later). No command prints them, so a Python without
+# packages asks the driver's library.
+_GPU_COUNTERS = f"""\
+import ctypes, os
+nvml = ctypes.CDLL("{NVML_LIBRARY}")
+nvml.nvmlInit_v2()
+gpus = ctypes.c_uint()
+nvml.nvmlDeviceGetCount_v2(ctypes.byref(gpus))
+visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+for name in visible.split(",") if visible else range(gpus.value):
+    gpu, count, name = ctypes.c_void_p(), ctypes.c_ulonglong(), str(name).strip()
+    if name.isdigit():
+        found = nvml.nvmlDeviceGetHandleByIndex_v2(int(name), ctypes.byref(gpu))
+    else:
+        found = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(gpu))
+    if found == 0 and nvml.nvmlDeviceGetTotalEnergyConsumption(gpu, ctypes.byref(count)) == 0:
+        print("nvml", name, count.value)"""
 
 
 def meters_begin(site: Site, keep_books: str) -> str:
@@ -44,6 +64,11 @@ def meters_begin(site: Site, keep_books: str) -> str:
             ') >> "$ridgeline_energy" 2>/dev/null < /dev/null &',
             "ridgeline_meters=$!",
         ]
+    if GPU_METER in site.prices.meters:
+        lines += [
+            f"ridgeline_gpu_counters='{_GPU_COUNTERS}'",
+            'python3 -c "$ridgeline_gpu_counters" >> "$ridgeline_energy" 2>/dev/null',
+        ]
     if "nvidia-smi" in site.prices.meters:
         lines += [
             "nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i $CUDA_VISIBLE_DEVICES} -l 1 --query-gpu=index,power.draw \\",
@@ -54,10 +79,12 @@ def meters_begin(site: Site, keep_books: str) -> str:
 
 
 def meters_end(site: Site, keep_books: str) -> str:
-    """The same after it; leaves `code` as it is."""
+    """The same after it, and after its end was noted: meters take no part of the run's time. Leaves `code` as it is."""
     if not set(site.prices.meters) & set(_OF_A_NODE):
         return ""
     last = 'sh -c "$ridgeline_counters" >> "$ridgeline_energy"\n' if "rapl" in site.prices.meters else ""
+    if GPU_METER in site.prices.meters:
+        last += 'python3 -c "$ridgeline_gpu_counters" >> "$ridgeline_energy" 2>/dev/null\n'
     # USR1: run.sh has a trap of its own for TERM, and a shell that has just begun still has that of its parent
     return f"""\
 if {keep_books}; then
@@ -73,7 +100,7 @@ def measured_joules(folder: Path, meters: Sequence[str], elapsed_s: float) -> fl
     """What the meters of the node counted, added up; None where one of them left nothing that says so."""
     text, joules = text_of_book(folder, ENERGY_FILE), []
     for meter in (name for name in meters if name in _OF_A_NODE):
-        joules += [_counted(text) if meter == "rapl" else _drawn(text, elapsed_s)]
+        joules += [_drawn(text, elapsed_s) if meter == "nvidia-smi" else _counted(text, meter)]
     known = [found for found in joules if found is not None]
     return sum(known) if joules and len(known) == len(joules) else None
 
@@ -85,6 +112,8 @@ def meters_missing_here(meters: Sequence[str]) -> list[str]:
     if "rapl" in meters and not any(os.access(counter, os.R_OK) for counter in counters):
         why = "may be read by root alone" if counters else "are not there, as in most virtual machines"
         missing.append(f"rapl: the counters {POWERCAP}/intel-rapl:*/energy_uj {why}")
+    if GPU_METER in meters and not _loads(NVML_LIBRARY):
+        missing.append(f"{GPU_METER}: {NVML_LIBRARY}, the library of NVIDIA's driver, is not on this machine")
     if "nvidia-smi" in meters and shutil.which("nvidia-smi") is None:
         missing.append("nvidia-smi: not on the PATH of this machine")
     if BATCH_METER in meters:
@@ -92,21 +121,30 @@ def meters_missing_here(meters: Sequence[str]) -> list[str]:
     return missing
 
 
-def _counted(text: str) -> float | None:
-    """Microjoules of every zone from its first sample to its last, over each turn of the counter."""
-    zones: dict[str, list[int]] = {}
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _counted(text: str, meter: str) -> float | None:
+    """What every counter went up from its first sample to its last; RAPL's say where they begin again."""
+    unit = 1e6 if meter == "rapl" else 1e3
+    counters: dict[str, list[int]] = {}
     largest: dict[str, int] = {}
-    for zone, count, most in re.findall(r"^rapl (\S+) (\d+) (\d+)$", text, re.MULTILINE):
-        zones.setdefault(zone, []).append(int(count))
-        largest[zone] = int(most)
-    if not zones or any(len(counts) < 2 for counts in zones.values()):
+    for name, count, most in re.findall(rf"^{meter} (\S+) (\d+)(?: (\d+))?$", text, re.MULTILINE):
+        counters.setdefault(name, []).append(int(count))
+        largest[name] = int(most or 0)
+    if not counters or any(len(counts) < 2 for counts in counters.values()):
         return None
-    steps = (
-        later - earlier if later >= earlier else later + largest[zone] - earlier
-        for zone, counts in zones.items()
+    steps = [
+        later - earlier if later >= earlier else later + largest[name] - earlier
+        for name, counts in counters.items()
         for earlier, later in pairwise(counts)
-    )
-    return sum(steps) / 1e6
+    ]
+    return sum(steps) / unit if min(steps) >= 0 else None  # a driver that was loaded again counts from 0
 
 
 def _drawn(text: str, elapsed_s: float) -> float | None:

@@ -20,11 +20,18 @@ from ridgeline.books import book, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.base import EXIT_FILE, Activity, Executor
-from ridgeline.executors.claim import CLAIM_FILE, claim_script, read_claim
 from ridgeline.executors.energy import ENERGY_FILE, measured_joules, meters_missing_here
 from ridgeline.executors.options import LocalOptions
-from ridgeline.executors.pinning import FreeCores, allowed_cores, pinned
-from ridgeline.executors.processes import Process, now_s
+from ridgeline.executors.processes import (
+    CLAIM_FILE,
+    FreeCores,
+    Process,
+    allowed_cores,
+    claim_script,
+    now_s,
+    pinned,
+    read_claim,
+)
 from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
@@ -45,13 +52,13 @@ class SilenceWatch:
             self._changed_at_s -= max(0.0, time.time() - self._seen[1] / 1e9)
 
     @property
-    def next_look_s(self) -> float:
+    def next_poll_s(self) -> float:
         """When to look again, on the clock of `processes.now_s`."""
         return self._looked_at_s + self.limit_s / _LOOKS_PER_LIMIT
 
     def reached(self) -> bool:
         now = now_s()
-        if now < self.next_look_s:
+        if now < self.next_poll_s:
             return False
         self._looked_at_s = now
         seen = _size_and_newest(self._folder)
@@ -169,7 +176,7 @@ class LocalJob:
         else:
             dates.append(self._deadline_s)
             if self._silence:
-                dates.append(self._silence.next_look_s)
+                dates.append(self._silence.next_poll_s)
         return max(0.0, min(dates) - processes.now_s())
 
     def step(self) -> Ending | None:
@@ -493,7 +500,7 @@ _COMPILERS = frozenset(
     ("ninja", "nvcc", "cicc", "ptxas", "cc1plus", "cc1", "hipcc", "clang", "clang++", "nvlink", "ld", "lld")
 )
 _SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
-GRACE_S = 3.0  # between asking a job to end and ending it
+_GRACE_S = 3.0  # between asking a job to end and ending it
 
 
 class LocalExecutor(Executor):
@@ -509,7 +516,7 @@ class LocalExecutor(Executor):
         *(_LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE),
     )
 
-    def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
+    def __init__(self, site: Site, *, grace_s: float = _GRACE_S) -> None:
         self._site = site
         self._grace_s = grace_s
         self._cores = FreeCores(allowed_cores(site.cores_per_node))

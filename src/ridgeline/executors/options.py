@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from ridgeline.executors.base import ExecutorFactory
 from ridgeline.files import is_there
 from ridgeline.records.site import Site
-from ridgeline.study.forms.form import FOLDER, Accepts, DefaultText, Form, OneLine, ValueUnit
+from ridgeline.study.forms import FOLDER, Accepts, DefaultText, Form, OneLine, ValueUnit
 
 Made = TypeVar("Made", bound=ExecutorFactory)
 

@@ -22,14 +22,18 @@ from ridgeline.executors.dialect import (
     Refusal,
     RefusalRule,
     Sighting,
+    core_count,
     judge,
+    memory_bytes,
+    takes_whole_nodes,
+    unknown_sizes,
+    walltime_minutes,
 )
-from ridgeline.executors.needs import core_count, memory_bytes, takes_whole_nodes, unknown_sizes, walltime_minutes
 from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.readers.batch_footer import clock_s, read_batch_footer, size_bytes
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
-from ridgeline.study.forms.form import Accepts, DefaultText, OneLine
+from ridgeline.study.forms import Accepts, DefaultText, OneLine
 
 _NOT_ENDED = {"Q": Phase.WAITING, "H": Phase.WAITING, "W": Phase.WAITING, "T": Phase.WAITING, "S": Phase.WAITING}
 _NOT_ENDED |= {"M": Phase.WAITING, "U": Phase.WAITING, "R": Phase.RUNNING, "E": Phase.RUNNING, "B": Phase.RUNNING}

@@ -1,4 +1,4 @@
-"""Processes of this machine as /proc shows them.
+"""Processes of this machine as /proc shows them, and the cores they are given.
 
 A pid alone is no identity: the kernel gives it out again. A pid with its start time (in ticks since boot) is one.
 """
@@ -9,10 +9,15 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PROC = Path("/proc")
+from ridgeline.books import text_of_book
+from ridgeline.executors import script
+from ridgeline.files import text_of
+
+_PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -41,7 +46,7 @@ def now_s() -> float:
 
 
 def boot_id() -> str:
-    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def find_process(pid: int) -> Process | None:
@@ -164,7 +169,7 @@ def handle(process: Process) -> int | None:
 
 def _pids() -> Iterator[int]:
     user = os.geteuid()
-    with os.scandir(PROC) as entries:
+    with os.scandir(_PROC) as entries:
         for entry in entries:
             if not entry.name.isdigit():
                 continue
@@ -199,3 +204,149 @@ def _content(path: str) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+# The file `process` of a run folder: the job's own word on who runs it, where, and under which limits.
+#
+# The job writes it, not the controller, so that there is no moment in which a job runs and nobody can know.
+
+CLAIM_FILE = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    process: Process
+    boot: str
+    host: str
+    limit_s: float
+    silence_limit_s: float | None
+
+
+def claim_script(limit_s: float, silence_limit_s: float | None) -> str:
+    """The lines of run.sh that write the claim. Shell builtins only: they cost no process."""
+    limits = f"limit_s={limit_s:g}\\nsilence_limit_s={silence_limit_s or 0:g}\\n"
+    return f"""\
+if [ -n "${{{script.MARKER}:-}}" ]; then
+  read -r stat < /proc/$$/stat
+  set -- ${{stat##*) }}
+  read -r boot < /proc/sys/kernel/random/boot_id
+  read -r host < /proc/sys/kernel/hostname
+  set -C  # never over an existing file: of two starts of one run, only the first counts
+  printf 'pid=%s\\nstart_ticks=%s\\nboot=%s\\nhost=%s\\n{limits}' $$ "${{20}}" "$boot" "$host" \\
+    > {CLAIM_FILE} || exit {script.BOOKS_FAILED}
+  set +C
+fi
+"""
+
+
+def read_claim(folder: Path) -> Claim | None:
+    """None where the job has not begun, or is just writing it."""
+    found = script.fields_in(text_of_book(folder, CLAIM_FILE))
+    try:
+        return Claim(
+            Process(int(found["pid"]), int(found["start_ticks"])),
+            found["boot"],
+            found["host"],
+            float(found["limit_s"]),
+            float(found["silence_limit_s"]) or None,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+# Which cores a job gets, so that runs at the same time do not disturb each other.
+
+CPU = Path("/sys/devices/system/cpu")
+CGROUP = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def allowed_cores(most: int | None = None) -> list[int]:
+    """The cores this process may use: its affinity, cut to the CPU quota of its control group and to `most`.
+
+    Hardware threads of one core come last, so that jobs share a core only when there are no whole ones left.
+    """
+    cores = sorted(os.sched_getaffinity(0), key=_place)
+    limits = [n for n in (quota_cores(), most) if n is not None]
+    return cores[: max(1, min([len(cores), *limits]))]
+
+
+class FreeCores:
+    """The book of free cores. `take` gives disjoint sets."""
+
+    def __init__(self, cores: Iterable[int]) -> None:
+        self._order = list(cores)
+        self._taken: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def take(self, count: int) -> frozenset[int] | None:
+        """`count` free cores, or None while there are not so many. A job larger than the machine gets all of it."""
+        free = [core for core in self._order if core not in self._taken]
+        count = max(1, min(count, len(self._order)))
+        if len(free) < count:
+            return None
+        chosen = frozenset(free[:count])
+        self._taken |= chosen
+        return chosen
+
+    def note(self, cores: Iterable[int]) -> frozenset[int]:
+        """Mark the cores of a job that already runs (started by a controller before us)."""
+        ours = frozenset(self._order) & frozenset(cores)
+        self._taken |= ours
+        return ours
+
+    def give_back(self, cores: Iterable[int]) -> None:
+        self._taken -= set(cores)
+
+
+@contextmanager
+def pinned(cores: frozenset[int]) -> Iterator[None]:
+    """What this thread starts inside runs on these cores: affinity is inherited, and per thread on Linux."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _place(core: int) -> tuple[int, int, int]:
+    siblings = _numbers(_text(CPU / f"cpu{core}/topology/thread_siblings_list"))
+    package = _text(CPU / f"cpu{core}/topology/physical_package_id")
+    rank = siblings.index(core) if core in siblings else 0
+    return rank, int(package) if package.isdigit() else 0, core
+
+
+def _numbers(text: str) -> list[int]:
+    """0-3,8 -> 0 1 2 3 8"""
+    result: list[int] = []
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        result += range(int(low), int(high or low) + 1)
+    return result
+
+
+def quota_cores() -> int | None:
+    """Whole cores of the CPU quota of this control group, version 2 or 1; None where there is no quota."""
+    quota, period = "", ""
+    for line in _text(OWN_GROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        inner = path.lstrip("/")
+        if not controllers:
+            fields = (_text(CGROUP / inner / "cpu.max") or _text(CGROUP / "cpu.max")).split()
+            quota, period = (fields[0], fields[1]) if len(fields) == 2 else (quota, period)
+        elif "cpu" in controllers.split(","):
+            home = CGROUP / "cpu" / inner
+            quota, period = _text(home / "cpu.cfs_quota_us"), _text(home / "cpu.cfs_period_us")
+    if not (quota.isdigit() and period.isdigit()):  # "max" and -1 mean no quota
+        return None
+    return max(1, int(quota) // int(period))
+
+
+def _text(path: Path) -> str:
+    return text_of(path).strip()

@@ -23,8 +23,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.energy import meters_begin, meters_end
 from ridgeline.files import write_whole
-from ridgeline.records.machine import Machine
-from ridgeline.records.run import Job
+from ridgeline.records.run import Job, Machine
 from ridgeline.records.secrets import reference_lines
 from ridgeline.records.site import Site
 from ridgeline.records.template import NO_VARIABLE, is_variable
@@ -37,7 +36,7 @@ ENV_FILE = "env"
 MACHINE_FILE = "machine"
 # `date` tells nanoseconds and can be set; /proc/uptime cannot be set and tells hundredths. Where both say the same but
 # for that, and for the time to ask them, nobody has set the date and the finer one counts
-CLOCKS_AGREE_S = 0.03
+_CLOCKS_AGREE_S = 0.03
 
 _HOME_OF_SCRIPT = '"$(dirname "$0")"'  # batch systems run a copy in a spool folder: they need another text here
 
@@ -118,18 +117,21 @@ def render(
     """
     head = "".join(f"{line}\n" for line in directives)
     title = job.name.replace("\n", " ")
+    started = f"{_uptime('up_began')}started=$(date +%s.%N)\n"
+    ended = f"ended=$(date +%s.%N)\n  {_uptime('up_ended')}"
+    before_command, after_command = meters_begin(site, keep_books), meters_end(site, keep_books)
+    if before_command:  # the clock runs without the meters, which may take part of a second
+        before_command, after_command, ended = before_command + started, f"{ended}{after_command}", ""
     return f"""\
 #!/bin/sh
 {head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
 {_uptime("up_first")}{find_home}cd {home} || exit {BOOKS_FAILED}
 {before}if {keep_books}; then
 {_MACHINE}fi
-{_uptime("up_began")}started=$(date +%s.%N)
-{exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
-{meters_begin(site, keep_books)}{command or _plain(job.command)}
-{meters_end(site, keep_books)}if {keep_books}; then
-  ended=$(date +%s.%N)
-  {_uptime("up_ended")}  {{
+{started}{exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
+{before_command}{command or _plain(job.command)}
+{after_command}if {keep_books}; then
+  {ended}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
     printf 'up_first_s=%s\\nup_began_s=%s\\n' "$up_first" "$up_began"
     printf 'up_ended_s=%s\\ntold=%s\\n' "$up_ended" "$told"
@@ -219,7 +221,7 @@ def _elapsed_s(fields: Mapping[str, str], by_date_s: float | None) -> float | No
     elapsed_s = _since_boot_s(fields, "up_began_s")
     if elapsed_s is None:
         return None
-    return by_date_s if by_date_s is not None and abs(by_date_s - elapsed_s) <= CLOCKS_AGREE_S else elapsed_s
+    return by_date_s if by_date_s is not None and abs(by_date_s - elapsed_s) <= _CLOCKS_AGREE_S else elapsed_s
 
 
 def _since_boot_s(fields: Mapping[str, str], began: str) -> float | None:

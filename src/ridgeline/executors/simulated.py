@@ -29,11 +29,9 @@ from ridgeline.errors import SiteError
 from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
-from ridgeline.records.machine import Machine
-from ridgeline.records.run import Cause, Ending, Job
-from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
-from ridgeline.records.site import Site
-from ridgeline.study.forms.form import Accepts, DefaultText, Form, OneLine, Single
+from ridgeline.records.run import Cause, Ending, Job, Machine
+from ridgeline.records.site import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE, Site
+from ridgeline.study.forms import Accepts, DefaultText, Form, OneLine, Single
 
 _PLACEMENT_FILE = "placement.json"
 

@@ -15,7 +15,7 @@ from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
 LIMIT_S = 120.0
-RANKS = 2  # enough to see whether ranks find each other
+_RANKS = 2  # enough to see whether ranks find each other
 _HELLO = """\
 echo "$(nproc) cores"
 if [ -n "${RIDGELINE_SCRATCH:-}" ]; then
@@ -72,7 +72,7 @@ class SiteCheck:
         return CheckStep("programs", True, " ".join(wanted))
 
     def _jobs(self) -> dict[str, Job]:
-        parallel = Resources(nodes=min(2, self.site.nodes), ranks_per_node=RANKS)
+        parallel = Resources(nodes=min(2, self.site.nodes), ranks_per_node=_RANKS)
         jobs = {"run": self._job("run", _HELLO)}
         if self.site.launcher != "none":
             jobs["launcher"] = self._job("launcher", launch(self.site, parallel, "uname -n"), parallel)
@@ -107,7 +107,7 @@ class SiteCheck:
         if ending.cause is not Cause.EXITED or ending.exit_code != 0:
             return CheckStep(name, False, _advice(name, self.site, ending, errors))
         if name == "launcher":
-            wanted, seen = RANKS * min(2, self.site.nodes), len(output.split())
+            wanted, seen = _RANKS * min(2, self.site.nodes), len(output.split())
             text = f"{seen} ranks of {wanted} on {', '.join(ending.nodes)}"
             return CheckStep(
                 name, seen == wanted, text if seen == wanted else f"{text}; check launcher and launcher_options"

@@ -21,10 +21,8 @@ from ridgeline.executors.dialect import (
     Refusal,
     RefusalRule,
     Sighting,
-    judge,
-)
-from ridgeline.executors.needs import (
     core_count,
+    judge,
     memory_bytes,
     takes_all_gpus,
     takes_whole_nodes,

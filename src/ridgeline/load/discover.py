@@ -23,7 +23,7 @@ from ridgeline.traffic.traffic import Arrival
 if TYPE_CHECKING:
     from ridgeline.engines.base import ServingEngine
 
-NAMELESS = "unknown"  # what sglang-router calls the model of a server that is no SGLang
+_NAMELESS = "unknown"  # what sglang-router calls the model of a server that is no SGLang
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def discover(endpoint: Endpoint, model: str | None, timeout_s: float = 10.0) -> 
             exchange = _get(endpoint, address, "/v1/models", timeout_s)
             if exchange.status not in ("refused", "unreachable"):
                 found = _model_from(endpoint, address, exchange)
-                if found.model == NAMELESS:
+                if found.model == _NAMELESS:
                     found = _model_behind(endpoint, address, found, timeout_s)
                 return replace(found, settings=_settings(endpoint, address, exchange, timeout_s))
         return Server(addresses[0], "", f"{endpoint.host}:{endpoint.port} refuses connections")
@@ -119,8 +119,8 @@ def _model_behind(endpoint: Endpoint, address: Address, found: Server, timeout_s
         name = str(json.loads(listed.reply.text)["data"][0]["id"])
     except (ValueError, KeyError, TypeError, IndexError, SiteError, InputError):
         why = "and none of its servers can be asked from here"
-        return replace(found, note=f"/v1/models lists the model as `{NAMELESS}`, {why}; name it with --model")
-    note = f"/v1/models lists the model as `{NAMELESS}`; {worker.host}:{worker.port} behind it serves `{name}`"
+        return replace(found, note=f"/v1/models lists the model as `{_NAMELESS}`, {why}; name it with --model")
+    note = f"/v1/models lists the model as `{_NAMELESS}`; {worker.host}:{worker.port} behind it serves `{name}`"
     return replace(found, model=name, note=note)
 
 

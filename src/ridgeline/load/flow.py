@@ -15,7 +15,6 @@ from ridgeline.traffic.requests import RequestRecord
 
 # Until a third of the window has gone the server fills up; requests due in the last sixth may end on an emptying one.
 _RAMP_SHARE = 1 / 3
-_TAIL_SHARE = 1 / 6
 # Requests pile up when what is under way grows by more than this share of what is offered, and by more than chance:
 # what is under way varies by about its root, more where requests come in bursts.
 _GROWTH = 0.01
@@ -171,14 +170,3 @@ def _burstiness(due: Sequence[RequestRecord]) -> float:
     gaps_s = [b - a for a, b in pairwise(times_s)]
     mean_s = sum(gaps_s) / max(1, len(gaps_s))
     return sum((g - mean_s) ** 2 for g in gaps_s) / len(gaps_s) / mean_s**2 if mean_s > 0 else 0.0
-
-
-def steady_part(window_s: float, e2e_s: float | None) -> Stretch:
-    """The part of a window in which the server was neither filling up nor about to be left alone.
-
-    `e2e_s` is the latency of a request; where it is not known yet a third and a sixth of the window are left out.
-    """
-    if e2e_s is None:
-        return Stretch(_RAMP_SHARE * window_s, (1 - _TAIL_SHARE) * window_s)
-    ramp_s = min(_RAMP_SHARE * window_s, max(2 * e2e_s, 0.1 * window_s))
-    return Stretch(ramp_s, window_s - min(_TAIL_SHARE * window_s, e2e_s))

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.load.bench import BenchPlan
-from ridgeline.load.edge import Edge, GoodputTerms, Unjudged, take_off
-from ridgeline.load.probe import UNITS, Probe, ProbeVerdict, judge_probe
+from ridgeline.load.edge import UNITS, Edge, GoodputTerms, Probe, ProbeVerdict, Unjudged, judge_probe, take_off
 from ridgeline.load.stream import LoadStream, StreamView
 from ridgeline.traffic.traffic import ClosedLoop, OpenLoop
 
@@ -59,7 +58,7 @@ class _OutOfTimeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstLook:
+class FirstEstimate:
     """So many requests at once, before the search for a rate begins, and the rate that they came to (Little's law)."""
 
     concurrency: int
@@ -76,7 +75,7 @@ def find_goodput(
     open_stream: Callable[[], LoadStream],
     *,
     terms: GoodputTerms | None = None,
-    note: Callable[[Probe | FirstLook], None] | None = None,
+    note: Callable[[Probe | FirstEstimate], None] | None = None,
 ) -> Edge:
     """The highest load that keeps every limit, on the plan's own axis: rate for an open loop, concurrency for a closed.
 
@@ -109,7 +108,7 @@ class GoodputSearch:
         plan: BenchPlan,
         stream: LoadStream,
         terms: GoodputTerms,
-        note: Callable[[Probe | FirstLook], None] | None,
+        note: Callable[[Probe | FirstEstimate], None] | None,
     ) -> None:
         self._plan, self.stream, self._terms, self._note = plan, stream, terms, note
         pace = plan.traffic.pace
@@ -289,10 +288,10 @@ class GoodputSearch:
 
     def _guess(self) -> float:
         """The rate that ever more requests at once come to, until a limit breaks or more of them no longer helps."""
-        looks: list[FirstLook] = []
+        looks: list[FirstEstimate] = []
         began_s, at_once = self.stream.now_s, _FIRST_AT_ONCE
         while True:
-            look, view = self._first_look(at_once)
+            look, view = self._first_estimate(at_once)
             if look is None:
                 if not looks:
                     self._refuse_failures(view)
@@ -325,7 +324,7 @@ class GoodputSearch:
         part = math.log(1 / before.share) / math.log(last.share / before.share)
         return float(before.requests_s * (last.requests_s / before.requests_s) ** part)
 
-    def _first_look(self, at_once: int) -> tuple[FirstLook | None, StreamView]:
+    def _first_estimate(self, at_once: int) -> tuple[FirstEstimate | None, StreamView]:
         """None where the load generator could not keep so many under way, or nothing was answered."""
         self._load = None
         self.stream.begin(ClosedLoop(at_once))
@@ -345,7 +344,7 @@ class GoodputSearch:
         e2e_s = sum(r.e2e_s or 0.0 for r in ended) / len(ended)
         first_s = min(since_s + e2e_s, since_s + 0.5 * for_s)
         probe = judge_probe("concurrency", float(at_once), view, first_s, self._plan.slos)
-        return FirstLook(at_once, at_once / e2e_s, e2e_s, probe.share), view
+        return FirstEstimate(at_once, at_once / e2e_s, e2e_s, probe.share), view
 
     def _refuse_failures(self, view: StreamView) -> None:
         kinds: dict[str, int] = {}

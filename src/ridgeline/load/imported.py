@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.load.records_file import record_line
-from ridgeline.records.metrics import LATENCIES
+from ridgeline.records.measurement import LATENCIES
 from ridgeline.traffic.bench.results import read_bench_results
 from ridgeline.traffic.bench.run import BenchRequest, BenchRun
-from ridgeline.traffic.requests import RequestRecord, Spread, summarise
+from ridgeline.traffic.requests import RequestRecord, Spread, record_line, summarise
 
 _FEW = 100
 # Closed loop: requests under way = rate x time in the system. A client that stands in its own way breaks this first.

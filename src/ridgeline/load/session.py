@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.load.bench import BenchPlan, BenchResult, bench
-from ridgeline.load.edge import Edge, GoodputTerms
-from ridgeline.load.goodput import FirstLook, find_goodput
-from ridgeline.load.probe import Probe
+from ridgeline.load.edge import Edge, GoodputTerms, Probe
+from ridgeline.load.goodput import FirstEstimate, find_goodput
 from ridgeline.load.stream import LiveStream
 from ridgeline.load.sweep import Sweep, SweepPoint, parse_grid, sweep
 
 _NOTHING_ANSWERED = 3
-STOPPED = 130
+_STOPPED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,10 @@ def run_session(
     *,
     goodput: GoodputTerms | None,
     grid: str | None,
-    progress: Callable[[Probe | FirstLook | SweepPoint], None],
+    progress: Callable[[Probe | FirstEstimate | SweepPoint], None],
 ) -> BenchSession:
-    """Searches for goodput where its terms are given. `progress` is told of each probe or point while a search or sweep
-    lasts; the document is also kept beside the records."""
+    """Searches for goodput where its terms are given. `progress` is called with each probe or point while a search or
+    sweep lasts; the document is also kept beside the records."""
     if goodput is not None:
         session = _searched(plan, find_goodput(plan, lambda: LiveStream(plan), terms=goodput, note=progress))
     elif grid is not None:
@@ -46,9 +45,9 @@ def run_session(
 
 def _single(plan: BenchPlan) -> BenchSession:
     result = bench(plan)
-    code = STOPPED if result.interrupted else 0 if result.summary.ok else _NOTHING_ANSWERED
+    code = _STOPPED if result.interrupted else 0 if result.summary.ok else _NOTHING_ANSWERED
     return BenchSession(result, result.as_json(), code)
 
 
 def _searched(plan: BenchPlan, found: Edge | Sweep) -> BenchSession:
-    return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, STOPPED if found.interrupted else 0)
+    return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, _STOPPED if found.interrupted else 0)

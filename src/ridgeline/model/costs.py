@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.model.config import load_model
+from ridgeline.model.fields import preset_names
 from ridgeline.model.layer_parts import Attention, LinearAttention, Mixer
 from ridgeline.model.model import KV_BYTES, Model
-from ridgeline.model.shipped import preset_names
 
 
 @dataclass(frozen=True, slots=True)

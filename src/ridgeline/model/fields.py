@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.model.shipped import preset_names
+
+# The models that come with the package, each a config.json of public shape.
+
+PRESETS = resources.files("ridgeline.model") / "presets"
+
+
+def preset_names() -> list[str]:
+    return sorted(f.name.removesuffix(".json") for f in PRESETS.iterdir() if f.name.endswith(".json"))
+
 
 # no published model comes near; past them a config is broken, and counting would never end
 MOST_LAYERS, MOST_OF_ANYTHING = 10_000, 10**9

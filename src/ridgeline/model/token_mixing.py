@@ -187,7 +187,7 @@ def _typed(fields: Fields, layers: int) -> tuple[Mixer, ...]:
     windowed, linear = where(kinds, *_WINDOWED), where(kinds, "linear_attention")
     found = [Mixer(_global(fields), where(kinds, *_FULL))]
     if windowed:
-        found.append(Mixer(replace(attention(fields), window=window(fields)), windowed))
+        found.append(Mixer(replace(attention(fields), window=_window(fields)), windowed))
     if linear:
         found.append(Mixer(_gated_delta(fields), linear))
     return tuple(found)
@@ -205,7 +205,7 @@ def _global(fields: Fields) -> Attention:
     )
 
 
-def window(fields: Fields) -> int:
+def _window(fields: Fields) -> int:
     name = fields.first("sliding_window", "attention_chunk_size", "sliding_window_size")
     if name is None:
         raise fields.refuse("sliding_window", "is missing, and some layers attend to a window")
@@ -233,7 +233,7 @@ def _two_patterns(fields: Fields, layers: int) -> tuple[Mixer, ...]:
     pattern = fields.per_layer("hybrid_layer_pattern", layers)
     if pattern is None:
         return ()
-    local = replace(attention(fields, "swa_"), window=window(fields))
+    local = replace(attention(fields, "swa_"), window=_window(fields))
     return (Mixer(attention(fields), where(pattern, 0)), Mixer(local, where(pattern, 1)))
 
 

@@ -22,7 +22,7 @@ from ridgeline.planner.commands import unit_arguments
 from ridgeline.planner.operating_point import Option
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.scheme import Scheme
-from ridgeline.records.metrics import LATENCIES, TWIN_QUANTILES, unit_of
+from ridgeline.records.measurement import LATENCIES, TWIN_QUANTILES, unit_of
 from ridgeline.traffic.requests import Slo
 from ridgeline.traffic.traffic import OpenLoop, Traffic, dataset_of
 

@@ -22,9 +22,6 @@ _NETWORK = re.compile(r"Using network ([\w./-]{1,40})", re.ASCII)
 _CHANNEL = re.compile(
     r"Channel \d{1,4}(?:/\d{1,4})? ?: (\d{1,7})\[\S{1,20}\] -> (\d{1,7})\[\S{1,20}\].{0,20} via (\S{1,60})", re.ASCII
 )
-_CHANNELS = re.compile(
-    r"(\d{1,5}) coll channels, (?:(\d{1,5}) collnet channels, )?(?:(\d{1,5}) nvls channels, )?(\d{1,5}) p2p", re.ASCII
-)
 _COMPLETE = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .{0,200}Init COMPLETE", re.ASCII)
 _CHOSEN = re.compile(r"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})", re.ASCII)
 _IGNORED = re.compile(r"(?=.{0,400}NCCL_)(?:.{0,400})(?:ignor|[Ii]nvalid|unknown|not supported|deprecated)")
@@ -91,9 +88,6 @@ class NcclLog:
     nics: tuple[Nic, ...] = ()
     transports: tuple[Transport, ...] = ()
     chosen: tuple[NcclChoice, ...] = ()
-    coll_channels: int | None = None
-    nvls_channels: int | None = None
-    p2p_channels: int | None = None
     nranks: int | None = None
     warnings: tuple[NcclWarning, ...] = ()
     info_lines: int = 0
@@ -179,10 +173,6 @@ class _NcclReader:
         elif found := _NETWORK.search(text):
             self.single.setdefault("network", found.group(1))
             self.single.setdefault("network_line", line)
-        elif found := _CHANNELS.search(text):
-            for name, count in zip(("coll", "collnet", "nvls", "p2p"), found.groups(), strict=True):
-                if count is not None and name != "collnet":
-                    self.single.setdefault(f"{name}_channels", int(count))
         elif "P2P is disabled" in text or "peer access is not supported" in text:
             self.single.setdefault("no_p2p_line", line)
         elif found := _COMPLETE.search(text):

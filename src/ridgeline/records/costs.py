@@ -6,8 +6,16 @@ says what is missing.
 
 from __future__ import annotations
 
-from ridgeline.records.measurement import Measurement, Origin
-from ridgeline.records.metrics import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, metrics_of, reported
+from ridgeline.records.measurement import (
+    CO2,
+    DOLLARS,
+    DOLLARS_PER_TOKENS,
+    JOULES,
+    Measurement,
+    Origin,
+    metrics_of,
+    reported,
+)
 from ridgeline.records.run import Run
 from ridgeline.records.site import BATCH_METER, Prices, Site
 
@@ -57,7 +65,7 @@ def unpriced(metric: str, site: Site) -> str:
         return f"{metric} needs the carbon intensity of your power: write `prices: {{co2_g_per_kwh: 350}}`"
     if not energy and (metric in (JOULES, CO2) or (metric == DOLLARS and prices.kwh is not None)):
         return (
-            f"{metric} needs the energy of a run: name its `meters` under `prices` (rapl, nvidia-smi, slurm), or state "
+            f"{metric} needs the energy of a run: name its `meters` under `prices` (rapl, nvml, slurm), or state "
             "`node_watts`, the power of a node under this load"
         )
     return ""

@@ -34,15 +34,12 @@ def side_by_side(title: str, labels: tuple[str, str], first: Point, second: Poin
 def changes(baseline: Point, candidate: Point) -> str:
     """What a candidate changes, in the order of the study's knobs."""
     names = [name for name in dict.fromkeys((*baseline, *candidate)) if baseline.get(name) != candidate.get(name)]
-    return ", ".join(f"{name} {_shown(candidate.get(name))}" for name in names)
-
-
-def _shown(value: object) -> str:
-    return "absent" if value is None else "''" if value == "" else str(value)
+    return ", ".join(f"{name} {value_text(candidate.get(name))}" for name in names)
 
 
 def value_text(value: object) -> str:
-    return "\u2013" if value is None else "''" if value == "" else str(value)
+    """A knob's value, in sentences, tables and figures alike."""
+    return "absent" if value is None else "''" if value == "" else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,16 @@ class Kind(StrEnum):
         return self in _SETTING_CAUSED
 
     @property
+    def text(self) -> str:
+        """As people read it; its value is for files."""
+        return _TEXTS.get(self, self.value.replace("-", " "))
+
+    @property
+    def short(self) -> str:
+        """For a place with little room, where it does not matter when the memory ran out."""
+        return "out of memory" if self in (Kind.OOM_START, Kind.OOM_RUN) else self.text
+
+    @property
     def retryable(self) -> bool:
         return self in (Kind.NODE_FAULT, Kind.SITE_FAULT)
 
@@ -45,6 +55,13 @@ _SETTING_CAUSED = frozenset(
         Kind.BUILD_FAILED,
     }
 )
+
+
+_TEXTS = {
+    Kind.OOM_START: "out of memory at start",
+    Kind.OOM_RUN: "out of memory while running",
+    Kind.WRONG: "wrong result",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +116,10 @@ class Outcome:
     @property
     def brief(self) -> str:
         """'crash: Python stopped with RuntimeError', without the line that decided."""
-        return f"{self.kind.value}: {self.reason}" if self.reason else self.kind.value
+        return f"{self.kind.text}: {self.reason}" if self.reason else self.kind.text
 
     def __str__(self) -> str:
-        parts = [self.kind.value, self.reason, str(self.evidence) if self.evidence else ""]
+        parts = [self.kind.text, self.reason, str(self.evidence) if self.evidence else ""]
         return "; ".join(part for part in parts if part)
 
 

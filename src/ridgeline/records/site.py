@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# RAPL counts processor packages and their DRAM; nvidia-smi tells the power of the GPUs; Slurm's energy accounting
-# (acct_gather_energy, which may ask IPMI) counts whole nodes
+# RAPL counts processor packages and their DRAM; NVML has the GPUs' own counters, nvidia-smi samples of their power;
+# Slurm's energy accounting (acct_gather_energy, which may ask IPMI) counts whole nodes
 BATCH_METER = "slurm"  # its accounting, where the site measures the energy of jobs
-METERS = ("rapl", "nvidia-smi", BATCH_METER)
+GPU_METER = "nvml"
+METERS = ("rapl", GPU_METER, "nvidia-smi", BATCH_METER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,18 @@ class Prices:
         if self.gpu_hour is not None and gpus_per_node:
             return self.gpu_hour * nodes * gpus_per_node
         return None
+
+
+def counted_twice(prices: Prices) -> str:
+    """Which energy would be counted twice, and what to change; empty where none would be."""
+    meters = set(prices.meters)
+    if meters and prices.node_watts is not None:
+        return "`meters` measure the energy that `node_watts` states; keep one of the two"
+    if BATCH_METER in meters and len(meters) > 1:
+        return "`meters`: slurm counts whole nodes, the others included; leave it alone in the list"
+    if meters >= {GPU_METER, "nvidia-smi"}:
+        return "`meters`: nvml and nvidia-smi measure the same GPUs; keep nvml, which counts instead of sampling"
+    return ""
 
 
 _NO_PRICES = Prices()
@@ -74,3 +87,14 @@ class Site:
 
 
 LOCAL = Site()
+
+
+# What a simulated site and its jobs exchange: jobs take no real time, these carry the pretended one.
+
+# The job's side: seconds it would have taken, as text, in its run folder. Without this file the real time counts.
+TOOK_FILE = "took_s"
+
+# The site's side, in the job's environment.
+NODES_ENV = "RIDGELINE_NODES"  # names of the nodes, with spaces between
+SPEED_ENV = "RIDGELINE_SPEED"  # speed of these nodes in this run; 1 is what the program would expect
+STOPS_AT_ENV = "RIDGELINE_STOPS_AT"  # share of the run after which nothing more comes; only where a node dies or hangs

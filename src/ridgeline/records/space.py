@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +20,6 @@ _KEYS = json.JSONEncoder(sort_keys=True)  # made once: every trial of a long jou
 def point_key(point: Point) -> str:
     """The same text for the same point, however its knobs are ordered."""
     return _KEYS.encode(point if type(point) is dict else dict(point))
-
-
-def point_hash(point: Point) -> str:
-    return hashlib.sha256(point_key(point).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +118,11 @@ class Space:
     @cached_property
     def by_name(self) -> dict[str, Knob]:
         return {knob.name: knob for knob in self.knobs}
+
+    @cached_property
+    def varied(self) -> tuple[Knob, ...]:
+        """Those with more than one value."""
+        return tuple(knob for knob in self.knobs if not isinstance(knob, Discrete) or len(knob.values) > 1)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -68,9 +68,9 @@ class Trial:
     @property
     def label(self) -> str:
         """A short, file-name-safe reminder of the point, such as tp8-pp2-mem0.88."""
-        return label(self.point)
+        return _label(self.point)
 
 
-def label(point: Mapping[str, Value]) -> str:
+def _label(point: Mapping[str, Value]) -> str:
     words = [re.sub(r"[^A-Za-z0-9.+]", "", f"{name}{'' if value is True else value}") for name, value in point.items()]
     return "-".join(words)[:60].strip("-.") or "only"

@@ -13,6 +13,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.study import Study
 from ridgeline.report.figures.shapes import BASELINE, OTHER, Axis, PlotFigure, PlotLimit, PlotPoint, PlotSeries
+from ridgeline.report.figures.values import counted_axis
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page, write_page
 from ridgeline.report.parts import FactTiles, Paragraph, Section
@@ -83,7 +84,11 @@ def _figure(gates: Sequence[PastGate], found: Sequence[Jump], axis: str) -> Plot
         levels += [PlotPoint(max(1.0, first + 0.5), level), PlotPoint(min(len(gates), end + 0.5), level)]
     points = tuple(
         PlotPoint(
-            at, median(gate.values), min(gate.values), max(gate.values), label=f"{_name(gate)}: {gate.conclusion}"
+            at,
+            median(gate.values),
+            min(gate.values),
+            max(gate.values),
+            label=f"{_name(gate)}: {gate.conclusion.replace('-', ' ')}",
         )
         for at, gate in enumerate(gates, 1)
     )
@@ -92,7 +97,7 @@ def _figure(gates: Sequence[PastGate], found: Sequence[Jump], axis: str) -> Plot
     low, high = (side(value for gate in gates for value in gate.values) for side in (min, max))
     y = Axis(axis, high=high + 0.25 * (high - low) if marks else None)  # the texts of the marks are on top
     series = (PlotSeries("median", points, OTHER), PlotSeries("level", tuple(levels), BASELINE, "steps"))
-    return PlotFigure("levels", "", says, Axis("gate"), y, series, limits=marks)
+    return PlotFigure("levels", "", says, counted_axis("gate", len(gates)), y, series, limits=marks)
 
 
 def _change_parts(gates: Sequence[PastGate], found: Sequence[Jump]) -> tuple[Paragraph | TextTable, ...]:
@@ -117,7 +122,13 @@ def _name(gate: PastGate) -> str:
 
 def _table(gates: Sequence[PastGate]) -> TextTable:
     rows = tuple(
-        (gate.at, gate.commit[:10] or "–", metric_text(median(gate.values)), str(len(gate.values)), gate.conclusion)
+        (
+            gate.at[:16].replace("T", " "),
+            gate.commit[:10] or "–",
+            metric_text(median(gate.values)),
+            str(len(gate.values)),
+            gate.conclusion.replace("-", " "),
+        )
         for gate in reversed(gates)
     )
-    return TextTable("", ("at", "commit", "median", "runs", "verdict"), rows)
+    return TextTable("", ("when (UTC)", "commit", "median", "runs", "verdict"), rows)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.expression import is_number
+from ridgeline.records.outcome import Kind
 from ridgeline.report.drawing.draw import drawn, legend, table_of
 from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure, PlotFigure
 from ridgeline.report.parts import (
@@ -29,9 +30,10 @@ from ridgeline.report.parts import (
 from ridgeline.report.table import Row
 from ridgeline.stats.wording import count
 
+_LONG_CELL = 32  # characters, from which on the text of a cell may be broken
 _FEW_PLACES = 12  # of an axis, which half the width has room for
 MOST_ROWS = 150  # of the table behind a figure; all runs are in the table of runs
-_FILTER = "placeholder='filter: oom, tp 8, #12 …' aria-label='filter runs'"
+_FILTER = "placeholder='filter: memory, tp 8, #12 …' aria-label='filter runs'"
 _COPY = "<button type=button class=copy hidden>copy</button>"
 
 
@@ -109,13 +111,13 @@ def part_html(part: Part, folders: Folders, half: bool = False) -> Iterator[str]
             yield from _answer(part)
         case Hint():
             command = code_html(part.command, copy=True) if part.command else ""
-            yield f"<div class='hint{' half' if half else ''}'><p>{_e(part.text)}</p>{command}</div>"
+            yield f"<div class='hint{' half' if half else ''}'><p>{prose(part.text)}</p>{command}</div>"
         case Paragraph():
-            yield f"<p{f' class={part.look}' if part.look else ''}>{_e(part.text)}</p>"
+            yield f"<p{f' class={part.look}' if part.look else ''}>{prose(part.text)}</p>"
         case CodeText():
             yield code_html(part.text, part.copy)
         case Bullets():
-            yield "<ul>" + "".join(f"<li>{_e(line)}" for line in part.lines) + "</ul>"
+            yield "<ul>" + "".join(f"<li>{prose(line)}" for line in part.lines) + "</ul>"
         case FactTiles():
             yield "<dl class=tiles>" + "".join(_tile(*fact) for fact in part.facts) + "</dl>"
         case TextTable():
@@ -124,7 +126,8 @@ def part_html(part: Part, folders: Folders, half: bool = False) -> Iterator[str]
             yield from _runs(part, folders)
         case Fold():
             inside = "\n".join(piece for each in part.parts for piece in part_html(each, folders))
-            yield f"<details><summary>{_e(part.title)}</summary>{inside}</details>"
+            look = "" if part.on_paper else " class=unprinted"
+            yield f"<details{look}><summary>{_e(part.title)}</summary>{inside}</details>"
         case FigureGroup():
             yield from _group(part)
         case _:
@@ -133,8 +136,8 @@ def part_html(part: Part, folders: Folders, half: bool = False) -> Iterator[str]
 
 def figure_html(figure: Figure, look: str = "") -> str:
     """`look` is `half` for one of two beside each other."""
-    said = f"<figcaption>{_e(figure.says)}</figcaption>" if figure.says else ""
-    notes = "".join(f"<p class=sub>{_e(note)}</p>" for note in figure.notes)
+    said = f"<figcaption>{prose(figure.says)}</figcaption>" if figure.says else ""
+    notes = "".join(f"<p class=sub>{prose(note)}</p>" for note in figure.notes)
     return (
         f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title, _key(figure.key))}{said}{legend(figure)}"
         f"{drawn(figure, 'half' in look)}{notes}{_numbers(table_of(figure))}</figure>"
@@ -149,7 +152,7 @@ def _answer(card: AnswerCard) -> Iterator[str]:
             yield f"<p class=change>{was} → {now} <small>{_e(card.unit)}</small></p>"
         yield f"<p class=sure>{_e(card.interval)}</p>"
     else:
-        more = f" <small>{_e(card.details)}</small>" if card.details else ""
+        more = f" <small>{prose(card.details)}</small>" if card.details else ""
         yield f"<p class=headline>{_e(card.lead)}{more}</p>"
     if card.moved:
         yield f"<p class=moved>{_e(card.moved)}</p>"
@@ -160,7 +163,7 @@ def _answer(card: AnswerCard) -> Iterator[str]:
         yield f"<div class=do>{title}{code_html(card.command, copy=True)}</div>"
     if card.figure is not None:
         yield figure_html(card.figure, "proof half")
-    yield from (f"<p class=sub>{_e(note)}</p>" for note in (card.command_note, *card.notes) if note)
+    yield from (f"<p class=sub>{prose(note)}</p>" for note in (card.command_note, *card.notes) if note)
 
 
 _NUMBER = re.compile(r"[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?[x%]?|–|", re.ASCII)
@@ -187,7 +190,7 @@ def _tile(what: str, value: str, beside: str) -> str:
 
 def _group(group: FigureGroup) -> Iterator[str]:
     key = f"{_key(group.key)}-figure"
-    yield f"<figure id={key}>{_heading(group.title, key)}<figcaption>{_e(group.says)}</figcaption>"
+    yield f"<figure id={key}>{_heading(group.title, key)}<figcaption>{prose(group.says)}</figcaption>"
     if group.choices:
         yield legend(group.figures[0])
         yield from _choices(group)
@@ -202,7 +205,7 @@ def _group(group: FigureGroup) -> Iterator[str]:
             for f in group.figures
         )
         yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
-    yield from (f"<p class=sub>{_e(note)}</p>" for note in group.notes)
+    yield from (f"<p class=sub>{prose(note)}</p>" for note in group.notes)
     yield "</figure>"
 
 
@@ -226,7 +229,7 @@ def _numbers(table: TextTable) -> str:
 def _table(table: TextTable) -> Iterator[str]:
     yield _heading(table.title)
     yield from _plain_table(table)
-    yield from (f"<p class=sub>{_e(note)}</p>" for note in table.notes)
+    yield from (f"<p class=sub>{prose(note)}</p>" for note in table.notes)
 
 
 def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
@@ -238,10 +241,15 @@ def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
     yield "<div class=scroll tabindex=0><table>" + (f"<tr>{heads}</tr>" if any(table.head) else "")
     for at, row in enumerate(table.rows[:MOST_ROWS]):
         look = " class=bad" if at in table.failed else " class=changed" if at in table.changed else ""
-        yield f"<tr{look}>{''.join(f'<td{kind}>{_e(cell)}' for kind, cell in zip(kinds, row, strict=True))}</tr>"
+        yield f"<tr{look}>{''.join(_text_cell(kind, cell) for kind, cell in zip(kinds, row, strict=True))}</tr>"
     yield "</table></div>"
     if len(table.rows) > MOST_ROWS:
-        yield f"<p class=sub>{len(table.rows) - MOST_ROWS:,} more; `ridgeline export` has all of them.</p>"
+        yield f"<p class=sub>{len(table.rows) - MOST_ROWS:,} more; <code>ridgeline export</code> has all of them.</p>"
+
+
+def _text_cell(kind: str, cell: str) -> str:
+    """A long text keeps enough width to be read, on a phone too; short ones stay on a line."""
+    return f"<td{kind}>{_e(cell)}" if kind or len(cell) <= _LONG_CELL else f"<td class=story>{prose(cell)}"
 
 
 def _runs(part: RunRows, folders: Folders) -> Iterator[str]:
@@ -284,7 +292,23 @@ def _cell(name: str, value: object, folders: Folders) -> str:
         return f"<td>{folders.link(str(value))}"
     if name == "trial":
         return f"<td data-v={value}>#{value}"
-    return f"<td>{value:.6g}" if isinstance(value, float) else f"<td>{'' if value is None else _e(value)}"
+    if name == "outcome":
+        return f"<td>{Kind(str(value)).text}"
+    return f"<td>{_number(value)}" if isinstance(value, float) else f"<td>{'' if value is None else _e(value)}"
+
+
+_QUOTED = re.compile(r"`([^`\n]+)`")
+
+
+def prose(text: str) -> str:
+    """A sentence, escaped; what it has in backticks is set as code."""
+    return _QUOTED.sub(r"<code>\1</code>", _e(text))
+
+
+def _number(value: float) -> str:
+    """Six digits, and of large numbers those before the point, instead of an exponent."""
+    text = f"{value:.6g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
 def _e(value: object) -> str:

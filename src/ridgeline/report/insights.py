@@ -12,9 +12,8 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.contribution import contributions, text
-from ridgeline.stats.drift import Repeat, drift, outliers
+from ridgeline.stats.drift import MOST_REPEATS, Repeat, baseline_course, drift, outliers
 from ridgeline.stats.nodes import NodeEffect, corrected, corrections, node_effects, node_runs
-from ridgeline.stats.regimes import MOST_REPEATS, baseline_course
 from ridgeline.stats.wording import MetricText, count
 from ridgeline.study.history import History
 
@@ -23,7 +22,7 @@ _FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one
 
 def insights(study: Study, history: History, answer: Answer, gain: bool = True) -> list[str]:
     """One sentence each; empty where the runs say nothing of the kind. Without `gain`, nothing of what each change
-    gained: a page shows that as a figure."""
+    gained nor of where it was confirmed: a page shows both."""
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
     effects = _effects_of_nodes(study, history)
     unusual = [
@@ -36,7 +35,8 @@ def insights(study: Study, history: History, answer: Answer, gain: bool = True) 
         *unusual,
         *_unsteady(study, history, effects, answer.reference.label, goal),
         *_compared_through(study, history, effects),
-        *_where_it_was_confirmed(history),
+        *(_where_it_was_confirmed(history) if gain else ()),
+        *_run_again(history),
     ]
 
 
@@ -77,21 +77,23 @@ def _compared_through(study: Study, history: History, effects: Sequence[NodeEffe
     course = baseline_course(runs, goal.metric, effects, goal.direction, study.confirm.level)
     if not sentinels or not course.changed:
         return []
-    return [f"search values were compared through {count(sentinels, 'sentinel')} because the machine changed"]
+    times = count(sentinels, "run")
+    return [f"the machine changed: values of the search were compared through {times} of the baseline meanwhile"]
 
 
 def _where_it_was_confirmed(history: History) -> list[str]:
     details = {} if history.verdict is None else history.verdict.details
     machines = details.get("machines", ())
-    said = [f"the confirmation ran on {', '.join(machines)}"] if len(machines) > 1 else []
-    if history.set_aside:
-        why = Counter(aside.reason for aside in history.set_aside)
-        reasons = "; ".join(f"{reason} ({n}x)" if n > 1 else reason for reason, n in why.items())
-        number = len(history.set_aside)
-        said.append(
-            f"{count(number, 'block')} of the confirmation {'was' if number == 1 else 'were'} run again: {reasons}"
-        )
-    return said
+    return [f"the confirmation ran on {', '.join(machines)}"] if len(machines) > 1 else []
+
+
+def _run_again(history: History) -> list[str]:
+    if not history.set_aside:
+        return []
+    why = Counter(aside.reason for aside in history.set_aside)
+    reasons = "; ".join(f"{reason} ({n}x)" if n > 1 else reason for reason, n in why.items())
+    number = len(history.set_aside)
+    return [f"{count(number, 'block')} of the confirmation {'was' if number == 1 else 'were'} run again: {reasons}"]
 
 
 def _effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:

@@ -36,7 +36,9 @@ def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     yield Paragraph("To check every number of this page against the runs' own files: ridgeline verify FOLDER", "sub")
     for label, path in _scripts(study, history, answer):
         if text := _text(path):
-            yield Fold(f"The script of {label}: {path.parent.name}/run.sh", (CodeText(text, copy=True),))
+            yield Fold(
+                f"The script of {label}: {path.parent.name}/run.sh", (CodeText(text, copy=True),), on_paper=False
+            )
     if text := _text(history.root / STUDY):
         yield Fold("The study file", (CodeText(text, copy=True),))
 
@@ -48,9 +50,9 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
         if value not in (None, "", []):
             yield label, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     if not receipt:
-        yield "receipt", "none: this journal is from before receipts were kept"
+        yield "driven from", "not recorded: the campaign began with an older release"
     if history.openings > 1:
-        yield "taken up", count(history.openings, "time")
+        yield "resumed", count(history.openings - 1, "time")
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
     if nodes:
         yield "nodes of the runs", ", ".join(nodes)
@@ -66,11 +68,9 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
     yield "workload", study.workload.kind
     yield "site", f"{study.site.name} ({study.site.batch})"
     confirm = study.confirm
-    yield (
-        "design",
-        f"{confirm.repeats} x each setting in a block, {count(confirm.blocks, 'block')}, "
-        f"{confirm.level * 100:g}% intervals",
-    )
+    if any(trial.stage is Stage.CONFIRM for trial in history.trials.values()):
+        runs = count(confirm.repeats, "run")
+        yield "proof", f"blocks with {runs} of each setting, taking turns; {confirm.level * 100:g}% intervals"
 
 
 def versions(history: History) -> dict[str, set[str]]:

@@ -75,7 +75,7 @@ def paper_text(found: Findings) -> PaperText:
 def _methods(study: Study, history: History, answer: Answer, n: Callable[[str, str, str], str]) -> Iterator[str]:
     ended = "journal.jsonl, runs that ended"
     goal, confirm, unit = study.goal, study.confirm, f" ({answer.unit})" if answer.unit else ""
-    knobs = ", ".join(knob.name for knob in study.space.knobs)
+    knobs = ", ".join(knob.name for knob in study.space.varied)
     receipt: Mapping[str, Any] = next((r for r in reversed(history.receipts) if r), {})
     with_what = f"Ridgeline {receipt['ridgeline']}" if receipt.get("ridgeline") else "Ridgeline"
     aim = "highest" if goal.direction == "maximize" else "lowest"
@@ -103,7 +103,7 @@ def _methods(study: Study, history: History, answer: Answer, n: Callable[[str, s
         f"{lost or 'all of them count'}.{origin}"
     )
     if study.guards:
-        yield f"A run counted only if {'; '.join(map(str, study.guards))}."
+        yield f"For a run to count, this had to hold: {'; '.join(map(str, study.guards))}."
         for guard in study.guards:
             for each in _NUMBER.findall(str(guard)):
                 n(f"guard: {guard}", each, "study.yaml")

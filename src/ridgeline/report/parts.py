@@ -12,6 +12,8 @@ from ridgeline.report.table import Row
 _LONGEST_LEAD = 60  # of a statement in large letters
 _LEAD = re.compile(r"(?:Simulated: |Confirmed(?: in simulation)?: )?.{12,}?(?= \(|, |; |: )")
 
+_BRACKETED = re.compile(r"\(([^()]*)\)[,;]? ?(.*)", re.DOTALL)
+
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
@@ -72,6 +74,8 @@ class AnswerCard:
     @property
     def details(self) -> str:
         rest = self.statement.removeprefix(self.lead).lstrip(" ,;:")
+        if (inside := _BRACKETED.match(rest)) is not None:
+            rest = ". ".join(part[:1].upper() + part[1:] for part in inside.groups() if part)
         return f"{rest[:1].upper()}{rest[1:]}"
 
 
@@ -97,10 +101,11 @@ class RunRows:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Closed until opened; printed in full."""
+    """Closed until opened. Printed in full, unless `on_paper` is false: what one would only copy from a screen."""
 
     title: str
     parts: tuple[Part, ...]
+    on_paper: bool = True
 
 
 Part = (

@@ -17,6 +17,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
+from ridgeline.report.figures.values import counted_axis
 from ridgeline.report.parts import FactTiles, Paragraph, Part, Section
 from ridgeline.report.studies import StudySeen
 from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range
@@ -26,7 +27,7 @@ def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
     """`studies` in any order; they are shown by when they began."""
     ordered = sorted(studies, key=_began_s)
     shown = [
-        Section("verdict", "", (FactTiles(tuple(_tiles(ordered))),)),
+        Section("verdict", "", (Paragraph(_headline(ordered), "headline"), FactTiles(tuple(_tiles(ordered))))),
         Section("studies", "Studies", (_table(ordered),)),
     ]
     if gains := tuple(_compared(ordered)):
@@ -44,8 +45,22 @@ def _began_s(one: StudySeen) -> float:
     return min((run.ending.started_s for run in one.history.runs.values() if run.ending.started_s > 0), default=0.0)
 
 
+def _day(one: StudySeen) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(began)) if (began := _began_s(one)) else "–"
+
+
+def _headline(studies: Sequence[StudySeen]) -> str:
+    """How many found something, and how much; of several the range."""
+    gains = [one.answer.candidate.gain for one in studies if one.answer.confirmed and one.answer.candidate is not None]
+    ratios = sorted(gain.ratio for gain in gains if gain is not None and gain.ratio > 1)
+    if not ratios:
+        return f"No better setting confirmed in {len(studies)} {'study' if len(studies) == 1 else 'studies'}"
+    size = f"{ratios[0]:.3g}x" if len(ratios) == 1 else f"{ratios[0]:.3g}x to {ratios[-1]:.3g}x"
+    return f"{len(ratios)} of {len(studies)} studies confirmed a better setting: {size} the baseline"
+
+
 def _tiles(studies: Sequence[StudySeen]) -> Iterator[tuple[str, str, str]]:
-    yield "studies", str(len(studies)), f"{sum(one.answer.confirmed for one in studies)} with a confirmed setting"
+    yield "studies", str(len(studies)), f"since {_day(studies[0])}"
     hours = sum(one.history.node_hours for one in studies)
     yield "cost", node_time_text(hours), count(sum(len(s.history.runs) for s in studies), "run")
     machines = {node for one in studies for run in one.history.runs.values() for node in run.ending.nodes}
@@ -57,17 +72,17 @@ def _table(studies: Sequence[StudySeen]) -> TextTable:
     rows = tuple(
         (
             one.name,
-            time.strftime("%Y-%m-%d", time.gmtime(began)) if (began := _began_s(one)) else "–",
-            one.study.goal.metric,
-            _gain(one) or one.answer.statement,
+            _gain(one) or one.answer.statement.replace(" -> ", " → "),
             "–" if one.answer.candidate is None else f"{metric_text(one.answer.candidate.value)} {one.answer.unit}",
-            f"{one.history.node_hours:.3g}",
+            one.study.goal.metric,
+            _day(one),
+            node_time_text(one.history.node_hours),
             one.study.site.name,
         )
         for one in studies
     )
     changed = frozenset(at for at, one in enumerate(studies) if one.answer.confirmed)
-    return TextTable("", ("study", "began", "goal", "answer", "value", "node-hours", "site"), rows, changed=changed)
+    return TextTable("", ("study", "answer", "value", "goal", "began", "cost", "site"), rows, changed=changed)
 
 
 def _gain(one: StudySeen) -> str:
@@ -97,31 +112,37 @@ def _compared(studies: Sequence[StudySeen]) -> Iterator[Part]:
         yield IntervalFigure("gains-figure", "How much better", says, axis, tuple(rows))
     courses = [course for at, one in enumerate(studies) if (course := _course(one, str(at))) is not None]
     if 1 < len(courses) <= _MOST_COURSES:
-        says = "The best of the search after each run, as a ratio to the study's own baseline."
+        says = "The best of the search after each run, as a ratio to the study's own baseline, which is run 0."
         axis = Axis("ratio to the baseline (above 1 is better)")
-        yield PlotFigure("courses", "How soon", says, Axis("run of the search"), axis, tuple(courses))
+        longest = int(max(course.points[-1].x for course in courses))
+        x = counted_axis("run of the search", longest, low=0.0)
+        yield PlotFigure("courses", "How soon", says, x, axis, tuple(courses))
 
 
 def _course(one: StudySeen, look: str) -> PlotSeries | None:
     base, metric = one.answer.reference.value, one.study.goal.metric
-    if not base or base < 0:
+    if not base or base < 0 or one.answer.kind != "search":
         return None
-    points: list[PlotPoint] = []
+    points = [PlotPoint(0, 1.0, label=f"{one.name}, the baseline")]
     for at, (_, run) in enumerate(one.history.ok_runs(Stage.SEARCH), 1):
         value = run.metrics[metric]
         if value <= 0:
             return None
         ratio = value / base if one.study.goal.direction == "maximize" else base / value
-        best = max(ratio, points[-1].y) if points else ratio
+        best = max(ratio, points[-1].y)
         points.append(PlotPoint(at, best, label=f"{one.name}, run {at}: {best:.3g}x"))
-    return PlotSeries(one.name, tuple(points), look, "steps") if points else None
+    return PlotSeries(one.name, tuple(points), look, "steps") if len(points) > 1 else None
 
 
 def _over_time(studies: Sequence[StudySeen]) -> Iterator[Part]:
     """For each goal that several studies share: the value of the setting that each of them would use."""
     goals = dict.fromkeys((one.study.goal.metric, one.answer.unit) for one in studies)
     for at, (metric, unit) in enumerate(goals):
-        of = [one for one in studies if one.study.goal.metric == metric and one.answer.candidate is not None]
+        of = [
+            one
+            for one in studies
+            if (one.study.goal.metric, one.answer.unit) == (metric, unit) and one.answer.candidate is not None
+        ]
         points = tuple(
             PlotPoint(place, one.answer.candidate.value, label=f"{one.name}: {metric_text(one.answer.candidate.value)}")
             for place, one in enumerate(of, 1)

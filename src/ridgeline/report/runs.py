@@ -9,7 +9,7 @@ from ridgeline.report.parts import RunRows
 from ridgeline.report.table import Row, columns, rows
 from ridgeline.study.history import History
 
-WINNER_MARK, BASELINE_MARK = "the setting", "baseline"
+BASELINE_MARK = "baseline"
 HIDDEN = ("attempt", "started_s", "node_hours", "origin", "evidence", "run", "proposer")
 
 
@@ -23,15 +23,16 @@ def runs_part(study: Study, history: History, answer: Answer) -> RunRows:
     shown = [row for row in table if row["stage"] != Stage.CONFIRM.value]
     if not shown:
         shown, folded = folded, []
+    winner = "" if answer.candidate is None else answer.candidate.label
     heads = tuple(_heading(name) for name in names)
     on_paper = sum(name in order or name.startswith("set.") for name in names)
-    return RunRows(tuple(names), heads, tuple(shown), tuple(folded), WINNER_MARK, on_paper)
+    return RunRows(tuple(names), heads, tuple(shown), tuple(folded), winner, on_paper)
 
 
 def _mark(study: Study, history: History, answer: Answer, row: Row) -> str:
     point = history.trials[row["trial"]].point
     if answer.candidate is not None and point == answer.candidate.point and point != study.baseline:
-        return WINNER_MARK
+        return answer.candidate.label
     return BASELINE_MARK if point == study.baseline else ""
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
-from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import curves, edge_climb
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
 from ridgeline.report.figures.failures import crash_map, failure_table
@@ -96,7 +97,7 @@ def missing_part(key: str, error: Exception) -> Paragraph:
 def _verdict(found: Findings) -> Iterator[Part]:
     yield from (Paragraph(note, "note") for note in found.notes)
     if found.answer.stopped:
-        yield Paragraph(f"The campaign was stopped: {found.answer.stopped}", "note")
+        yield Paragraph(_sentence(f"The campaign was stopped: {found.answer.stopped}", found), "note")
     yield answer_card(found)
 
 
@@ -108,18 +109,20 @@ def answer_card(found: Findings) -> AnswerCard:
     study, history, answer = found.study, found.history, found.answer
     over = bool(answer.conclusion)
     text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
+    if answer.stopped and answer.candidate is None:
+        text = answer.stopped.partition(";")[0]  # that there is no verdict yet goes without saying
     said = [answer.refuted] if answer.refuted else []
     candidate = answer.candidate
     if over and candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
         said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
     command, command_note = _command(history, answer)
     card = AnswerCard(
-        _sentence(text, history),
+        _sentence(text, found),
         facts=tuple(_facts(study, history, answer)),
         command=command,
         command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
-        notes=tuple(_sentence(note, history) for note in (*said, *found.exhibits.notes)),
+        notes=tuple(_sentence(note, found) for note in (*said, *found.exhibits.notes)),
         figure=proof_pair(study, history, answer),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
@@ -139,10 +142,11 @@ def answer_card(found: Findings) -> AnswerCard:
         )
     change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
     first, _, second = change.strip().partition(" -> ")
+    with_b = f", with {candidate.label}" if answer.kind == "compare" else ""  # two settings: say which is the better
     return replace(
         card,
         ratio=ratio,
-        than=f"{goal.ratio_to('', answer.reference.label).strip()}{'' if over else ', so far'}",
+        than=f"{goal.ratio_to('', answer.reference.label).strip()}{with_b}{'' if over else ', so far'}",
         interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
         before=first,
         after=second,
@@ -152,10 +156,24 @@ def answer_card(found: Findings) -> AnswerCard:
     )
 
 
-def _sentence(text: str, history: History) -> str:
-    """As a page says it, wherever the study folder lay when it was worked out."""
-    text = text.replace(str(history.root), f"studies/{history.root.name}").replace(" -> ", " → ")
-    return f"{text[:1].upper()}{text[1:]}"
+def folder_text(history: History) -> str:
+    """The study folder as a command names it where `studies` lies, and nothing of the machine beyond that."""
+    above = history.root.parts[:-1]
+    last = len(above) - above[::-1].index("studies") if "studies" in above else len(above)
+    return shlex.quote("/".join(("studies", *above[last:], history.root.name)))
+
+
+def steps_command(history: History) -> str:
+    return f"ridgeline steps {folder_text(history)}"
+
+
+def _sentence(text: str, found: Findings) -> str:
+    """As a page says it, wherever the study folder lay when it was worked out. Names of the study stay as they are."""
+    root = found.history.root
+    text = text.replace(str(root), folder_text(found.history)).replace(" -> ", " → ")
+    first = text.partition(" ")[0]
+    named = first in found.study.space.by_name or first == found.study.goal.metric
+    return text if named else f"{text[:1].upper()}{text[1:]}"
 
 
 def _changed(study: Study, point: Point) -> str:
@@ -168,13 +186,9 @@ def _moved(study: Study, answer: Answer, point: Point) -> str:
     if answer.conclusion != CONFIRMED or not names:
         return ""
     most = len(names) if len(names) == _MOST_MOVED + 1 else _MOST_MOVED  # "and 1 more" is as long as its name
-    each = [f"{n} {_value(study.baseline.get(n))} → {_value(point.get(n))}" for n in names[:most]]
+    each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:most]]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
-
-
-def _value(value: Value) -> str:
-    return "absent" if value is None else value_text(value)
 
 
 def _how_sure(answer: Answer) -> str:
@@ -200,8 +214,7 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
 
 def _command(history: History, answer: Answer) -> tuple[str, str]:
     """What to type now, and what that text is."""
-    # where Python and the study folder lie today is nobody's affair who reads the page elsewhere
-    paste = answer.paste.replace(f"{sys.executable} -m ridgeline", "ridgeline")
+    paste = _elsewhere(answer.paste)
     if answer.offers and answer.confirmed and paste:
         if not answer.pasted_as:
             return paste, ""
@@ -211,6 +224,11 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
     if answer.keep and paste:
         return paste, ""
     return "", ""
+
+
+def _elsewhere(command: str) -> str:
+    """Where Python lies here is nobody's affair who reads the page elsewhere."""
+    return command.replace(f"{sys.executable} -m ridgeline", "ridgeline")
 
 
 def origin_text(study: Study, history: History) -> str:
@@ -231,7 +249,9 @@ def _setting(found: Findings) -> Iterator[Part]:
 
 def _reference_command(answer: Answer) -> Iterator[Part]:
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
-        yield Fold(f"To compare with: {answer.reference.label}", (CodeText(answer.reference_paste, copy=True),))
+        yield Fold(
+            f"To compare with: {answer.reference.label}", (CodeText(_elsewhere(answer.reference_paste), copy=True),)
+        )
 
 
 def kind_parts(found: Findings) -> Iterator[Part]:
@@ -295,19 +315,19 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
         else f"The search can't tell {', '.join(changed)} apart: it hardly ever changed one without the others. "
         "To measure what each change gains:"
     )
-    yield Hint(text, f"ridgeline steps study.yaml studies/{history.root.name}")
+    yield Hint(text, steps_command(history))
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     if lines := insights(study, history, answer, gain=False):
-        yield Bullets(tuple(lines))
+        yield Bullets(tuple(f"{line[:1].upper()}{line[1:]}" for line in lines))
 
 
 def _progress(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
-    if history.runs:
+    if history.ok_runs(*Stage):
         yield progress(study, history, answer, exhibits.groups)
     else:
-        yield Paragraph("No run has ended yet.", "note")
+        yield Paragraph("No run has passed yet." if history.runs else "No run has ended yet.", "sub")
     if history.open_runs:
         yield Paragraph(f"Under way: {', '.join(f'#{run.trial}' for run in history.open_runs.values())}", "sub")
 

@@ -1,5 +1,5 @@
-"""A campaign as slides: the question, the method, the search, what each change gained, the proof, what failed, what to
-try next, the cost, and the command. One HTML file; each slide's title is what it says."""
+"""A campaign as slides: the question, the method, the search, what each change gained, the proof, the rules of a task,
+what failed, what to try next, the cost, the command. One HTML file; each slide's title is what it says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 
 from ridgeline.records.answer import CONFIRMED, Answer
-from ridgeline.records.exhibit import TextTable, changes, value_text
+from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, changes, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Discrete, Knob
@@ -41,10 +41,12 @@ from ridgeline.report.sections import (
     NOT_WORKED_OUT,
     Findings,
     answer_card,
+    folder_text,
     gain_by_change,
     kind_parts,
     missing_part,
     origin_text,
+    steps_command,
 )  # fmt: skip
 from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import MetricText, count, node_time_text
@@ -52,10 +54,13 @@ from ridgeline.study.history import History
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
 _WHOLE_PX, _HALF_PX = 860.0, 420.0  # drawn for less than their place on a slide, which makes their text larger
-_MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE, _LONGEST_CODE = 9, 7, 6, 230, 2400
+_MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE = 9, 7, 6, 230
+_MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
 _LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
 _STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
+_MOST_ALIKE = 7  # rows beside a figure
+_LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 
@@ -73,7 +78,7 @@ def slides(found: Findings) -> list[Slide]:
     """Those that have something to say."""
     made: dict[str, Callable[[Findings], Slide | None]] = {
         "question": _question, "method": _method, "kind": _kind, "search": _search, "changes": _changes,
-        "proof": _proof, "failures": _failures, "next": _next, "cost": _cost, "use": _use,
+        "proof": _proof, "rules": _rules, "failures": _failures, "next": _next, "cost": _cost, "use": _use,
     }  # fmt: skip
     shown: list[Slide] = []
     for key, make in made.items():
@@ -97,10 +102,11 @@ def _question(found: Findings) -> Slide:
 def _method(found: Findings) -> Slide:
     study, history, answer = found.study, found.history, found.answer
     tried = len({trial.key for trial in history.trials.values()})
-    held = "confirmed" if answer.confirmed else "run again beside the baseline"
-    confirmed = f" and the best {held} in fresh runs" if proof_blocks(study, history) else ""
+    best = "the best confirmed" if answer.confirmed else "the best run again beside the baseline"
+    held = "all of them run again beside the baseline" if _equivalence(found) is not None else best
+    confirmed = f" and {held} in fresh runs" if proof_blocks(study, history) else ""
     title = "How it was measured" if answer.kind in NO_SEARCH else f"{count(tried, 'setting')} tried{confirmed}"
-    knobs = tuple((k.name, _values(k), value_text(study.baseline.get(k.name))) for k in study.space.knobs)
+    knobs = tuple((k.name, _values(k), value_text(study.baseline.get(k.name))) for k in study.space.varied)
     table = TextTable("What could change", ("knob", "values", "baseline"), knobs[:_MOST_ROWS], notes=_more(knobs))
     return Slide("method", title, (Bullets(tuple(_how(study, history, answer))),), (table,) if knobs else ())
 
@@ -121,18 +127,18 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     unit = f" ({answer.unit})" if answer.unit else ""
     yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}"
     if study.guards:
-        yield _cut(f"A run counts only if {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
+        yield _cut(f"For a run to count: {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
     searched = sum(trial.stage is Stage.SEARCH for trial in history.trials.values())
     if searched and answer.kind not in NO_SEARCH:
-        again = f", and again every {study.search.sentinel_every} trials" if study.search.sentinel_every else ""
         size = math.prod(knob.count or 0 for knob in study.space.knobs)
         of = f" of {size:,} combinations" if size else ""
-        yield f"The baseline was measured first{again}: a machine that drifts is seen"
-        yield f"The search ran {count(searched, 'trial')}{of}, each chosen by what the ones before had shown"
+        yield _baseline_first(study, history)
+        learned = ", each chosen by what the ones before had shown" if study.search.sampler in _LEARNING else ""
+        yield f"The search ran {count(searched, 'trial')}{of}{learned}"
     if blocks := proof_blocks(study, history):
         yield (
-            f"Proof: fresh runs that take turns, {count(len(blocks), 'block')}, {confirm.repeats} x each setting in a "
-            f"block, {confirm.level * 100:g}% interval"
+            f"Proof: {count(len(blocks), 'block')} of fresh runs that take turns, {confirm.repeats} of each setting in "
+            f"a block; {confirm.level * 100:g}% interval"
         )
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
     gpus = sorted({gpu for run in history.runs.values() for m in run.ending.machines for gpu in m.gpus})
@@ -140,6 +146,14 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     yield _cut(f"{(origin_text(study, history) or 'nothing measured yet').capitalize()}{where}, site {study.site.name}")
     if gpus:
         yield _cut(f"GPUs: {', '.join(gpus)}")
+
+
+def _baseline_first(study: Study, history: History) -> str:
+    runs = sum(history.trials[run.trial].stage is Stage.BASELINE for run in history.runs.values())
+    first = f"The baseline was measured first, in {count(runs, 'run')}"
+    if not study.search.sentinel_every:
+        return first
+    return f"{first}, and again every {study.search.sentinel_every} trials: a machine that drifts is seen"
 
 
 def _kind(found: Findings) -> Slide | None:
@@ -206,7 +220,17 @@ def _proof(found: Findings) -> Slide | None:
     title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.lead
     if answer.kind in OF_VERSIONS:
         title = f"The {count(sum(len(block.runs) for block in proof_blocks(study, history)), 'run')} that show it"
-    return Slide("proof", _cut(title, 150), (shown[0],), tuple(shown[-1:] if len(shown) > 1 else ()))
+    right: tuple[Part, ...] = tuple(shown[-1:] if len(shown) > 1 else ())
+    if (table := _equivalence(found)) is not None:
+        rows = tuple((_cut(setting, 34), change, decision) for setting, change, _, decision, *_ in table.rows)
+        head = (table.head[0], table.head[1], table.head[3])
+        notes = (*table.notes[-1:], *_more(rows, _MOST_ALIKE))
+        right = (TextTable("Each setting beside the baseline", head, rows[:_MOST_ALIKE], notes=notes),)
+    return Slide("proof", _cut(title, 150), (shown[0],), right)
+
+
+def _equivalence(found: Findings) -> TextTable | None:
+    return next((table for table in found.exhibits.tables if table.title == EQUIVALENCE), None)
 
 
 def _few_rows(figure: PlotFigure | IntervalFigure) -> PlotFigure | IntervalFigure:
@@ -216,12 +240,39 @@ def _few_rows(figure: PlotFigure | IntervalFigure) -> PlotFigure | IntervalFigur
     return replace(figure, rows=tuple(row for row in figure.rows if row.dots)[:_MOST_ROWS])
 
 
+def _rules(found: Findings) -> Slide | None:
+    """The task's rules with their evidence, and the signature to hand in."""
+    table = next((table for table in found.exhibits.tables if table.title == TASK_RULES), None)
+    if table is None:
+        return None
+    rules = [row for row in table.rows if row[1]]
+    broken = sum(row[1] != "yes" for row in rules)
+    title = f"{broken} of {count(len(rules), 'rule')} of the task {'was' if broken == 1 else 'were'} not kept"
+    rows = tuple((_cut(rule, 110), kept, _cut(why, 150)) for rule, kept, why in sorted(rules, key=_is_kept))
+    failed = frozenset(at for at, row in enumerate(rows[:_MOST_ROWS]) if row[1] != "yes")
+    shown = TextTable("", table.head, rows[:_MOST_ROWS], failed, notes=_more(rows))
+    return Slide(
+        "rules",
+        title if broken else f"The task's {count(len(rules), 'rule')}: all kept",
+        (shown, Paragraph(_cut(f"{table.notes[0][:1].upper()}{table.notes[0][1:]}"), "sub"), _HAND_IN),
+    )
+
+
+_HAND_IN = Paragraph("Hand the signature in with the result: ridgeline verify makes it again from the runs.", "sub")
+
+
+def _is_kept(row: Sequence[str]) -> bool:
+    return row[1] == "yes"
+
+
 def _failures(found: Findings) -> Slide | None:
     study, history = found.study, found.history
     counts = failure_counts(history)
     if not counts:
         return None
-    kinds, failed = ", ".join(f"{n} {kind}" for kind, n, _ in counts[:4]), sum(n for _, n, _ in counts)
+    failed = sum(n for _, n, _ in counts)
+    named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
+    kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
     title = f"{failed} of {count(len(history.runs), 'run')} failed or were stopped: {kinds}"
     where = crash_map(study, history)
     if failed <= _MOST_FAILURES and where is None:
@@ -235,7 +286,7 @@ def _failures(found: Findings) -> Slide | None:
             for run, trial in each
         )
         return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
-    rows = tuple((kind, str(n), _cut(story, 170)) for kind, n, story in counts)
+    rows = tuple((Kind(kind).text, str(n), _cut(story, 170)) for kind, n, story in counts)
     table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
 
@@ -243,17 +294,22 @@ def _failures(found: Findings) -> Slide | None:
 def _next(found: Findings) -> Slide | None:
     said = next_steps(found)
     lines = insights(found.study, found.history, found.answer, gain=False)
-    also = [line for line in lines if not line.startswith("the confirmation ran")]
+    also = [*(line for line in lines if not line.startswith("the confirmation ran")), *_other_notes(found)]
     if not said and not also:
         return None
     seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     return Slide("next", "What we would try next", (_bullets(said),) if said else seen, seen if said else ())
 
 
+def _other_notes(found: Findings) -> Iterator[str]:
+    """Why the search ended is among the next steps."""
+    return (note for note in found.exhibits.notes if not note.startswith("search ended:"))
+
+
 def next_steps(found: Findings) -> list[str]:
     """What the runs leave open, most useful first, with the command where there is one."""
     study, history, answer = found.study, found.history, found.answer
-    folder, candidate = f"studies/{history.root.name}", answer.candidate
+    folder, candidate = folder_text(history), answer.candidate
     said: list[str] = []
     if answer.conclusion is None:
         said.append(f"Finish the campaign: ridgeline resume {folder}")
@@ -271,7 +327,8 @@ def next_steps(found: Findings) -> list[str]:
     }
     said += [f"Against {kind}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
     if history.search_ended:
-        said.append(f"The search ended: {history.search_ended}")
+        why, _, left = history.search_ended.partition("; with more trials: ")
+        said.append(f"More trials ({why}): {left}" if left else f"No more trials: {why}")
     return said
 
 
@@ -309,7 +366,7 @@ def _not_attributed(found: Findings) -> list[str]:
         if unclear
         else "what each change gained is estimated"
     )
-    return [f"{why[:1].upper()}{why[1:]}; to measure it: ridgeline steps study.yaml studies/{history.root.name}"]
+    return [f"{why[:1].upper()}{why[1:]}; to measure it: {steps_command(history)}"]
 
 
 def _cost(found: Findings) -> Slide:
@@ -366,10 +423,13 @@ def _use(found: Findings) -> Slide | None:
     card = answer_card(found)
     if not card.command:
         return None
-    folder = f"studies/{history.root.name}"
-    cut = len(card.command) > _LONGEST_CODE
-    code = f"{card.command[:_LONGEST_CODE]}\n… all of it: ridgeline best {folder}" if cut else card.command
-    note = (Paragraph(_cut(card.command_note), "sub"),) if card.command_note else ()
+    folder = folder_text(history)
+    lines = card.command.splitlines()
+    fits = sum(1 + len(line) // _LINE_WIDTH for line in lines) <= _MOST_CODE_LINES
+    script = f"ridgeline best {folder} --script run.sh\nsh run.sh"
+    in_script = [f"Its {len(lines)} lines hold the input too"]
+    code, notes = (card.command, [card.command_note]) if fits else (script, in_script)
+    note = tuple(Paragraph(_cut(text), "sub") for text in notes if text)
     check = Paragraph(f"Every number here can be recomputed from the runs' own files: ridgeline verify {folder}", "sub")
     return Slide(
         "use",

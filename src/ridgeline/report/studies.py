@@ -15,7 +15,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure, IntervalRow
 from ridgeline.report.measured import versions
 from ridgeline.report.parts import Bullets, FactTiles, Paragraph, Part, Section
-from ridgeline.stats.unpaired import UnpairedRatio, together, unpaired
+from ridgeline.stats.compare import UnpairedRatio, together, unpaired
 from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.study.history import History
 
@@ -179,7 +179,7 @@ def _endings(side: StudySeen) -> dict[str, str]:
     found: dict[str, str] = {}
     for run in side.history.runs.values():
         if run.outcome is not None and (run.outcome.kind.value == "ok" or run.outcome.kind.caused_by_setting):
-            found[side.history.trials[run.trial].key] = run.outcome.kind.value
+            found[side.history.trials[run.trial].key] = run.outcome.kind.text
     return found
 
 

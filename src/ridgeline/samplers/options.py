@@ -9,8 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.study.forms.form import DefaultText, ExpressionText, Form, ValueUnit
-from ridgeline.study.forms.reading import read_form
+from ridgeline.study.forms import DefaultText, ExpressionText, Form, ValueUnit, read_form
 
 F = TypeVar("F", bound=Form)
 

@@ -19,7 +19,7 @@ from ridgeline.hardware.cluster import make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.planner.operating_point import keeps_limits
 from ridgeline.records.expression import Value
-from ridgeline.service.protection import QUEUE_KNOB, RUNNING_KNOB, can_queue, leaks
+from ridgeline.service.routers import QUEUE_KNOB, RUNNING_KNOB, can_queue, leaks
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service, ServiceUnit
 from ridgeline.traffic.requests import Slo, Summary, summarise
@@ -37,7 +37,7 @@ _FLAT = 0.05  # four times the requests for less than this much more throughput 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """What the router is told, and why: `edge` requests at once were the most, and `bound` gave way beyond them."""
+    """The limits of the router, and why: `edge` requests at once were the most, and `bound` gave way beyond them."""
 
     most_running: int
     most_waiting: int
@@ -56,7 +56,7 @@ class AdmissionLimits:
         )
 
     def for_router(self, kind: str) -> dict[str, object]:
-        """The keys of a deployment file's router. One that cannot queue is told to refuse at once."""
+        """The keys of a deployment file's router. One that cannot queue refuses at once."""
         if not can_queue(kind):
             return {"most_running": self.most_running, "most_waiting": 0, "longest_wait": None}
         wait = f"{max(1, round(self.longest_wait_s))}s"

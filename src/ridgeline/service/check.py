@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.errors import InputError, StudyError
+from ridgeline.errors import InputError, Problem, StudyError
 from ridgeline.executors.base import Executor
-from ridgeline.node.preflight.gpu import list_gpus
-from ridgeline.records.problem import Problem
+from ridgeline.node.preflight import list_gpus
 from ridgeline.records.run import Job
 from ridgeline.service.file import load_service
-from ridgeline.service.kubernetes.manifests import manifests
+from ridgeline.service.kubernetes import manifests
 from ridgeline.service.members import Member, members_of, room_for_router
 from ridgeline.service.render import TARGETS
 from ridgeline.service.routers import ROUTERS
@@ -25,7 +24,7 @@ from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
-ASK_S = 60.0  # for an interpreter to say whether it has a module
+_ASK_S = 60.0  # for an interpreter to say whether it has a module
 
 
 def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
@@ -107,7 +106,7 @@ def _no_python(python: str, package: str, where: tuple[str, str]) -> Iterator[Pr
     try:
         # not from here: a folder of that name is taken for the package
         done = subprocess.run(
-            [Path(which).absolute(), "-c", ask, package], capture_output=True, timeout=ASK_S, check=False, cwd="/"
+            [Path(which).absolute(), "-c", ask, package], capture_output=True, timeout=_ASK_S, check=False, cwd="/"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Problem(where, f"{python} could not be asked for {package} ({error}); correct it: {key}")

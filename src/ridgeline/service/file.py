@@ -18,11 +18,10 @@ from ridgeline.engines.knobs.meaning import layout_of
 from ridgeline.engines.knobs.releases import parse_version
 from ridgeline.engines.layout_rules import layout_problems
 from ridgeline.engines.settings import EngineSettings
-from ridgeline.errors import InputError, StudyError
+from ridgeline.errors import InputError, Problem, StudyError
 from ridgeline.model.config import load_model
-from ridgeline.node.preflight.check import NodeReport, node_from
+from ridgeline.node.preflight import NodeReport, node_from
 from ridgeline.ports import LAST_PORT, highest_port
-from ridgeline.records.problem import Problem
 from ridgeline.records.secrets import looks_secret
 from ridgeline.service.form import (
     RoleScaleForm,
@@ -48,10 +47,9 @@ from ridgeline.service.service import (
     Service,
     ServiceUnit,
 )
-from ridgeline.study.forms.reading import read_form
-from ridgeline.study.forms.yaml_edit import YamlEditError, with_value
+from ridgeline.study.forms import read_form
 from ridgeline.study.site_file import load_site
-from ridgeline.study.yaml_tree import parse_yaml, read_text
+from ridgeline.study.yaml_tree import YamlEditError, parse_yaml, read_text, with_value
 
 _HCA = "NCCL_IB_HCA"
 

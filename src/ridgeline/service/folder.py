@@ -14,8 +14,8 @@ from ridgeline.service.members import ROUTER, Member, first_slot
 from ridgeline.service.scripts import ADDRESS_FILE, START_FILE, address_files, member_command, start_script
 from ridgeline.service.service import Service
 from ridgeline.study.journal import Journal, read_events
-from ridgeline.study.live.logs import last_lines
 from ridgeline.study.lock import StudyLock
+from ridgeline.study.logs import last_lines
 
 DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
 MENDS_WITHIN_S = 1800.0  # restarts of a member that count

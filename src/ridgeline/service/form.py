@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from ridgeline.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.secrets import looks_secret
 from ridgeline.service.service import DAY_MIN, USUAL_ROUTER
-from ridgeline.study.forms.form import (
+from ridgeline.study.forms import (
     Accepts,
     DefaultText,
     Duration,
@@ -25,7 +25,7 @@ from ridgeline.study.forms.form import (
     Variable,
     Words,
 )
-from ridgeline.study.stage_forms import NotifyForm
+from ridgeline.study.schema import NotifyForm
 
 
 def _key_variable(name: str) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline import catalog
@@ -26,20 +27,92 @@ from ridgeline.ports import why_not_free
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.run import Ending, Resources
 from ridgeline.service import keys, probe
-from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.members import Member, first_slot, members_of, server_name
+from ridgeline.service.folder import ServiceFolder, Started
+from ridgeline.service.members import ROUTER, Member, first_slot, members_of, server_name
 from ridgeline.service.scripts import START_FILE
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
-from ridgeline.service.status import MemberState, asked_for_tokens, state_of
 from ridgeline.study.lock import LockHeld, StudyLock
+
+# How a member of a service is, at one poll.
+
+TOKEN_S = 5.0  # for one token, of a server or through the router
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """`state` is down, starting, ready, drained (out of the router), silent (runs, does not answer) or ended; back-off
+    is one that ended, and that `keep` starts again after a wait.
+
+    A server that answers and makes no token on request is stalled; a router that turns a request away although
+    servers make tokens refuses. `detail` says more where there is more.
+    """
+
+    name: str
+    role: str
+    state: str
+    url: str = ""
+    running: int | None = None
+    tokens: int | None = None
+    detail: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def _state_of(
+    member: Member, start: Started | None, ending: Ending | None, url: str, engine: str, waits: str
+) -> MemberState:
+    """`waits` is why a batch system has not started it yet."""
+    if start is None or start.ended:
+        return MemberState(member.name, member.role, "down", detail=start.ended if start else "")
+    if not start.ticket:
+        return MemberState(member.name, member.role, "starting", detail="planned, not yet handed over")
+    if ending is not None:
+        return MemberState(member.name, member.role, "ended", detail=ending.reason or str(ending.cause))
+    if not url:
+        return MemberState(member.name, member.role, "starting", detail=waits)
+    if not probe.is_healthy(url):
+        return MemberState(member.name, member.role, "silent", url)
+    if member.is_router:
+        return MemberState(member.name, member.role, "ready", url)
+    metrics, seen = server_of(engine).metrics, probe.metrics(url)
+    running, tokens = (
+        None if name not in seen else int(seen[name]) for name in (metrics.running, metrics.output_tokens)
+    )
+    return MemberState(member.name, member.role, "ready", url, running, tokens)
+
+
+def _asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, key: str) -> list[MemberState]:
+    """The same, after a request for one token to each that says it is ready: /health says so of a hung engine too."""
+
+    def asked(state: MemberState) -> MemberState:
+        if state.state not in ("ready", "drained"):
+            return state
+        name = model or probe.served_model(state.url, key)
+        if state.role == ROUTER:
+            why = probe.why_refused(state.url, name, key, TOKEN_S)
+            return replace(state, state="refuses", detail=why) if why else state
+        try:
+            good = probe.makes_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
+        except OSError as error:
+            return replace(state, detail=f"takes no request for a token: {error}")
+        stalled = f"no token within {TOKEN_S:g} s: busy with long prompts, or hung"
+        return state if good else replace(state, state="stalled", detail=stalled)
+
+    with ThreadPoolExecutor(max(1, len(states))) as at_once:
+        found = list(at_once.map(asked, states))
+    serves = any(state.role != ROUTER and state.state == "ready" for state in found)
+    # without a server that makes tokens it is not the router's fault
+    return [was if now.state == "refuses" and not serves else now for was, now in zip(states, found, strict=True)]
+
 
 POLL_S = 0.2
 DRAIN_S = 600.0
 _END_S = 120.0
 ACTION_WAIT_S = 30.0  # for an action of another process to end
 _WARM_S = 0.5  # for which a poll waits for a server's first answer; most take less
-_CANCEL_AGAIN_S = 60.0  # a batch system may have lost what it was told
+_CANCEL_AGAIN_S = 60.0  # a batch system may have lost the request
 
 
 class Operator:
@@ -52,7 +125,7 @@ class Operator:
         self.members = self._members(self.folder.second)
         self._endings: dict[str, Ending] = {}
         self._warm_ups: dict[str, threading.Thread] = {}  # by ticket
-        self._cancelled: dict[str, float] = {}  # ticket -> when the site was told last
+        self._cancelled: dict[str, float] = {}  # ticket -> when it was cancelled last
         self.apply_journal()
         self.key = probe.key_of(service.api_key_env)
         self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
@@ -156,7 +229,7 @@ class Operator:
 
     @contextmanager
     def commanding(self) -> Iterator[None]:
-        """One command of a person at a time; `keep` goes on meanwhile. StoreError where another one is at work."""
+        """One command of a person at a time; `keep` goes on meanwhile. StoreError where another one is running."""
         with self.folder.command_lock():
             self.refresh()
             yield
@@ -234,7 +307,7 @@ class Operator:
 
     def _as_before(self, member: Member) -> str:
         if self.folder.has_script_of(member) or (member.is_router and self.service.scale is not None):
-            return ""  # a router is told of servers that are added while it runs
+            return ""  # servers are added to a running router
         return f", as the file was before: `ridgeline deploy restart FILE {member.name}` applies what was changed"
 
     def _check_ports(self, member: Member) -> None:
@@ -287,7 +360,7 @@ class Operator:
                     self.say(f"{member.name}: ready at {url}")
                 elif (ending := self.ending(member)) is not None:
                     raise SiteError(self._died(member, ending))
-            said = self._say_what_is_waited_for(waiting, said)
+            said = self._report_waiting(waiting, said)
             if waiting and time.monotonic() > deadline:
                 names = ", ".join(member.name for member in waiting)
                 raise SiteError(
@@ -298,7 +371,7 @@ class Operator:
             if waiting:
                 time.sleep(POLL_S)
 
-    def _say_what_is_waited_for(self, waiting: Sequence[Member], said: str) -> str:
+    def _report_waiting(self, waiting: Sequence[Member], said: str) -> str:
         """A queue's reason, once; what it was last."""
         for member in waiting:
             if (why := self._waits(member)) and why != said:
@@ -371,13 +444,13 @@ class Operator:
     def status(self) -> list[MemberState]:
         """Each of them, after a request for a token."""
         states = [self._state(member) for member in self._everybody()]
-        return asked_for_tokens(states, self.service.engine, self.service.served_name, self.key)
+        return _asked_for_tokens(states, self.service.engine, self.service.served_name, self.key)
 
     def _state(self, member: Member) -> MemberState:
         start = self.folder.started.get(member.name)
         runs = start is not None and bool(start.ticket) and not start.ended
         ending = self.ending(member) if runs else None
-        found = state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        found = _state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
         over = start is not None and (found.state in ("ended", "down") or not start.ticket) and not self.folder.is_down
         if over and (next_try_s := self.folder.next_try_in_s(member.name)):
             detail = f"back-off, next try in {next_try_s:.0f} s: {found.detail}"
@@ -414,7 +487,7 @@ class Operator:
             self.executor.wait(POLL_S)
 
     def is_ending(self, member: Member) -> bool:
-        """Whether this process has told the site to end its job."""
+        """Whether this process has cancelled its job."""
         start = self.folder.started.get(member.name)
         return start is None or bool(start.ended) or start.ticket in self._cancelled
 

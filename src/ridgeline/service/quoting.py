@@ -48,7 +48,7 @@ def in_pod(word: str, variables: Mapping[str, str]) -> str:
 
 
 def in_unit(word: str) -> str:
-    """As one word of ExecStart= and its like in a unit of systemd, which fills in %x, $NAME and ${NAME}."""
+    """As one word of ExecStart= and similar keys in a unit of systemd, which fills in %x, $NAME and ${NAME}."""
     escaped = "".join(_IN_UNIT.get(character, character) for character in word)
     return f'"{escaped}"'
 

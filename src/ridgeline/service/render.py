@@ -13,7 +13,7 @@ from ridgeline.errors import InputError
 from ridgeline.executors.base import Executor
 from ridgeline.files import write_whole
 from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.kubernetes.manifests import manifests
+from ridgeline.service.kubernetes import manifests
 from ridgeline.service.members import members_of
 from ridgeline.service.quoting import in_comment, in_unit
 from ridgeline.service.scripts import ADDRESS_FILE, START_FILE, URL_FILE, start_script
@@ -24,7 +24,7 @@ def _unit_name(service: Service) -> str:
     return f"ridgeline-keep-{re.sub(r'[^A-Za-z0-9_.-]+', '-', service.name)}.service"
 
 
-def unit_text(service: Service, file: Path) -> str:
+def _unit_text(service: Service, file: Path) -> str:
     """What `deploy render FILE --for systemd` writes."""
     variables = [name for name in (service.api_key_env, service.notify.webhook_env) if name]
     secrets = file.absolute().with_suffix(".env")
@@ -83,7 +83,7 @@ def render(service: Service, out: Path, target: str = "", file: Path | None = No
     if chosen == "systemd":
         assert file is not None, "a unit names the deployment file"
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / _unit_name(service), unit_text(service, file))
+        write_whole(out / _unit_name(service), _unit_text(service, file))
         yield out / _unit_name(service)
     else:
         yield from _manifests(service, out) if chosen == "kubernetes" else _scripts(service, out, chosen)

@@ -19,7 +19,7 @@ from ridgeline.service.service import Service
 
 ADDRESS_FILE, URL_FILE = "address", "url"
 START_FILE = "start.sh"
-WAIT_S = 1800  # for somebody else's address
+_WAIT_S = 1800  # for somebody else's address
 # the number of this process among the nodes of a server, as Slurm, Open MPI and MPICH say it
 _RANK = "${SLURM_PROCID:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}}"
 # Which start this is: all nodes of a job know its id. The address of an earlier start may still lie there, and a node
@@ -174,7 +174,7 @@ def _put(text: str, path: str) -> str:
 def _wait_for(name: str, path: str) -> list[str]:
     return [
         f'waited=0; until [ -s "{path}" ]; do',
-        f'  [ $waited -lt {WAIT_S} ] || {{ echo "{path} did not appear in {WAIT_S} s" >&2; exit 75; }}',
+        f'  [ $waited -lt {_WAIT_S} ] || {{ echo "{path} did not appear in {_WAIT_S} s" >&2; exit 75; }}',
         "  sleep 1; waited=$((waited + 1))",
         "done",
         f'{name}=$(cat "{path}")',

@@ -109,7 +109,7 @@ def port_step(engine: str, units: Iterable[ServiceUnit]) -> int:
 
 
 def derived_ports(service: Service, unit: ServiceUnit, port: int) -> tuple[int, ...]:
-    """Ports that a server binds beside the one it is told."""
+    """Ports that a server binds beside the one it is given."""
     engine = server_of(service.engine)
     if unit.nodes > 1 or not _talks_through_ports(engine, unit):
         return ()

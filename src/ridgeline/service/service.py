@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from ridgeline.ports import BOOTSTRAP_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
-from ridgeline.records.notify import NOBODY, NotifyChoice
 from ridgeline.records.site import LOCAL, Site
+from ridgeline.records.study import NOBODY, NotifyChoice
 
-DAY_S = 86400.0
+_DAY_S = 86400.0
 ROLES = ("both", "prefill", "decode")
 # Beside sglang-router it adds 0.6 ms to a first token instead of 42, keeps its limits, lets waiting requests in,
 # refuses with Retry-After, and lists the model of a vLLM by its name (docs/guides/deploy.md).
@@ -52,7 +52,7 @@ class RouterChoice:
 
 @dataclass(frozen=True, slots=True)
 class PodChoice:
-    """What Kubernetes must be told beyond the servers themselves."""
+    """What Kubernetes needs beyond the servers themselves."""
 
     image: str = ""  # empty: the engine's published one of this release
     router_image: str = ""
@@ -172,4 +172,4 @@ class Service:
     @property
     def job_limit_s(self) -> float:
         """After which a member's job is ended by the site. Nobody does that on this machine."""
-        return math.inf if self.on_this_machine else self.limit_s or DAY_S
+        return math.inf if self.on_this_machine else self.limit_s or _DAY_S

@@ -56,7 +56,8 @@ def accuracy_change(asked: int, broken: int, fixed: int, total: int, allowed: fl
     at = looks(total)
     before = max((n for n in at if n < asked), default=0)
     share = ERROR * ((asked / total) ** _SPENT_AS - (before / total) ** _SPENT_AS)
-    half = NormalDist().inv_cdf(1 - share) * _error(asked, (broken + fixed) / asked, allowed)
+    differing = _differing(asked, broken, fixed, allowed)
+    half = NormalDist().inv_cdf(1 - share) * _error(asked, differing, allowed)
     change = (fixed - broken) / asked
     low, high = change - half, change + half
     decision: Decision = "kept" if low > -allowed else "lost" if high < -allowed else "open"
@@ -65,11 +66,22 @@ def accuracy_change(asked: int, broken: int, fixed: int, total: int, allowed: fl
 
 def questions_needed(allowed: float, differing: float = 0.02) -> int:
     """So many that a setting as good as the baseline passes in 95 of 100 cases, where `differing` of them change."""
-    last = NormalDist().inv_cdf(1 - ERROR * (1 - 0.5**_SPENT_AS)) + NormalDist().inv_cdf(1 - ERROR)
+    passes, kept = NormalDist().inv_cdf(1 - ERROR * (1 - 0.5**_SPENT_AS)), NormalDist().inv_cdf(1 - ERROR)
+    if_lost = _differing(1.0, differing / 2, differing / 2, allowed)
     total = _FEWEST
-    while last * _error(total, differing, allowed) > allowed:
+    while passes * _error(total, if_lost, allowed) + kept * math.sqrt(differing / total) > allowed:
         total += 10
     return total
+
+
+def _differing(asked: float, broken: float, fixed: float, allowed: float) -> float:
+    """The share of answers that differ, most probable for a setting which loses just what is allowed (Tango's score).
+
+    The share as counted is lowest where few answers happened to break, and would then let a setting pass too easily.
+    """
+    b = (2 * asked - broken + fixed) * allowed - broken - fixed
+    c = fixed * allowed * (1 - allowed)
+    return (math.sqrt(b * b + 8 * asked * c) - b) / (2 * asked) + allowed * (1 - allowed)
 
 
 def _error(asked: int, differing: float, allowed: float) -> float:

@@ -21,10 +21,10 @@ from ridgeline.stats.student import interval
 
 _PRIOR = (0.5, 0.4, 0.1)  # of none, one and two changes
 _JUMPS = (0.3, 3.0, 40.0, 2000.0, 1e6)  # variance of a jump over that of the noise; the last for programs without any
-BLOCKS = (0.0, 0.5)  # variance between blocks over that of the noise
-_DAYS = (*BLOCKS, 5.0, 50.0)  # between blocks that ran on different days
+_BLOCKS = (0.0, 0.5)  # variance between blocks over that of the noise
+_DAYS = (*_BLOCKS, 5.0, 50.0)  # between blocks that ran on different days
 _LEAST_NOISE = 0.002  # what runs of any program scatter by, in logs, before they say so themselves; counts as two runs
-SURE = 0.96  # of a change at one place: a little more than the 95% that is asked of all that is said
+_SURE = 0.96  # of a change at one place: a little more than the 95% that is asked of all that is said
 _UNLIKELY = 1e-5  # pairs of changes less probable than this are left out of what to run next
 
 
@@ -56,7 +56,7 @@ class ChangePosterior:
     @property
     def found(self) -> tuple[int, ...]:
         """Places of which it is sure that there is a change."""
-        return tuple(t for t in self.changes if self.at[t] >= SURE)
+        return tuple(t for t in self.changes if self.at[t] >= _SURE)
 
     @property
     def settled(self) -> bool:
@@ -88,7 +88,7 @@ class ChangePosterior:
         return (first, second) if first != second else (0, len(cost) - 1)
 
 
-def change_posterior(runs: Sequence[Observed], versions: int, blocks: Sequence[float] = BLOCKS) -> ChangePosterior:
+def change_posterior(runs: Sequence[Observed], versions: int, blocks: Sequence[float] = _BLOCKS) -> ChangePosterior:
     """What these runs say of a history of so many versions; two or more."""
     y = np.asarray([run.worse for run in runs])
     place = np.asarray([run.place for run in runs])
@@ -110,7 +110,7 @@ def change_posterior(runs: Sequence[Observed], versions: int, blocks: Sequence[f
     )
     joint = weight * prior
     joint /= joint.sum()
-    return _summary(joint, fits, steps, pairs, versions)
+    return _summary(joint, fits, pairs, versions)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _above(fit: _Fit, explained: Any) -> Any:
     return np.maximum(fit.yy - explained, _LEAST_NOISE**2)
 
 
-def _summary(joint: Any, fits: Sequence[Any], steps: Any, pairs: Any, versions: int) -> ChangePosterior:
+def _summary(joint: Any, fits: Sequence[Any], pairs: Any, versions: int) -> ChangePosterior:
     models = joint.sum(axis=0)
     singles = versions - 1
     at = models[1 : 1 + singles].copy()
@@ -329,6 +329,6 @@ def next_step(
         return (NOT_REPRODUCED, None) if enough else (ENDS, (0, versions - 1))
     if searched and ends.odds_of(slower) < _GIVEN_UP and posterior.none > 0.5:
         return NOT_REPRODUCED, None
-    if posterior.none > (SURE if searched else 1 - _REPRODUCED):
+    if posterior.none > (_SURE if searched else 1 - _REPRODUCED):
         return (NOT_REPRODUCED, None) if searched else (ENDS, (0, versions - 1))
     return SEARCH, posterior.next_pair(cost_s)

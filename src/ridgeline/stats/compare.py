@@ -13,13 +13,15 @@ that the winner's interval holds although it was chosen for being large.
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.stats.student import interval, t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, FirstRunEffect, Scale, Verdict
-from ridgeline.stats.wording import count
+from ridgeline.stats.wording import count, ratio_range
 
 __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confirm", "holm", "smallest_effect"]
 
@@ -318,3 +320,106 @@ def where_they_ran(blocks: Sequence[Block]) -> str:
     if sizes == {2}:
         return f"on {count(len(sets), 'node pair')}"
     return f"on {count(len(sets), 'set')} of nodes"
+
+
+# In which order a block runs its settings, so that no place in it favours one of them.
+#
+# Whatever makes the first run of a block slower (a cold file cache, clocks that were down, code compiled on first use)
+# falls on the setting that stands first. So each stands first as often as the others: the starts are drawn, from the
+# seed, as one permutation of the settings after the other. What few blocks leave unbalanced is then a difference
+# between blocks, and part of the interval, instead of a difference between settings.
+
+
+def order_of_block(settings: int, block: int, repeats: int, seed: int | None) -> list[int]:
+    """The settings of this block by number, 0 for the baseline. With two `repeats` a palindrome: drift cancels.
+
+    With one, two blocks in turn are each other's reverse, so that it cancels over both. Without a seed it is the order
+    of journals that name none: the baseline first, always.
+    """
+    if seed is None:
+        forward = list(range(settings))
+        return [*forward, *reversed(forward)] if repeats > 1 else forward if block % 2 == 0 else forward[::-1]
+    if repeats > 1:
+        forward = _begun_by(settings, seed, block, _start(settings, block, seed))
+        return [*forward, *reversed(forward)]
+    pair = block - block % 2
+    first, last = _start(settings, pair, seed), _start(settings, pair + 1, seed)
+    forward = [s for s in _begun_by(settings, seed, pair, first) if s != last] + [last]
+    return forward if block % 2 == 0 else forward[::-1]
+
+
+def _start(settings: int, block: int, seed: int) -> int:
+    """Which setting begins: each once in as many blocks as there are settings, none in two blocks in a row."""
+    before, starts = -1, [0]
+    for turn in range(block // settings + 1):
+        starts = list(range(settings))
+        random.Random(f"{seed} starts {turn}").shuffle(starts)
+        if starts[0] == before and settings > 1:
+            starts = [*starts[1:], starts[0]]
+        before = starts[-1]
+    return starts[block % settings]
+
+
+def _begun_by(settings: int, seed: int, block: int, first: int) -> list[int]:
+    others = [s for s in range(settings) if s != first]
+    random.Random(f"{seed} block {block}").shuffle(others)
+    return [first, *others]
+
+
+# Two sets of runs that were not interleaved: what their ratio is, and how sure that is as far as their scatter shows.
+#
+# Weaker than `compare`: whatever else changed between the two (day, node, neighbours) is in the ratio too.
+
+
+@dataclass(frozen=True, slots=True)
+class UnpairedRatio:
+    """The second over the first, oriented so that above 1 is better. No interval where one side has a single run."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    runs: tuple[int, int]
+
+    @property
+    def verdict(self) -> str:
+        if self.low is None or self.high is None:
+            return "too few runs to tell"
+        return "better" if self.low > 1 else "worse" if self.high < 1 else "no detectable difference"
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.ratio:.3f}x, {self.verdict}"
+        shown, interval = ratio_range(self.ratio, self.low, self.high)
+        return f"{shown} ({interval}), {self.verdict}"
+
+
+def unpaired(
+    first: Sequence[float], second: Sequence[float], direction: Direction, level: float = 0.95, among: int = 1
+) -> UnpairedRatio | None:
+    """Welch's interval of the logs, holding for all of `among` looks; None where a value is not positive.
+
+    Of three runs against ten Welch's degrees of freedom, themselves an estimate, are too many as often as too few, and
+    the first costs more. So they are averaged (harmonically) with those that the smaller side is sure to have.
+    """
+    if not first or not second or min(*first, *second) <= 0:
+        return None
+    sign = 1.0 if direction == "maximize" else -1.0
+    (mean_a, sd_a), (mean_b, sd_b) = (mean_and_spread([sign * math.log(v) for v in side]) for side in (first, second))
+    middle, sizes = mean_b - mean_a, (len(first), len(second))
+    if min(sizes) < 2:
+        return UnpairedRatio(math.exp(middle), None, None, sizes)
+    parts = (sd_a**2 / sizes[0], sd_b**2 / sizes[1])
+    if sum(parts) <= 0:
+        return UnpairedRatio(math.exp(middle), math.exp(middle), math.exp(middle), sizes)
+    freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
+    freedom = 2 / (1 / freedom + 1 / (min(sizes) - 1))
+    ends = interval(middle, math.sqrt(sum(parts)), freedom, 1 - (1 - level) / among, math.exp)
+    return UnpairedRatio(math.exp(middle), *ends, sizes)
+
+
+def together(ratios: Sequence[float], level: float = 0.95) -> tuple[float, float | None, float | None]:
+    """Several settings as one: the mean of their ratios in logs, with the interval that their differences give."""
+    mean, spread = mean_and_spread([math.log(ratio) for ratio in ratios])
+    if len(ratios) < 3:
+        return math.exp(mean), None, None
+    return math.exp(mean), *interval(mean, spread / math.sqrt(len(ratios)), len(ratios) - 1, level, math.exp)

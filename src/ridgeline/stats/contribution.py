@@ -14,12 +14,12 @@ from typing import Any
 
 from ridgeline.records.space import Point
 from ridgeline.stats.coding import KnobCoding
-from ridgeline.stats.compare import Direction
+from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.student import interval
-from ridgeline.stats.wording import percent
+from ridgeline.stats.wording import MetricText, percent
 
 # A value that alone decides a coefficient leaves no residual to learn from; its error is taken as so many times larger.
-ALONE = 1e-3
+_ALONE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LeastSquares:
         return estimate, *interval(estimate, error, max(1.0, self.freedom), level)
 
 
-def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:
+def _ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:
     """The ridge is chosen by generalised cross-validation; columns not `penalised` (the mean) stay free.
 
     Its intervals hold where noise is uneven: a coefficient that hangs on one value is as unsure as that value.
@@ -66,7 +66,7 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
         score = squares / freedom**2 if freedom > 0.5 else math.inf
         if score < least or best is None:
             least = score
-            left_out = residual / numpy.maximum(1.0 - leverage, ALONE)
+            left_out = residual / numpy.maximum(1.0 - leverage, _ALONE)
             jackknife = (of_values * left_out**2) @ of_values.T
             sigma = math.sqrt(squares / max(freedom, 1.0))
             best = LeastSquares(coefficients, solver @ solver.T, sigma, freedom, jackknife)
@@ -75,7 +75,7 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
 
 
 _FEWEST_TRIALS = 8
-SMALL = (
+_SMALL = (
     0.1  # an interval that stays inside this on both sides says that the knob hardly matters; a wider one says nothing
 )
 
@@ -91,7 +91,9 @@ class Contribution:
 
     @property
     def name(self) -> str:
-        return " with ".join(self.knobs)
+        *most, last = self.knobs[1:] or ("",)
+        with_them = f"{', '.join(most)} and {last}" if most else last
+        return f"{self.knobs[0]} with {with_them}" if with_them else self.knobs[0]
 
     @property
     def detectable(self) -> bool:
@@ -100,7 +102,7 @@ class Contribution:
     @property
     def small(self) -> bool:
         """Whatever the change is, it is not large; without this, an undetectable one may still be."""
-        return self.low > -SMALL and self.high < SMALL
+        return self.low > -_SMALL and self.high < _SMALL
 
 
 def contributions(
@@ -126,7 +128,7 @@ def contributions(
         return []
     sign = 1.0 if direction == "maximize" else -1.0
     rows = [[1.0, *(c for first, *_ in groups for c in columns[first].code(point.get(first)))] for point, _ in usable]
-    fit = ridge(rows, [sign * math.log(value) for _, value in usable], [False, *[True] * (len(rows[0]) - 1)])
+    fit = _ridge(rows, [sign * math.log(value) for _, value in usable], [False, *[True] * (len(rows[0]) - 1)])
     share = 1 - (1 - level) / len(moved)
     found = []
     for group in moved:
@@ -163,3 +165,73 @@ def text(found: Sequence[Contribution]) -> str:
         f"open, too few trials to tell: {unknown}" if unknown else "",
     ]
     return "; ".join(part for part in parts if part)
+
+
+# How much the best of a search gains, before it is confirmed.
+
+_FEWEST_FOR_SHRINKING = 6  # settings below which the spread between settings is not known well enough to shrink by
+
+
+@dataclass(frozen=True, slots=True)
+class SearchGain:
+    """How far the best of a search lies over the baseline, as a fraction: an estimate to search by, not a verdict.
+
+    The largest of many noisy values is too large. `change` is therefore pulled toward the mean of the tried settings
+    by the share of their spread that is noise; `seen` is the change as measured.
+    """
+
+    seen: float
+    change: float
+    low: float | None
+    high: float | None
+    level: float
+    tried: int
+
+    def text(self, goal: MetricText) -> str:
+        """What was seen, and what is left of it: 'looks 1.03x baseline in the search; with one run a setting, chance
+        alone could explain it'."""
+        seen = f"looks {goal.ratio_to(f'{1 + self.seen:.2f}x', 'baseline')} in the search"
+        if self.seen <= 0:
+            return f"{seen}, no better than the baseline"
+        if self.low is None or self.high is None:
+            return f"{seen}; how far runs scatter is not known yet"
+        if self.low == self.high:
+            return seen
+        if self.low <= 0:
+            return f"{seen}; with one run a setting, chance alone could explain it"
+        picked = f"allowing for having picked the best of {self.tried}, " if self.tried > 1 else ""
+        return f"{seen}; {picked}{self.level * 100:g}%: {1 + self.low:.2f}x to {1 + self.high:.2f}x"
+
+
+def search_gain(
+    tried: Sequence[float],
+    baseline: Sequence[float],
+    direction: Direction = "maximize",
+    level: float = 0.95,
+) -> SearchGain | None:
+    """The best of `tried` (one run per setting) against repeats of the baseline, sentinels included.
+
+    None where there is nothing to compare or a value is not positive (no ratio).
+    """
+    if not tried or not baseline or any(v <= 0 for v in (*tried, *baseline)):
+        return None
+    sign = 1.0 if direction == "maximize" else -1.0
+    logs = [sign * math.log(v) for v in tried]
+    base, noise = mean_and_spread([sign * math.log(v) for v in baseline])
+    best = max(logs)
+    if len(baseline) < 2:
+        return SearchGain(math.expm1(best - base), math.expm1(best - base), None, None, level, len(tried))
+    centre, spread = mean_and_spread(logs)
+    if len(tried) < _FEWEST_FOR_SHRINKING:
+        # unshrunk, the winner of k is one of k chances to be far off
+        estimate, error, alpha = best - base, noise * math.sqrt(1 + 1 / len(baseline)), (1 - level) / len(tried)
+    else:
+        noise_share = min(1.0, noise**2 / spread**2) if spread > 0 else 1.0
+        kept = 1 - noise_share
+        estimate = centre + kept * (best - centre) - base
+        # both variances are estimates; with few repeats of the baseline the share of noise itself is uncertain
+        doubt = noise_share * math.sqrt(2 / (len(baseline) - 1) + 2 / (len(tried) - 1)) * (best - centre)
+        error = math.sqrt(noise**2 * (kept + 1 / len(baseline) + 1 / len(tried)) + doubt**2)
+        alpha = 1 - level
+    low, high = interval(estimate, error, len(baseline) - 1, 1 - alpha, math.expm1)
+    return SearchGain(math.expm1(best - base), math.expm1(estimate), low, high, level, len(tried))

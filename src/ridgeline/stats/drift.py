@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -12,10 +13,13 @@ from operator import mul
 from statistics import median
 from typing import Literal
 
+from ridgeline.records.run import Run
+from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
 from ridgeline.stats.wording import count, percent
 
-FEWEST = 6  # repeats before a trend or step may be called
+_FEWEST = 6  # repeats before a trend or step may be called
 PERMUTATIONS = 999
 _MOST_MEMORY = 0.6  # of a run in the next; beyond that six to twenty repeats cannot tell memory from drift
 
@@ -35,7 +39,7 @@ class Drift:
 
     def __str__(self) -> str:
         if self.kind == "undecided":
-            return f"drift not judged: {count(self.repeats, 'repeat')}, {FEWEST} are needed"
+            return f"drift not judged: {count(self.repeats, 'repeat')}, {_FEWEST} are needed"
         if self.kind == "steady":
             return f"no detectable drift over {self.repeats} repeats"
         word = "slower" if self.change < 0 else "faster"
@@ -57,7 +61,7 @@ def drift(values: Sequence[float], direction: Direction, rng: random.Random, lev
     part it shares with the one before, and that part is put back.
     """
     n = len(values)
-    if n < FEWEST or any(v <= 0 for v in values):
+    if n < _FEWEST or any(v <= 0 for v in values):
         return Drift("undecided", 0.0, 1.0, n)
     sign = 1.0 if direction == "maximize" else -1.0
     logs = [sign * math.log(v) for v in values]
@@ -219,3 +223,112 @@ def _cause(
             runs = "the only run there" if len(here) == 1 else f"all {len(here)} runs there are off"
             return "node", f"{node}, {runs}"
     return "unexplained", "neither first, nor in a trend, nor alone on its node"
+
+
+# What a value would have been had the machine not changed: seen through the repeats of the baseline around it.
+#
+# Where drift is found in those repeats (`drift`), a raw value says as much about when it was measured as about its
+# setting. Divided by the baseline's level at that time, it speaks of the setting again.
+
+MOST_REPEATS = 200  # of the baseline looked at: a change shows in these, and all of a long campaign would take seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRun:
+    """One run of the baseline: its place in the order of all runs, its value, and where it ran."""
+
+    place: int
+    value: float
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Regimes:
+    """`places` and `levels` are the baseline's course, in logs; both empty where the machine did not change."""
+
+    drift: Drift
+    places: tuple[int, ...] = ()
+    levels: tuple[float, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.levels)
+
+    def seen_through(self, value: float, place: int) -> float:
+        """The value as it would be at the baseline's mean level; as it is where the machine did not change.
+
+        Between two repeats the level is taken from both, by distance; before the first and after the last it stays.
+        """
+        if not self.changed or value <= 0:
+            return value
+        mean = math.fsum(self.levels) / len(self.levels)
+        return value * math.exp(mean - self._level(place))
+
+    def _level(self, place: int) -> float:
+        after = bisect_right(self.places, place)
+        if after == 0:
+            return self.levels[0]
+        if after == len(self.places):
+            return self.levels[-1]
+        left, right = self.places[after - 1], self.places[after]
+        share = (place - left) / (right - left)
+        return (1 - share) * self.levels[after - 1] + share * self.levels[after]
+
+
+def regimes(repeats: Sequence[BaselineRun], direction: Direction, level: float = 0.95) -> Regimes:
+    """The baseline's course over a search, as far as its repeats show one.
+
+    Nodes that are known to be slow or fast are allowed for. Where the repeats ran on nodes of which that is not known,
+    a change of node cannot be separated from a change in time, and none is found.
+    """
+    in_order = sorted(repeats, key=lambda repeat: repeat.place)
+    return _regimes(tuple(in_order[:: len(in_order) // MOST_REPEATS + 1]), direction, level)
+
+
+def baseline_course(
+    runs: Iterable[tuple[Trial, Run]],
+    metric: str,
+    effects: Sequence[NodeEffect],
+    direction: Direction,
+    level: float = 0.95,
+) -> Regimes:
+    """As `regimes`, of runs of the baseline, with what the whole journal says of their nodes."""
+    repeats = [BaselineRun(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
+    unknown = {effect.node for effect in effects if effect.verdict == "undecided"}
+    if not any(unknown.intersection(repeat.nodes) for repeat in repeats):
+        factors = corrections(effects, direction)
+        repeats = [BaselineRun(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
+    return regimes(repeats, direction, level)
+
+
+@lru_cache(maxsize=32)  # every face asks for it at every look, and permutations take their time
+def _regimes(looked_at: tuple[BaselineRun, ...], direction: Direction, level: float) -> Regimes:
+    values = _freed_from_nodes(looked_at, direction, level)
+    found = drift(values, direction, random.Random(0), level)
+    if found.kind not in ("step", "trend"):
+        return Regimes(found)
+    logs = [math.log(value) for value in values]
+    course = _stepped(logs, found.at or 0) if found.kind == "step" else _straight(logs)
+    return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(course))
+
+
+def _freed_from_nodes(repeats: Sequence[BaselineRun], direction: Direction, level: float) -> list[float]:
+    """Empty where nodes and time cannot be separated."""
+    if len({repeat.nodes for repeat in repeats}) < 2:
+        return [repeat.value for repeat in repeats]
+    effects = node_effects([NodeRun("baseline", r.nodes, r.value) for r in repeats], direction, level)
+    if any(effect.verdict == "undecided" for effect in effects):
+        return []
+    factors = corrections(effects, direction)
+    return [corrected(repeat.value, repeat.nodes, factors) for repeat in repeats]
+
+
+def _stepped(logs: Sequence[float], at: int) -> list[float]:
+    return [math.fsum(side) / len(side) for side in (logs[:at], logs[at:]) for _ in side]
+
+
+def _straight(logs: Sequence[float]) -> list[float]:
+    middle, mean = (len(logs) - 1) / 2, math.fsum(logs) / len(logs)
+    across = math.fsum((i - middle) * v for i, v in enumerate(logs))
+    slope = across / math.fsum((i - middle) ** 2 for i in range(len(logs)))
+    return [mean + slope * (i - middle) for i in range(len(logs))]

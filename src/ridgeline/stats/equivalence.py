@@ -41,7 +41,7 @@ class EquivalenceTest:
     """One setting: its estimated ratio to the baseline (above 1 is better), and whether it lies within the margin.
 
     `p_value` is that of the two one-sided tests, adjusted for all settings that were looked at. `blocks_needed` is how
-    many blocks would decide in four of five campaigns with the spread seen; None where nobody can tell, or the
+    many blocks would decide in four of five campaigns with the spread seen; None where it can't be estimated, or the
     estimate itself lies beyond the margin.
     """
 

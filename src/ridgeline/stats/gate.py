@@ -1,9 +1,10 @@
 """Is a program slower than its reference? New runs against stored ones, with a stated false-alarm rate and power.
 
 The statistic is Wilcoxon's: how often a new run is slower than a stored one. If nothing changed, its distribution does
-not depend on the noise, so the false-alarm rate holds for noise of any shape (two modes, long tails), as long as runs
-do not depend on each other. How much power a shift of `slower` has does depend on the noise, and is read off the
-pairs of stored runs.
+not depend on the noise, so the false-alarm rate holds for noise of any shape (two modes, long tails). Runs that follow
+the one before (a neighbour, a warm machine) tell less than as many that stand alone: by how much is read off the order
+of the stored ones, and their statistic is divided by it. How much power a shift of `slower` has does depend on the
+noise, and is read off the pairs of stored runs.
 
 Looks are group-sequential (power-family error spending, exponent 2, both ways): the standardised statistic at look k
 behaves as a random walk at time I(n) = 1/(1/m + 1/n), with m stored and n new runs, although the stored ones are
@@ -24,12 +25,17 @@ from ridgeline.stats.compare import Direction
 
 FEWEST_REFERENCE = 12  # stored runs: fewer say too little about the noise
 FEWEST_NEW = 6  # new runs before the first look
-LOOKS = 6
+_LOOKS = 6
 _WALKS = 60_000
 _SPENDING = 2.0  # exponent: little of the error is spent on the first looks
-WORTH = 0.5  # of `slower`: a change that is certain but smaller than this is no alarm
+_WORTH = 0.5  # of `slower`: a change that is certain but smaller than this is no alarm
 _STORED_PER_NEW = 2.0  # stored runs to measure for each new one that a gate may take
 _SPARE = 1.02  # times the signal that the rates ask for: the noise itself is an estimate
+_STRETCHES = 12  # stored runs for each stretch of them that counts as one run: fewer hide how far they swing
+_PAST = 3  # runs before it that a run may follow: two modes that stay for a while need more than one
+_ERRORS_OF_A_GATE = 0.5  # by which that is raised where it decides; a reference is measured for a whole one
+_ALL_TURNED = math.sqrt(12) * 0.5  # the drift at time 1 of a shift that turns every pair around
+_MOST_KEPT = 0.98  # share of their deviation that the next run keeps; beyond it there is no mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class GatePlan:
     """New runs at each look, and the limits there: slower from `alarm_at` on, not slower up to `pass_at`.
 
     `slower` is what is found with the stated power, as a share: what was asked for, or more where the stored runs and
-    the limit of new ones cannot show that.
+    the limit of new ones cannot show that. So many runs in a row as `stretch` tell as much as one that stands alone.
     """
 
     looks: tuple[int, ...]
@@ -47,6 +53,7 @@ class GatePlan:
     asked: float
     false_alarm: float
     power: float
+    stretch: float = 1.0
 
     @property
     def most_runs(self) -> int:
@@ -84,25 +91,45 @@ def gate_plan(
     power: float = 0.9,
     most_runs: int = 100,
 ) -> GatePlan:
-    """How many new runs a gate against these stored ones takes at most, and what it finds with them."""
+    """How many new runs a gate against these stored ones takes at most, and what it finds with them.
+
+    ValueError where so few runs show no slowdown at these rates, however large.
+    """
     stored = _worse(reference, direction)
     found, gaps = slower, _gaps(stored)
-    while (limits := _limits_for(gaps, len(stored), found, false_alarm, power, most_runs)) is None:
+    needed = (_drift_needed(false_alarm, power) * _SPARE / _ALL_TURNED) ** 2
+    given = 1 / (1 / most_runs + 1 / len(stored))
+    if needed > given:
+        raise ValueError(
+            f"{len(stored)} stored runs and {most_runs} new ones show no slowdown with {power:.0%} at 1 false alarm in "
+            f"{1 / false_alarm:.0f}; allow more runs, more false alarms or less power"
+        )
+    # few runs hardly say how far each follows the one before, and never more than leaves something to be found
+    most = min(len(stored) / _STRETCHES, given / needed * 0.99)
+    stretch = max(1.0, min(_stretch(stored, _ERRORS_OF_A_GATE), most))
+    while (limits := _limits_for(gaps, len(stored), stretch, found, false_alarm, power, most_runs)) is None:
         found *= 1.02
-    return GatePlan(*limits, found, slower, false_alarm, power)
+    return GatePlan(*limits, found, slower, false_alarm, power, stretch)
 
 
 def reference_wanted(
     values: Sequence[float], direction: Direction, slower: float, false_alarm: float, power: float, most: int
 ) -> int:
-    """Stored runs that a gate with these rates needs, as far as those so far show their noise."""
-    if len(values) < FEWEST_REFERENCE:
-        return min(most, FEWEST_REFERENCE)
-    signal = _signal(_gaps(_worse(values, direction)), slower)
-    if not signal:
-        return most
-    drift = _drift_needed(false_alarm, power) * _SPARE
-    return min(most, max(FEWEST_REFERENCE, math.ceil((1 + _STORED_PER_NEW) * (drift / signal) ** 2)))
+    """Stored runs that a gate with these rates needs, as far as those so far show their noise.
+
+    It is asked again at twice as many at most, and not after every run: whoever stops at the first run that says
+    enough stops where the noise looks smaller than it is.
+    """
+    size = min(most, FEWEST_REFERENCE)
+    while size <= len(values):
+        stored = _worse(values[:size], direction)
+        signal = _signal(_gaps(stored), slower)
+        time = (_drift_needed(false_alarm, power) * _SPARE / signal) ** 2 if signal else float(most)
+        wanted = min(most, math.ceil(max(_STRETCHES, (1 + _STORED_PER_NEW) * time) * _stretch(stored, 1.0)))
+        if wanted <= size:
+            break
+        size = min(wanted, 2 * size)
+    return size
 
 
 def judge_gate(plan: GatePlan, reference: Sequence[float], values: Sequence[float], direction: Direction) -> GateResult:
@@ -111,13 +138,41 @@ def judge_gate(plan: GatePlan, reference: Sequence[float], values: Sequence[floa
     for runs, alarm_at, pass_at in zip(plan.looks, plan.alarm_at, plan.pass_at, strict=True):
         if len(new) < runs:
             break
-        z = _wilcoxon(stored, new[:runs])
-        change = _change(stored, new[:runs])
-        if z >= alarm_at and change.change >= math.expm1(math.log1p(plan.asked) * WORTH):
+        z = _wilcoxon(stored, new[:runs]) / math.sqrt(plan.stretch)
+        change = _change(stored, new[:runs], plan.stretch)
+        if z >= alarm_at and change.change >= math.expm1(math.log1p(plan.asked) * _WORTH):
             return GateResult(True, change.change, change.low, change.high, runs)
         if z < pass_at or runs == plan.most_runs:
             return GateResult(False, change.change, change.low, change.high, runs)
-    return _change(stored, new)
+    return _change(stored, new, plan.stretch)
+
+
+def _stretch(stored: Sequence[float], errors: float) -> float:
+    """How many of these runs in a row tell as much as one that stands alone; 1 where none follows the one before.
+
+    An autoregression of the ranks on the last few: the variance of a mean of many runs over that of as many which stand
+    alone, and so many of its standard errors more.
+    """
+    rank = _ranks(np.asarray(stored))
+    rank = rank - rank.mean()
+    count, squares = len(rank), float(rank @ rank)
+    past = min(_PAST, count // 8)
+    if not squares or not past:
+        return 1.0
+    shared = np.asarray([float(rank[lag:] @ rank[: count - lag]) / squares for lag in range(past + 1)])
+    lags = np.arange(past)
+    follows = np.linalg.solve(shared[np.abs(lags[:, None] - lags)], shared[1:])
+    own = max(1 - float(follows @ shared[1:]), 1e-3)
+    kept = float(follows.sum())
+    kept += (1 + 3 * kept) / count  # the mean that is taken away takes some of what few runs share with it
+    found = own / (1 - min(kept, _MOST_KEPT)) ** 2
+    return max(1.0, found * (1 + errors * 2 * math.sqrt(past / count)))
+
+
+def _ranks(values: Any) -> Any:
+    """From 0; values that are the same share the mean of theirs."""
+    ordered = np.sort(values)
+    return 0.5 * (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") - 1)
 
 
 def _worse(values: Sequence[float], direction: Direction) -> list[float]:
@@ -137,23 +192,23 @@ def _signal(gaps: Any, slower: float) -> float:
     """The drift of the statistic for a shift by `slower`, at time 1: how many pairs it turns around."""
     shift = math.log1p(slower)
     turned = 0.5 * (np.searchsorted(gaps, shift, "left") + np.searchsorted(gaps, shift, "right")) / len(gaps)
-    return math.sqrt(12) * 0.5 * float(turned)
+    return _ALL_TURNED * float(turned)
 
 
 def _limits_for(
-    gaps: Any, stored: int, slower: float, false_alarm: float, power: float, most_runs: int
+    gaps: Any, stored: int, stretch: float, slower: float, false_alarm: float, power: float, most_runs: int
 ) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]] | None:
     """None where so many new runs do not give that power."""
     signal = _signal(gaps, slower)
     if not signal:
         return None
-    time = (_drift_needed(false_alarm, power) * _SPARE / signal) ** 2
+    time = (_drift_needed(false_alarm, power) * _SPARE / signal) ** 2 * stretch
     if time >= stored:
         return None
     runs = max(FEWEST_NEW, math.ceil(1 / (1 / time - 1 / stored)))
     if runs > most_runs:
         return None
-    looks = tuple(sorted({max(FEWEST_NEW, math.ceil(runs * k / LOOKS)) for k in range(1, LOOKS + 1)}))
+    looks = tuple(sorted({max(FEWEST_NEW, math.ceil(runs * k / _LOOKS)) for k in range(1, _LOOKS + 1)}))
     per_stored = round(runs / stored, 1)  # one decimal is enough, and spares most of the simulations
     times = tuple(round((per_stored + 1) / (per_stored + runs / n), 2) for n in looks)
     _, alarm_at, pass_at = _boundaries(times, false_alarm, power)
@@ -161,10 +216,10 @@ def _limits_for(
 
 
 def _drift_needed(false_alarm: float, power: float) -> float:
-    return _boundaries(tuple(round(k / LOOKS, 2) for k in range(1, LOOKS + 1)), false_alarm, power)[0]
+    return _boundaries(tuple(round(k / _LOOKS, 2) for k in range(1, _LOOKS + 1)), false_alarm, power)[0]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _boundaries(
     times: tuple[float, ...], false_alarm: float, power: float
 ) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
@@ -222,13 +277,13 @@ def _wilcoxon(stored: Sequence[float], new: Sequence[float]) -> float:
     return (larger - m * n / 2) / math.sqrt(variance) if variance > 0 else 0.0
 
 
-def _change(stored: Sequence[float], new: Sequence[float]) -> GateResult:
+def _change(stored: Sequence[float], new: Sequence[float], stretch: float) -> GateResult:
     """How much worse, by the median over all pairs of a new and a stored run (Hodges and Lehmann)."""
     if not new:
         return GateResult(None, 0.0, -1.0, math.inf, 0)
     pairs = np.sort(np.subtract.outer(np.asarray(new), np.asarray(stored)).ravel())
     m, n = len(stored), len(new)
-    half = NormalDist().inv_cdf(0.975) * math.sqrt(m * n * (m + n + 1) / 12)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(m * n * (m + n + 1) / 12 * stretch)
     first = max(0, math.floor(m * n / 2 - half))
     low, high = float(pairs[first]), float(pairs[len(pairs) - 1 - first])
     return GateResult(None, math.expm1(float(median(pairs))), math.expm1(low), math.expm1(high), n)

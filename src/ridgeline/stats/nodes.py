@@ -2,7 +2,7 @@
 
 Log speed is the sum of what the setting, the slowest node, the pair of nodes and the time of the run bring, and noise.
 A node is called slow where "this one is slow" explains the runs so much better than "all are alike" that the odds
-(`slow_nodes.evidence`) leave no more doubt than the level allows; then the others are weighed again beside it.
+(`slow_nodes.py`) leave no more doubt than the level allows; then the others are weighed again beside it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import Direction
-from ridgeline.stats.slow_nodes.effect import FEWEST_RUNS as FEWEST_RUNS
-from ridgeline.stats.slow_nodes.effect import NodeEffect as NodeEffect
-from ridgeline.stats.slow_nodes.effect import NodeRun as NodeRun
+from ridgeline.stats.node_effect import FEWEST_RUNS as FEWEST_RUNS
+from ridgeline.stats.node_effect import NodeEffect as NodeEffect
+from ridgeline.stats.node_effect import NodeRun as NodeRun
 
 MOST_RUNS = 128  # looked at: those of repeated settings and the latest others; more take seconds and tell no more
 EACH_RUN = 64  # up to so many runs the odds are weighed after each; then once enough are new:
 NEW_SHARE, MOST_NEW = 0.1, 64  # this share of all, and at most so many
-STEP = 0.005  # corrections are rounded to this: each change of one makes a search think everything over
+_STEP = 0.005  # corrections are rounded to this: each change of one makes a search think everything over
 
 
 def node_runs(runs: Iterable[tuple[Trial, Run]], metric: str) -> list[NodeRun]:
@@ -141,7 +141,7 @@ class NodeRuns:
         known = [_undecided(node, *self._counted[node], level) for node in sorted(self._counted)]
         if len(known) < 2:
             return tuple(known)
-        from ridgeline.stats.slow_nodes.decision import judged  # numpy comes with it, which most verbs can do without
+        from ridgeline.stats.slow_nodes import judged  # numpy comes with it, which most verbs can do without
 
         return judged(self._looked_at, known, 1.0 if direction == "maximize" else -1.0)
 
@@ -150,9 +150,9 @@ def corrections(effects: Sequence[NodeEffect], direction: Direction) -> dict[str
     """Factors that bring values to what usual nodes would have given; nodes that need none are not there."""
     factors = {}
     for effect in effects:
-        steps = 0 if effect.likely is None else round(math.log(effect.likely) / STEP)
+        steps = 0 if effect.likely is None else round(math.log(effect.likely) / _STEP)
         if steps:
-            factors[effect.node] = math.exp(-steps * STEP if direction == "maximize" else steps * STEP)
+            factors[effect.node] = math.exp(-steps * _STEP if direction == "maximize" else steps * _STEP)
     return factors
 
 
@@ -165,3 +165,73 @@ def corrected(value: float, nodes: Sequence[str], factors: Mapping[str, float]) 
 
 def _undecided(node: str, there: int, repeated: int, level: float) -> NodeEffect:
     return NodeEffect(node, "undecided", None, None, None, level, there, None, repeated)
+
+
+# Where the baseline should be run next, so that a slow node is separated from a slow setting with the fewest runs.
+#
+# Settings of a search hardly repeat, so it is runs of one setting that tell nodes apart. One run on each node shows
+# whom to suspect; a few more on the suspect settle it. Nodes that look like their peers cost nothing beyond that one
+# run.
+
+_FEWEST_BASELINE_RUNS = 6  # before anything can be said of nodes
+_SUSPICIOUS = 0.08  # chance of being slow from which on a node is worth a run
+# runs of the baseline beyond one a node: what is not settled by then is small, or the machine is noisy
+_MOST_MORE = 12
+LIKELY, MOST_MORE_IF_LIKELY = 0.3, 26  # chance of being slow from which on a node is worth more of them
+MOST_URGENT = 2  # runs of the baseline after one trial of the search
+
+
+def most_baseline_runs(nodes: int, width: int) -> int:
+    """How many runs of the baseline a campaign spends on telling so many nodes apart, beyond its regular ones."""
+    return math.ceil(nodes / width) + MOST_MORE_IF_LIKELY
+
+
+@dataclass(frozen=True, slots=True)
+class BaselinePlacement:
+    """Where to run the baseline next: on these nodes, or on any but those to `avoid`. `urgent` is how many such runs
+    each trial of the search is worth; 0: it can wait for the next sentinel."""
+
+    nodes: tuple[str, ...] = ()
+    urgent: int = 0
+    avoid: tuple[str, ...] = ()
+
+
+def next_baseline_run(
+    runs: NodeRuns, baseline: str, effects: Sequence[NodeEffect], width: int, there_are: int = 0
+) -> BaselinePlacement:
+    """`runs` are all good runs so far, `baseline` is its setting, `width` the nodes of one job; `there_are` at least so
+    many nodes, seen or not.
+
+    Neither nodes nor any to avoid: there is nothing to choose between, or fewer nodes were seen than a job takes.
+    """
+    seen = runs.nodes
+    repeats, on, before = runs.of(baseline)
+    times = {node: on.get(node, 0) for node in seen}
+    chances = {effect.node: effect.chance for effect in effects if effect.verdict not in ("slow", "fast")}
+    named = set(seen) - set(chances)
+    looked_at = sum(map(bool, times.values())) / width
+    more = repeats - looked_at
+    enough = _SUSPICIOUS if more < _MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
+    suspects = [node for node in seen if chances.get(node, 0.0) >= enough]
+    new = [node for node in seen if not times[node]]
+    # a site that cannot avoid nodes would be asked in vain: that, too, is given up after a while
+    if not suspects and not new and seen and len(seen) + width <= there_are and more < _MOST_MORE:
+        return BaselinePlacement((), 1, tuple(seen))
+    if len(seen) <= width:
+        return BaselinePlacement()
+
+    def wanted(node: str) -> tuple[float, ...]:
+        return -round(chances.get(node, 0.0), 2) if node in suspects else 0.0, times[node], node in named
+
+    # in turn with its peers: a machine that wanders would otherwise be taken for the suspect
+    fresh = [node for node in seen if not (node in before and node in suspects)] or seen
+    first = min(fresh, key=lambda node: (*wanted(node), node))
+    company = sorted(
+        set(fresh) - {first}, key=lambda node: (node in named, round(chances.get(node, 0.0), 2), times[node], node)
+    )
+    if len(company) < width - 1:
+        company = sorted(set(seen) - {first})
+    begun = repeats >= _FEWEST_BASELINE_RUNS
+    likely = any(chances[node] >= LIKELY for node in suspects)
+    urgent = MOST_URGENT if likely else int(bool(new or suspects or not begun))
+    return BaselinePlacement(tuple(sorted([first, *company[: width - 1]])), urgent)

@@ -101,7 +101,7 @@ def scaling(
     steps = tuple(_step(sizes, i, logs, noise, freedom, level) for i in range(len(sizes)))
     law = _law(logs, noise, freedom, rng, level) if len(sizes) >= 3 else None
     pays_to, sure = _stops(steps, worth)
-    headline = _headline(steps, pays_to, sure, worth, level, unit)
+    headline = _headline(steps, pays_to, sure, level, unit)
     return Scaling(steps, law, pays_to, sure, worth, level, headline)
 
 
@@ -154,9 +154,7 @@ def _stops(steps: Sequence[ScalingStep], worth: float) -> tuple[int | None, bool
     return None, False
 
 
-def _headline(
-    steps: Sequence[ScalingStep], pays_to: int | None, sure: bool, worth: float, level: float, unit: str
-) -> str:
+def _headline(steps: Sequence[ScalingStep], pays_to: int | None, sure: bool, level: float, unit: str) -> str:
     last = steps[-1]
     if pays_to is None:
         return f"still pays at {count(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"

@@ -18,17 +18,17 @@ ELSEWHERE = (
     *(0.03, 0.07, 0.12, 0.16, 0.23, 0.29, 0.37, 0.44, 0.52, 0.59),
     *(0.66, 0.73, 0.81, 0.91, 1.00, 1.11, 1.28, 1.48, 1.92, 2.86),
 )
-WORTH = 20.0  # trials of this campaign that the errors elsewhere count as
+_WORTH = 20.0  # trials of this campaign that the errors elsewhere count as
 
 
 def widening(errors: Iterable[float]) -> float:
     """Standard deviations from a predicted value to each end of its range, after these errors of earlier predictions.
 
-    The least that holds nine of ten errors: those of this campaign, those elsewhere as `WORTH` more, and one that is
+    The least that holds nine of ten errors: those of this campaign, those elsewhere as `_WORTH` more, and one that is
     larger than all: the next one, of which nothing is known (split conformal prediction).
     """
     weighed = sorted(
-        [*((abs(error), 1.0) for error in errors), *((error, WORTH / len(ELSEWHERE)) for error in ELSEWHERE)]
+        [*((abs(error), 1.0) for error in errors), *((error, _WORTH / len(ELSEWHERE)) for error in ELSEWHERE)]
     )
     needed = LEVEL * (math.fsum(weight for _, weight in weighed) + 1.0) - 1e-9
     for error, weight in weighed:

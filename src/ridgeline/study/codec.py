@@ -18,16 +18,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
-from ridgeline.records.run import Cause, Ending, Resources
+from ridgeline.records.run import Cause, Ending, Machine, Resources
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 
 Event = dict[str, Any]
 R = TypeVar("R")
-Kinds = frozenset[type]  # what a plain value may be; by type, not isinstance: true is no number here
-Reads = Callable[[Any], Any]
+_Kinds = frozenset[type]  # what a plain value may be; by type, not isinstance: true is no number here
+_Reads = Callable[[Any], Any]
 _MOST_ALIKE = 256  # combinations of keys and types that are remembered of one declaration
 _NOTHING: Mapping[str, Any] = {}
 _NEEDED: Any = object()
@@ -38,10 +37,10 @@ class _Key:
     """One key of a line. `read` makes the record's value of the line's or raises ValueError; `write` is its inverse."""
 
     name: str
-    kinds: Kinds = frozenset()  # empty: `read` sees to it
+    kinds: _Kinds = frozenset()  # empty: `read` sees to it
     default: Any = _NEEDED  # of a line that lacks the key
-    read: Reads | None = None
-    write: Reads | None = None
+    read: _Reads | None = None
+    write: _Reads | None = None
     attribute: str = ""  # of the record, where that has another name
 
     def is_left_out(self, value: Any) -> bool:
@@ -56,7 +55,7 @@ class _Line(Generic[R]):
     def __init__(self, make: Callable[..., R], *keys: _Key) -> None:
         self._make, self._keys = make, keys
         # lines of a journal are alike: of those with the same keys and types only what lies deeper is looked at again
-        self._plans: dict[tuple[Any, ...], list[tuple[str, Reads | None, Any]]] = {}
+        self._plans: dict[tuple[Any, ...], list[tuple[str, _Reads | None, Any]]] = {}
 
     def write(self, record: R) -> Event:
         line: Event = {}
@@ -77,8 +76,8 @@ class _Line(Generic[R]):
             *[default if not name else line[name] if read is None else read(line[name]) for name, read, default in plan]
         )
 
-    def _plan(self, line: Event, alike: tuple[Any, ...]) -> list[tuple[str, Reads | None, Any]]:
-        plan: list[tuple[str, Reads | None, Any]] = []
+    def _plan(self, line: Event, alike: tuple[Any, ...]) -> list[tuple[str, _Reads | None, Any]]:
+        plan: list[tuple[str, _Reads | None, Any]] = []
         for key in self._keys:
             if key.name not in line:
                 if key.default is _NEEDED:
@@ -97,16 +96,16 @@ class _Line(Generic[R]):
 
 
 _TEXT, _WHOLE, _NUMBER, _OBJECT = frozenset({str}), frozenset({int}), frozenset({int, float}), frozenset({dict})
-_BOOL: Kinds = frozenset({bool})
-_MAYBE_NUMBER: Kinds = frozenset({int, float, type(None)})
-_SETTING_KINDS: Kinds = frozenset({str, int, float, bool, type(None)})
+_BOOL: _Kinds = frozenset({bool})
+_MAYBE_NUMBER: _Kinds = frozenset({int, float, type(None)})
+_SETTING_KINDS: _Kinds = frozenset({str, int, float, bool, type(None)})
 
 
 def _refused(what: str) -> ValueError:
     return ValueError(f"not {what}")
 
 
-def _mapping_of(kinds: Kinds) -> Reads:
+def _mapping_of(kinds: _Kinds) -> _Reads:
     def read(value: Any) -> Any:
         if type(value) is not dict or not kinds.issuperset(map(type, value.values())):
             raise _refused("a mapping of such values")
@@ -115,7 +114,7 @@ def _mapping_of(kinds: Kinds) -> Reads:
     return read
 
 
-def _tuple_of(kinds: Kinds) -> Reads:
+def _tuple_of(kinds: _Kinds) -> _Reads:
     def read(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or not kinds.issuperset(map(type, value)):
             raise _refused("a list of such values")
@@ -124,7 +123,7 @@ def _tuple_of(kinds: Kinds) -> Reads:
     return read
 
 
-def _rows_of(make: Callable[..., Any], *kinds: Kinds) -> Reads:
+def _rows_of(make: Callable[..., Any], *kinds: _Kinds) -> _Reads:
     one = _row_of(make, *kinds)
 
     def read(value: Any) -> tuple[Any, ...]:
@@ -135,7 +134,7 @@ def _rows_of(make: Callable[..., Any], *kinds: Kinds) -> Reads:
     return read
 
 
-def _row_of(make: Callable[..., Any], *kinds: Kinds) -> Reads:
+def _row_of(make: Callable[..., Any], *kinds: _Kinds) -> _Reads:
     def read(row: Any) -> Any:
         if type(row) is not list or len(row) != len(kinds):
             raise _refused(f"a row of {len(kinds)}")
@@ -146,7 +145,7 @@ def _row_of(make: Callable[..., Any], *kinds: Kinds) -> Reads:
     return read
 
 
-def _one_of(values: Any) -> Reads:
+def _one_of(values: Any) -> _Reads:
     """A member of an enumeration. A long journal asks for these by the ten thousand, and an enumeration is slow."""
     known = {each.value: each for each in values}
     return lambda value: known.get(value) or values(value)

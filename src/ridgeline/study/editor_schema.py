@@ -7,17 +7,16 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from ridgeline.records.metrics import METRICS
-from ridgeline.study.forms.form import Form
-from ridgeline.study.schema import StudyForm
-from ridgeline.study.site_form import SiteForm
-from ridgeline.study.stage_forms import SearchForm
+from ridgeline.records.measurement import METRICS
+from ridgeline.study.forms import Form
+from ridgeline.study.schema import SearchForm, StudyForm
+from ridgeline.study.site_file import SiteForm
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 
 
-def definitions(forms: Iterable[type[Form]]) -> dict[str, Schema]:
+def _definitions(forms: Iterable[type[Form]]) -> dict[str, Schema]:
     """The schema of each form and of every form in it, by class name."""
     _, document = models_json_schema([(form, "validation") for form in dict.fromkeys(forms)], by_alias=True)
     defined: dict[str, Schema] = document["$defs"]
@@ -68,7 +67,7 @@ Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None 
 
 def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
     offered = [*_offered(workloads).values(), *_offered(samplers).values()]
-    defined = definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
+    defined = _definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
     schemas = {form: defined[form.__name__] for form in offered}
     study = defined.pop(StudyForm.__name__)
     kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
@@ -83,16 +82,16 @@ def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
     study["properties"]["site"] = _name_or_site(study)
     for form in schemas:  # their keys are now part of the mappings that choose them
         del defined[form.__name__]
-    return {"$schema": DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
+    return {"$schema": _DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
 
 
 def schema_with_site(form: type[Form], name: str, executors: Forms) -> Schema:
     """Of a file whose `site` is a name or the mapping itself, as a deployment file's."""
-    defined = definitions([form, SiteForm, *_offered(executors).values()])
+    defined = _definitions([form, SiteForm, *_offered(executors).values()])
     schema = defined.pop(form.__name__)
     defined["SiteForm"] = _site(defined, executors)
     schema["properties"]["site"] = _name_or_site(schema)
-    return {"$schema": DIALECT, "$id": name, **schema, "$defs": defined}
+    return {"$schema": _DIALECT, "$id": name, **schema, "$defs": defined}
 
 
 def _name_or_site(schema: Schema) -> Schema:
@@ -101,10 +100,10 @@ def _name_or_site(schema: Schema) -> Schema:
 
 
 def site_schema(executors: Forms) -> Schema:
-    defined = definitions([SiteForm, *_offered(executors).values()])
+    defined = _definitions([SiteForm, *_offered(executors).values()])
     site = _site(defined, executors)
     del defined[SiteForm.__name__]
-    return {"$schema": DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
+    return {"$schema": _DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
 
 
 def _offered(parts: Forms) -> dict[str, type[Form]]:

@@ -9,6 +9,8 @@ sources/             the files that the study names, at the same relative places
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shlex
 import shutil
@@ -17,11 +19,61 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
-from ridgeline.files import is_there, read_text, write_whole
+from ridgeline.files import is_there, open_regular, read_text, write_whole
+from ridgeline.records.outcome import Kind
+from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
-from ridgeline.study.agreement import binding, require_consistent, require_same_question
-from ridgeline.study.history import History
+from ridgeline.study.history import History, read_history
+from ridgeline.study.journal import read_events
 from ridgeline.study.study_file import StudyFile, read_study_file
+from ridgeline.study.yaml_tree import YamlTree
+
+# Whether a study folder's study file and its journal still describe the same campaign.
+#
+# Both are plain files, and people edit plain files. Limits may be changed before a resume; the question may not, since
+# what was measured would then be an answer to something else. Before anything has passed it may: that is how a baseline
+# that fails is corrected.
+
+QUESTION = ("workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task")
+
+
+def asked(tree: YamlTree) -> dict[str, str]:
+    """A short fingerprint of each part of the study file that makes up the question."""
+    children = tree.root.children
+    return {
+        name: hashlib.sha256(json.dumps(children[name].plain(), default=str).encode()).hexdigest()[:12]
+        for name in QUESTION
+        if name in children
+    }
+
+
+def binding(history: History) -> Mapping[str, str]:
+    """The fingerprints that a study file is held to; none while nothing has passed: then nothing was measured yet."""
+    passed = any(run.outcome is not None and run.outcome.kind is Kind.OK for run in history.runs.values())
+    return history.asked if passed or history.open_runs else {}
+
+
+def require_same_question(path: Path, tree: YamlTree, before: Mapping[str, str]) -> None:
+    """StoreError names the parts that were changed; `before` is empty for a campaign that has not begun."""
+    now = asked(tree)
+    changed = [name for name in QUESTION if before and before.get(name) != now.get(name)]
+    if changed:
+        raise StoreError(
+            f"{path}: {', '.join(changed)} changed after the campaign began, so what was measured answers another "
+            "question; undo the change, or start a new study with `ridgeline tune`"
+        )
+
+
+def require_consistent(study: Study, history: History) -> None:
+    """StoreError where single events make sense but not together: lines were removed from the journal."""
+    where, metric = history.root / "journal.jsonl", study.goal.metric
+    for run in history.runs.values():
+        if run.outcome is not None and run.outcome.kind is Kind.OK and metric not in run.metrics:
+            raise StoreError(f"{where}: run {run.number} passed but has no {metric}; restore a copy of the journal")
+    winner = None if history.verdict is None else history.verdict.details.get("winner")
+    if winner is not None and point_key(winner) not in {trial.key for trial in history.trials.values()}:
+        raise StoreError(f"{where}: the winner is none of the trials; restore a copy of the journal")
+
 
 STUDY, JOURNAL, LOCK, REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
 ORIGIN = "origin"
@@ -47,7 +99,7 @@ class StudyFolder:
         """
         folder = cls(path)
         try:
-            folder._check_free(source)
+            folder._check_free()
             # logs and settings are private on machines that many people share
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / SOURCES).mkdir(exist_ok=True)
@@ -118,7 +170,7 @@ class StudyFolder:
         """Of the recorded folders (as in the journal, relative), those that have been deleted."""
         return [folder for folder in recorded if not (self.path / folder).is_dir()]
 
-    def _check_free(self, source: StudyFile) -> None:
+    def _check_free(self) -> None:
         journal = self.path / JOURNAL
         if journal.exists() and (journal.stat().st_size or any((self.path / RUNS).glob("*"))):
             raise StoreError(
@@ -231,3 +283,34 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
 
 def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
+
+
+# A study folder opened read-only: as far as it is intact, and what lies beside it.
+
+
+def read_history_as_far(folder: Path) -> tuple[History, tuple[str, ...]]:
+    """As `read_history`, but up to a damaged line instead of failing there; says what is wrong."""
+    history, path = History(folder.resolve()), folder / "journal.jsonl"
+    try:
+        history.apply_all(read_events(path))
+    except StoreError as error:
+        return history, (f"Only what comes before a damaged line is shown. {error}",)
+    with open_regular(path) as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 1))
+        torn = size > 0 and file.read(1) != b"\n"
+    if torn:
+        return history, (
+            "The journal's last line is incomplete: it is being written, or writing was interrupted. It is left out.",
+        )
+    return history, ()
+
+
+def read_ladder(folder: Path) -> History | None:
+    """The steps to this campaign's winner, which `tune --ladder` runs in a folder beside its own; None without."""
+    beside = folder.resolve().with_name(f"{folder.resolve().name}-steps")
+    try:
+        found = read_history(beside) if (beside / "journal.jsonl").is_file() else None
+    except StoreError:
+        return None  # the report of that folder itself says what is wrong with it
+    return found if found is not None and found.question.kind == "steps" else None

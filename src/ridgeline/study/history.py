@@ -33,8 +33,8 @@ from ridgeline.study.codec import (
     VerdictLine,
     record_of,
 )
+from ridgeline.study.instructions import AppliedInstructions
 from ridgeline.study.journal import read_events
-from ridgeline.study.live.instructions import AppliedInstructions
 
 _MOVES_THE_CLOCK = frozenset({"opened", "run", "ended", "instruction", "stopped"})  # kinds of events, see `_set_clock`
 

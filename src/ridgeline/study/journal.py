@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -130,17 +131,17 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def _parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
-    """As `parse_line` of each; read as one text where all are whole, which takes half the time."""
+    """As `_parse_line` of each; read as one text where all are whole, which takes half the time."""
     try:
         events = _parsed(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         events = ()
     # a line that holds two events would be one too many
     whole = len(events) == len(lines) and {dict}.issuperset(map(type, events))
-    return events if whole else list(map(parse_line, lines))
+    return events if whole else list(map(_parse_line, lines))
 
 
-def parse_line(line: bytes) -> Event | None:
+def _parse_line(line: bytes) -> Event | None:
     """The event of a line, or None where it is torn or damaged."""
     try:
         event = _parsed(line)
@@ -173,9 +174,9 @@ def _repair(path: Path, descriptor: int) -> None:
     """Finish or cut off a last line that a crash left unfinished."""
     size = os.fstat(descriptor).st_size
     start, tail = _last_line(descriptor, size)
-    if not tail or (tail.endswith(b"\n") and parse_line(tail) is not None):
+    if not tail or (tail.endswith(b"\n") and _parse_line(tail) is not None):
         return
-    if parse_line(tail) is not None:  # complete but for its line end
+    if _parse_line(tail) is not None:  # complete but for its line end
         _write_all(descriptor, b"\n")
     else:
         _keep_aside(path.with_name("journal.torn"), tail)
@@ -218,3 +219,55 @@ def failure(path: Path, study_folder: Path, error: OSError) -> StoreError:
     else:
         what = f"cannot be written ({error.strerror}); check the disk"
     return StoreError(f"{path}: {what}, then continue with `ridgeline resume {study_folder}`; nothing recorded is lost")
+
+
+# A journal followed as it grows, read-only: each complete line once, from the start again if it was truncated.
+
+
+@dataclass
+class JournalTail:
+    """Reads what was added since the last poll. An incomplete last line is left for the next one."""
+
+    path: Path
+    lines: int = field(default=0, init=False)  # read so far
+    _read_bytes: int = field(default=0, init=False)
+    _file: tuple[int, int] | None = field(default=None, init=False)
+
+    def poll(self) -> tuple[bool, list[Event]]:
+        """Whether all that was read before is void, and the events since.
+
+        A resumed controller cuts a torn line off; a restored copy is another file. StoreError where a line in the
+        middle is damaged, and where the journal is not there.
+        """
+        try:
+            with open_regular(self.path) as file:
+                seen = os.fstat(file.fileno())
+                anew = self._file is not None and ((seen.st_dev, seen.st_ino) != self._file or self._is_cut(seen))
+                if anew:
+                    self.restart()
+                self._file = seen.st_dev, seen.st_ino
+                file.seek(self._read_bytes)
+                return anew, self._whole_lines(file.read())
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be read ({error.strerror}); was the folder moved?") from None
+
+    def restart(self) -> None:
+        """From the first line again."""
+        self._read_bytes = self.lines = 0
+
+    def _is_cut(self, seen: os.stat_result) -> bool:
+        return seen.st_size < self._read_bytes
+
+    def _whole_lines(self, text: bytes) -> list[Event]:
+        events: list[Event] = []
+        lines = text.split(b"\n")
+        for at, line in enumerate(lines[:-1]):
+            event = _parse_line(line)
+            if event is None:
+                if any(lines[at + 1 :]):
+                    raise StoreError(damage(self.path, self.lines + 1))
+                break  # the last line, torn by a crash: its repair will cut it off
+            events.append(event)
+            self.lines += 1
+            self._read_bytes += len(line) + 1
+        return events

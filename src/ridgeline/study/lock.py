@@ -192,7 +192,7 @@ class ControllerSighting:
         }
 
 
-def look_for_controller(lock: Path, journal: Path) -> ControllerSighting:
+def find_controller(lock: Path, journal: Path) -> ControllerSighting:
     holder = holder_of(lock)
     here, pid = socket.gethostname(), holder.get("pid")
     host = str(holder.get("host", here))

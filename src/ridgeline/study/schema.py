@@ -6,17 +6,30 @@ in study_file.py, where lines are known.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from ridgeline.errors import InputError
-from ridgeline.records.expression import is_number
-from ridgeline.records.study import Budget, Builds, JobLimits
-from ridgeline.records.task import TaskRules
-from ridgeline.study.forms.form import (
+from ridgeline.records.expression import Expression, Value, is_number
+from ridgeline.records.space import Continuous, Discrete, Knob
+from ridgeline.records.study import (
+    BaselineStage,
+    Budget,
+    Builds,
+    ConfirmStage,
+    JobLimits,
+    NotifyChoice,
+    ProfileStage,
+    SearchStage,
+    TaskRules,
+)
+from ridgeline.study.forms import (
     TEXT_OR_MAPPING,
     Accepts,
     DefaultText,
@@ -26,6 +39,7 @@ from ridgeline.study.forms.form import (
     FieldName,
     Form,
     Lines,
+    Number,
     Single,
     Size,
     Text,
@@ -33,9 +47,271 @@ from ridgeline.study.forms.form import (
     Variable,
     accepted_by,
 )
-from ridgeline.study.site_form import PricesForm
-from ridgeline.study.space_form import KnobForm
-from ridgeline.study.stage_forms import ConfirmForm, NotifyForm, SearchForm, StagesForm
+from ridgeline.study.site_file import PricesForm
+
+# The stages of a campaign in a study file and whom to tell of its end, as forms; defaults are those of the records.
+
+
+class BaselineForm(Form):
+    """The first stage."""
+
+    makes = BaselineStage
+
+    repeats: Annotated[int, ValueUnit("runs")] = Field(
+        ge=1, description="Runs of the baseline before the search starts."
+    )
+
+
+class SearchForm(Form):
+    """The second stage; keys besides these are options of the sampler."""
+
+    makes = SearchStage
+
+    model_config = ConfigDict(extra="allow")
+    sampler: str = Field(description="Who proposes settings: guided, grid, random, tpe, or a plugin's.")
+    seed: int = Field(
+        ge=0,
+        description="Seeds all random choices: the same seed proposes the same settings for the same results.",
+    )
+    sentinel_every: Annotated[int, ValueUnit("trials")] = Field(
+        ge=0, description="Trials between two repeats of the baseline; 0 for none."
+    )
+    in_stages: bool = Field(
+        description="Search one group of knobs after the other, the rest as in the best setting so far."
+    )
+    short: Annotated[
+        dict[str, Single], Accepts("a mapping such as {requests: 200}"), DefaultText("all trials run in full")
+    ] = Field(
+        description="Try settings on less work first; only promising ones run in full. Names derived values, or "
+        "numbers of the workload.",
+    )
+    stop_early: Annotated[float | None, Accepts("a number above 1"), DefaultText("every run may finish")] = Field(
+        gt=1, description="Stop a run that is clearly this many times worse than the best so far."
+    )
+
+
+class ConfirmForm(Form):
+    """The third stage: the best few against the baseline in fresh, interleaved runs."""
+
+    makes = ConfirmStage
+
+    top: Annotated[int, ValueUnit("settings")] = Field(
+        ge=0, description="How many settings are confirmed; 0 skips the stage."
+    )
+    blocks: Annotated[int, ValueUnit("blocks")] = Field(
+        ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
+    )
+    repeats: Annotated[int, ValueUnit("runs")] = Field(
+        ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
+    )
+    level: float = Field(gt=0, lt=1, description="Confidence of the interval, as a share.")
+    warmup: Literal["auto", "always", "never"] = Field(
+        description="Whether a block begins with a run that does not count; auto: where its node was idle, something "
+        "was built, or what ran there before is unknown.",
+    )
+
+
+class ProfileForm(Form):
+    """A stage of its own: runs under a profiler, which are compared with nothing."""
+
+    makes = ProfileStage
+
+    tool: Literal["perf", "mpip", "ipm", "vtune", "torch", "nsys"] = Field(
+        description="The profiler; its findings are in the report. Of sglang and vllm: torch, their own, or nsys."
+    )
+    library: Annotated[str, DefaultText("found by the loader")] = Field(
+        description="The library to preload for mpip and ipm."
+    )
+    steps: Annotated[int, ValueUnit("steps")] = Field(
+        ge=1, description="Steps of the engine to record, by torch or nsys."
+    )
+    after: Annotated[Duration, FieldName("after_s")] = Field(
+        description="How long the load runs before torch or nsys begins to record."
+    )
+    limit: Annotated[Duration, FieldName("limit_s")] = Field(
+        description="A torch trace or nsys report that isn't complete after this long is cut off."
+    )
+    size: Annotated[Size, Field(gt=0), FieldName("size_bytes"), DefaultText("500 MB")] = Field(
+        description="Torch traces or nsys reports larger than this, all ranks together, end the run and are deleted."
+    )
+
+
+class StagesForm(Form):
+    """The three stages of a campaign."""
+
+    baseline: BaselineForm = Field(
+        default=BaselineForm.model_construct(), description="Measuring the baseline and its noise."
+    )
+    search: SearchForm | None = Field(default=None, description="Looking for better settings.")
+    confirm: ConfirmForm | None = Field(default=None, description="Showing that the best really is better.")
+    profile: Annotated[ProfileForm | None, DefaultText("no profile")] = Field(
+        default=None, description="One run each of the baseline and the best setting under a profiler."
+    )
+
+
+class NotifyForm(Form):
+    """Whom to tell; each that is written is told."""
+
+    whose = "notify"
+    makes = NotifyChoice
+
+    webhook: Annotated[Text, DefaultText("none")] = Field(
+        description="An address to POST each alert to, as JSON with `text` and its parts."
+    )
+    webhook_env: Annotated[Text, DefaultText("none")] = Field(
+        description="The environment variable that holds that address, where it is a secret."
+    )
+    command: Annotated[Text, DefaultText("none")] = Field(
+        description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
+    )
+    mail: Annotated[Text, DefaultText("none")] = Field(description="An address to write to.")
+    mail_from: Annotated[Text, DefaultText("ridgeline at this machine")] = Field(
+        description="The sender of these mails."
+    )
+    smtp: Text = Field(description="The server that takes them.")
+    most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
+        ge=1, description="More are counted, and the number sent with the next one."
+    )
+
+
+# Knobs as written in a study file, made into knobs of a space.
+
+_MOST_VALUES = 100_000
+_LARGEST_NUMBER = 1e15
+
+Condition = Annotated[ExpressionText | None, DefaultText("always")]
+
+
+class ValuesForm(Form):
+    """A knob with listed values."""
+
+    values: Annotated[list[Single], Accepts("a list of values")] = Field(
+        description="The values to choose from; ordered when all are numbers."
+    )
+    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
+
+
+class RangeForm(Form):
+    """A knob with a range: whole numbers, steps, a geometric row, or any number in between."""
+
+    from_: Number = Field(alias="from", description="The first value.")
+    to: Number = Field(description="The last value, included where a step reaches it.")
+    step: Annotated[Number | None, DefaultText("1 for whole numbers, else any number")] = Field(
+        default=None, description="The distance between two values."
+    )
+    times: Annotated[Number | None, DefaultText("none")] = Field(
+        default=None, description="The factor between two values, such as 2 for 64, 128, 256."
+    )
+    log: bool = Field(default=False, description="Spread trials evenly over magnitudes instead of over values.")
+    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
+
+
+def _fixed(value: object) -> object:
+    if value is None:
+        raise ValueError("is empty; it must be a list of values, a range such as {from: 1, to: 8}, or one fixed value")
+    if isinstance(value, dict):
+        keys = ", ".join(map(str, value)) or "nothing in it"
+        raise ValueError(  # noqa: TRY004  pydantic reports values, not types
+            f"is a mapping with {keys}; write its values as a list such as [1, 2, 4], or as a range such as "
+            "{from: 1, to: 64} or {from: 1, to: 64, times: 2}"
+        )
+    return value
+
+
+Fixed = Annotated[Any, BeforeValidator(_fixed), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+
+
+def _knob_tag(value: object) -> str:
+    if isinstance(value, list):
+        return "<list>"
+    if isinstance(value, dict) and "values" in value:
+        return "<values>"
+    if isinstance(value, dict) and {"from", "to", "step", "times"} & value.keys():
+        return "<range>"
+    return "<fixed>"
+
+
+KnobForm = Annotated[
+    Annotated[list[Single], Tag("<list>")]
+    | Annotated[ValuesForm, Tag("<values>")]
+    | Annotated[RangeForm, Tag("<range>")]
+    | Annotated[Fixed, Tag("<fixed>")],
+    Discriminator(_knob_tag),
+    Accepts("a list of values, a mapping with `values` or a range, or one fixed value"),
+]
+
+
+def knob(name: str, form: Any, when: Expression | None) -> Knob:
+    """The knob that a form of the study file describes. ValueError says what is wrong with it."""
+    if isinstance(form, RangeForm):
+        return _range(name, form, when)
+    values = form.values if isinstance(form, ValuesForm) else form if isinstance(form, list) else [form]
+    return _listed(name, values, when)
+
+
+def _listed(name: str, values: Sequence[Value], when: Expression | None) -> Knob:
+    if not values:
+        raise ValueError("no values; list at least one")
+    seen: set[tuple[bool, Value]] = set()
+    for value in values:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is not a value a program can be given; write a finite number or quote it")
+        if (isinstance(value, bool), value) in seen:
+            raise ValueError(f"{value!r} is listed twice; list each value once")
+        seen.add((isinstance(value, bool), value))
+    numbers = all(is_number(v) for v in values)
+    ordered = sorted(values) if numbers else values  # type: ignore[type-var]  # numbers, as just seen
+    return Discrete(name, tuple(ordered), ordered=numbers, when=when)
+
+
+def _range(name: str, form: RangeForm, when: Expression | None) -> Knob:
+    low, high = form.from_, form.to
+    if max(abs(low), abs(high)) > _LARGEST_NUMBER:
+        raise ValueError(f"runs from {low} to {high}; numbers beyond {_LARGEST_NUMBER:g} are not accepted")
+    if low > high:
+        raise ValueError(f"runs from {low} to {high}, which is downwards; swap from and to")
+    if form.step is not None and form.times is not None:
+        raise ValueError("has both step and times; keep one")
+    if (form.log or form.times is not None) and low <= 0:
+        raise ValueError(f"starts at {low}; a logarithmic or geometric knob must start above 0")
+    if form.times is not None:
+        return Discrete(name, _geometric(low, high, form.times), ordered=True, log=True, when=when)
+    whole = isinstance(low, int) and isinstance(high, int)
+    if form.step is not None and not (whole and isinstance(form.step, int)):
+        return Discrete(name, _stepped(low, high, form.step), ordered=True, log=form.log, when=when)
+    if whole:
+        step = form.step if isinstance(form.step, int) else 1
+        if step < 1:
+            raise ValueError(f"step {form.step} leads nowhere; it must be above 0")
+        return Discrete(name, range(int(low), int(high) + 1, step), ordered=True, log=form.log, when=when)
+    if low == high:
+        return Discrete(name, (float(low),), ordered=True, when=when)
+    return Continuous(name, float(low), float(high), form.log, when)
+
+
+def _stepped(low: float, high: float, step: float) -> tuple[Value, ...]:
+    if not step > 0:
+        raise ValueError(f"step {step} leads nowhere; it must be above 0")
+    if (high - low) / step > _MOST_VALUES:
+        raise ValueError(f"step {step} makes more than {_MOST_VALUES} values; use a larger step or none")
+    # decimal, so that 0.70 + 10 steps of 0.01 is the 0.8 that the study's author writes in the baseline
+    start, width = Decimal(str(low)), Decimal(str(step))
+    count = int((Decimal(str(high)) - start) / width) + 1
+    return tuple(float(start + index * width) for index in range(count))
+
+
+def _geometric(low: float, high: float, times: float) -> tuple[Value, ...]:
+    if not times > 1:
+        raise ValueError(f"times {times} leads nowhere; it must be above 1")
+    if math.log(high / low) / math.log(times) > _MOST_VALUES:
+        raise ValueError(f"times {times} makes more than {_MOST_VALUES} values; use a larger factor")
+    whole = isinstance(low, int) and isinstance(times, int)
+    values: list[Value] = []
+    value, factor = Decimal(str(low)), Decimal(str(times))
+    while value <= Decimal(str(high)):
+        values.append(int(value) if whole else float(value))
+        value *= factor
+    return tuple(values)
 
 
 def _switch_as_text(value: object) -> object:
@@ -193,14 +469,14 @@ def _inside_the_build(patterns: list[str]) -> list[str]:
         if path.is_absolute() or ".." in path.parts or "\0" in pattern:
             raise ValueError(f"{pattern!r} leads out of the build's folder; name what the build leaves in it")
         try:
-            any(NOWHERE.glob(pattern))
+            any(_NOWHERE.glob(pattern))
         except (ValueError, NotImplementedError) as error:
             if pattern.strip():  # an empty list of names is reported elsewhere
                 raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
     return patterns
 
 
-NOWHERE = Path("/nowhere/to/look")  # a pattern is only read here
+_NOWHERE = Path("/nowhere/to/look")  # a pattern is only read here
 
 
 class BuildsForm(Form):

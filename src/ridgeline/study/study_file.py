@@ -13,7 +13,7 @@ from ridgeline.errors import StudyError, nearest_first
 from ridgeline.files import below_home, is_there
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
-from ridgeline.records.site import BATCH_METER, LOCAL, Site
+from ridgeline.records.site import LOCAL, Site, counted_twice
 from ridgeline.records.study import (
     Builds,
     ConfirmStage,
@@ -25,10 +25,9 @@ from ridgeline.records.study import (
 )
 from ridgeline.records.template import unknown_fields
 from ridgeline.stats.verdict import FEWEST_BLOCKS
-from ridgeline.study.forms.problems import problems_of
-from ridgeline.study.schema import StudyForm, margin_of
+from ridgeline.study.forms import problems_of
+from ridgeline.study.schema import ConfirmForm, StudyForm, margin_of
 from ridgeline.study.site_file import SHIPPED, load_site, read_site
-from ridgeline.study.stage_forms import ConfirmForm
 from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
@@ -131,12 +130,8 @@ class _Assembly:
         site = replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets))))
         if form.prices is not None:
             site = replace(site, prices=form.prices.record())
-        if site.prices.meters and site.prices.node_watts is not None:
-            twice = "`meters` measure the energy that `node_watts` states; keep one of the two"
+        if twice := counted_twice(site.prices):
             self.report(("prices" if form.prices is not None else "site",), twice)
-        if BATCH_METER in site.prices.meters and len(site.prices.meters) > 1:
-            whole = "`meters`: slurm counts whole nodes, the others included; leave it alone in the list"
-            self.report(("prices" if form.prices is not None else "site",), whole)
         if space is None or goal is None:
             return None
         job = replace(self.job(space.names), optional=space.optional)

@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from ridgeline.errors import near, nearest_first
 from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
-from ridgeline.study.forms.problems import shown
-from ridgeline.study.schema import StudyForm
-from ridgeline.study.space_form import knob
+from ridgeline.study.forms import shown
+from ridgeline.study.schema import StudyForm, knob
 from ridgeline.study.yaml_tree import Where, dotted
 
 Reporter = Callable[[Where, str], None]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-MOST_KNOBS = 1000
+_MOST_KNOBS = 1000
 MOST_COMBINATIONS = 10_000
 
 
@@ -26,8 +25,8 @@ def build_space(form: StudyForm, report: Reporter) -> Space | None:
     if not form.space:
         report(("space",), "is empty; name at least one knob, such as block: [16, 32, 64]")
         return None
-    if len(form.space) > MOST_KNOBS:
-        report(("space",), f"has {len(form.space)} knobs; at most {MOST_KNOBS} are accepted")
+    if len(form.space) > _MOST_KNOBS:
+        report(("space",), f"has {len(form.space)} knobs; at most {_MOST_KNOBS} are accepted")
         return None
     found = _SpaceFound(report)
     knobs = [k for name, value in form.space.items() if (k := _knob(name, value, form, found)) is not None]

@@ -16,12 +16,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ridgeline.errors import Problem
 from ridgeline.executors.base import Executor
-from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Signature
-from ridgeline.records.problem import Problem
-from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.run import Cause, Ending, Job, Machine, Run
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study

@@ -7,19 +7,22 @@ them.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from math import fsum
+from pathlib import Path
+from typing import Any
 
-from ridgeline.errors import InputError, nearest
-from ridgeline.records.metrics import LATENCIES
+from ridgeline.errors import InputError, ReadError, nearest
+from ridgeline.records.measurement import LATENCIES
 
-QUANTILES = (50, 90, 95, 99)
+_QUANTILES = (50, 90, 95, 99)
 _PLAIN_VALUES = 200_000
 
 
@@ -92,11 +95,11 @@ class Spread:
         order = np.argsort(values, kind="stable")
         values, weights = values[order], weights[order]
         if counts is None:
-            points = np.percentile(values, QUANTILES)
+            points = np.percentile(values, _QUANTILES)
         else:
             # the smallest value whose share of all gaps reaches the quantile
             share = np.cumsum(weights) / weights.sum()
-            index = np.searchsorted(share, np.asarray(QUANTILES) / 100.0 - 1e-12)
+            index = np.searchsorted(share, np.asarray(_QUANTILES) / 100.0 - 1e-12)
             points = values[np.minimum(index, len(values) - 1)]
         return cls(float(np.average(values, weights=weights)), *(float(p) for p in points))
 
@@ -114,7 +117,7 @@ def _plain_spread(values_s: Sequence[float], counts: Sequence[int] | None) -> Sp
     if counts is None:
         ordered = sorted(values_s)
         points = []
-        for q in QUANTILES:
+        for q in _QUANTILES:
             low, share = divmod((len(ordered) - 1) * q / 100.0, 1.0)
             below, above = ordered[int(low)], ordered[min(int(low) + 1, len(ordered) - 1)]
             points.append(below + (above - below) * share)
@@ -122,7 +125,7 @@ def _plain_spread(values_s: Sequence[float], counts: Sequence[int] | None) -> Sp
     pairs = sorted(zip(values_s, counts, strict=True))
     sums = list(accumulate(n for _, n in pairs))
     total = sums[-1]
-    index = (bisect_left(sums, (q / 100.0 - 1e-12) * total) for q in QUANTILES)
+    index = (bisect_left(sums, (q / 100.0 - 1e-12) * total) for q in _QUANTILES)
     weighted = (pairs[min(k, len(pairs) - 1)][0] * 1000.0 for k in index)
     return Spread(fsum(v * n for v, n in pairs) / total * 1000.0, *weighted)
 
@@ -252,3 +255,75 @@ def summarise(
         slos=tuple(slos),
         errors=dict(Counter(r.status for r in rows if not r.ok)),
     )
+
+
+# Request records on disk: one JSON object a line, written as each request ends.
+
+_NAMES = tuple(f.name for f in fields(RequestRecord))
+
+
+class RecordsFile:
+    """Records are appended to it. The driver flushes it ten times a second, so a killed run loses next to nothing.
+
+    A disk that fills up does not end the measurement: writing stops and `problem` says why.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.problem = ""
+        try:
+            self._file = path.open("w", encoding="utf-8")
+        except OSError as bad:
+            raise InputError(f"--out {path}: {bad.strerror}; name a file or folder that can be written") from None
+
+    def write(self, record: RequestRecord) -> None:
+        if not self.problem:
+            try:
+                self._file.write(record_line(record))
+            except OSError as bad:
+                self.problem = f"{self._path}: {bad.strerror}; the records on disk end there"
+
+    def flush(self) -> None:
+        if not self.problem:
+            try:
+                self._file.flush()
+            except OSError as bad:
+                self.problem = f"{self._path}: {bad.strerror}; the records on disk end there"
+
+    def close(self) -> None:
+        self.flush()
+        try:
+            self._file.close()
+        except OSError as bad:
+            self.problem = self.problem or f"{self._path}: {bad.strerror}; the records on disk end there"
+
+
+def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
+    """A whole run at once, as one that was simulated."""
+    records_file = RecordsFile(path)
+    for record in records:
+        records_file.write(record)
+    records_file.close()
+    if records_file.problem:
+        raise InputError(f"--out {records_file.problem}")
+
+
+def record_line(record: RequestRecord) -> str:
+    row: dict[str, Any] = {name: getattr(record, name) for name in _NAMES if name != "gaps_s"}
+    row = {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
+    row["gaps_s"] = [[round(gap, 6), times] for gap, times in record.gaps_s]
+    return json.dumps(row, separators=(",", ":")) + "\n"
+
+
+def read_records(path: Path) -> Iterator[RequestRecord]:
+    """The records of a file that `ridgeline bench --out` wrote; a torn last line, left by a kill, is passed over."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                row["gaps_s"] = tuple((gap, times) for gap, times in row["gaps_s"])
+                yield RequestRecord(**{name: row[name] for name in _NAMES if name in row})
+            except (ValueError, KeyError, TypeError) as bad:
+                if not line.endswith("\n"):
+                    return
+                raise ReadError(f"{path}:{number}: not a request record ({bad})") from None

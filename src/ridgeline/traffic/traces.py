@@ -11,7 +11,7 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.files import read_unzipped
 
-SHAPES = "a trace is JSONL with input_length and output_length in each line, or a ShareGPT JSON list of conversations"
+_SHAPES = "a trace is JSONL with input_length and output_length in each line, or a ShareGPT JSON list of conversations"
 # Wall-clock times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
 _LATEST_S = 1e11
 # Mooncake hashes prompts in blocks of this many tokens.
@@ -37,10 +37,10 @@ def read_trace(path: Path) -> list[TraceRow]:
     text = _text(path)
     opening = text.lstrip()[:1]
     if not opening:
-        raise InputError(f"{path} is empty; {SHAPES}")
+        raise InputError(f"{path} is empty; {_SHAPES}")
     rows = list(_conversations(path, text) if opening == "[" else _lines(path, text))
     if not rows:
-        raise InputError(f"{path} holds no request; {SHAPES}")
+        raise InputError(f"{path} holds no request; {_SHAPES}")
     if all(row.at_s is not None for row in rows):
         rows.sort(key=lambda row: row.at_s or 0.0)
     return rows
@@ -50,9 +50,9 @@ def _text(path: Path) -> str:
     try:
         return read_unzipped(path).decode("utf-8")
     except UnicodeDecodeError as bad:
-        raise InputError(f"{path}: not UTF-8 text ({bad.reason} at byte {bad.start}); {SHAPES}") from None
+        raise InputError(f"{path}: not UTF-8 text ({bad.reason} at byte {bad.start}); {_SHAPES}") from None
     except OSError as bad:
-        raise InputError(f"{path}: cannot be read ({bad.strerror or bad}); {SHAPES}") from None
+        raise InputError(f"{path}: cannot be read ({bad.strerror or bad}); {_SHAPES}") from None
 
 
 def _lines(path: Path, text: str) -> Iterator[TraceRow]:
@@ -98,7 +98,7 @@ def _conversations(path: Path, text: str) -> Iterator[TraceRow]:
     try:
         entries = json.loads(text)
     except ValueError as bad:
-        raise InputError(f"{path}: not JSON ({bad}); {SHAPES}") from None
+        raise InputError(f"{path}: not JSON ({bad}); {_SHAPES}") from None
     for entry in entries:
         if isinstance(entry, dict) and ("input_length" in entry or "input_tokens" in entry):
             yield _row(str(path), entry)

@@ -21,7 +21,7 @@ from ridgeline.traffic.lengths import Uniform as Uniform
 from ridgeline.traffic.lengths import sharegpt as sharegpt
 
 # Each is kept to the end of a run; more would fill a laptop's memory.
-MOST_REQUESTS = 10_000_000
+_MOST_REQUESTS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class Traffic:
     def __post_init__(self) -> None:
         if self.requests < 1:
             raise InputError(f"{self.requests} requests is nothing to send; use 1 or more")
-        if self.requests > MOST_REQUESTS:
+        if self.requests > _MOST_REQUESTS:
             raise InputError(
-                f"{self.requests:,} requests are more than the {MOST_REQUESTS:,} that one run keeps; send fewer: "
+                f"{self.requests:,} requests are more than the {_MOST_REQUESTS:,} that one run keeps; send fewer: "
                 "a rate shows its effect long before that"
             )
         if isinstance(self.pace, AsRecorded) and not (isinstance(self.lengths, Replay) and self.lengths.timed):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.readers.yaml_text import read_yaml
+from ridgeline.hardware.cluster import read_yaml
 from ridgeline.records.expression import is_number
 from ridgeline.twin.evidence.scope import Scenes
 from ridgeline.twin.factors import PRIORS, Factors

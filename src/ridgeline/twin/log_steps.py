@@ -14,8 +14,7 @@ from pathlib import Path
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of
-from ridgeline.engines.knobs.scope import engine_total, rank_share
-from ridgeline.engines.knobs.table import wrong_value
+from ridgeline.engines.knobs.table import engine_total, rank_share, wrong_value
 from ridgeline.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.engines.memory import free_bytes
 from ridgeline.engines.settings import EngineSettings, resolve

@@ -17,8 +17,7 @@ from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of
 from ridgeline.engines.knobs.releases import release_meant
-from ridgeline.engines.knobs.scope import engine_total
-from ridgeline.engines.knobs.table import KNOBS, Domain, modelled, wrong_value
+from ridgeline.engines.knobs.table import KNOBS, Domain, engine_total, modelled, wrong_value
 from ridgeline.engines.layout import Layout, parse_layout
 from ridgeline.engines.settings import DEFAULTS, EngineSettings, parse_engine
 from ridgeline.errors import InputError

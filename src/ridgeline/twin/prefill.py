@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ridgeline.engines.knobs.scope import rank_share
+from ridgeline.engines.knobs.table import rank_share
 from ridgeline.twin.prefixes import PrefixCache
 from ridgeline.twin.request import Request
 from ridgeline.twin.scheduler import Engine

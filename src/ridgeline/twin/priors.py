@@ -23,9 +23,9 @@ LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 
 # On Blackwell, as far as we know, routing, both products and the sum over experts are one call of DeepSeek's and of FP4
 # mixtures.
 ONE_CALL_MOE_OPS = 5
-# Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200 logs and half of that on
-# faster hosts. In a prefill round more is worked out for each of them, except on the newer processors beside Blackwell.
-HOST_OP_S, PREFILL_OP_S = 65e-6, 80e-6
+# Python, dispatch and launch of one such operation without a graph, in decode steps and in prefill rounds: 80 to 100 us
+# in our H200 logs and half of that on faster hosts.
+HOST_OP_S = 65e-6
 # Scheduling, sampling and detokenising of one iteration; overlapped with the GPU. What each request adds to it, and
 # what the processes in front of an engine take, are costs of that engine (`HostCosts` of its home).
 HOST_STEP_S = 2.0e-3
@@ -34,9 +34,12 @@ TOKENISE_S = 2e-6  # a token of a prompt
 # Published decode steps of 16 to 72 ranks on two to nine nodes all take about 20 ms more than their kernels and
 # transfers, whatever the batch. Inside one node it is lost in a step's own host time.
 AGREE_S = 18e-3
-# Speculative decoding: what the host takes before each drafting pass and before verifying, while the GPU waits. Chosen
-# with one public row of DeepSeek-R1 in view (128 users, two tokens drafted); docs/accuracy.md counts the others.
-DRAFT_PASS_S = 1.4e-3
+# Speculative decoding: drafting, verifying and computing the draft's cache again are a graph each, with small kernels
+# and the host between them, whatever the scheduler overlaps.
+DRAFT_PHASES, DRAFT_PHASE_S = 3, 0.8e-3
+# FlashInfer plans every pass of attention on the host, which waits for the lengths from the GPU first (sglang PR 9588,
+# flashinfer_mla_backend.py); back ends that read lengths on the GPU do not.
+PLANNED_BACKENDS, DRAFT_PLAN_S = frozenset({"flashinfer"}), 0.6e-3
 # Passes over the logits by softmax, top-p and sampling, in float32.
 SAMPLING_PASSES = 6
 # Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.
@@ -49,8 +52,6 @@ UNTUNED_SHARE, TUNED_COUNTS = 0.58, frozenset({8, 16, 32, 128, 160, 256, 384, 51
 SMALL_TILE, SMALL_TILE_COUNT = 16.0, 256
 # How unequal a trained router's experts are: the spread of the logarithm of how often each is asked for.
 POPULARITY_SPREAD = 0.7
-# Expert ranks never get equal work: the fullest of them makes the others wait.
-EXPERT_IMBALANCE = 1.15
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
 PIPELINE_BUBBLE = 1.05
 

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from ridgeline.engines.acceptance import acceptance_assumed
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.fitting import nearest_fits
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.engines.settings import resolve
+from ridgeline.engines.settings import acceptance_assumed, resolve
 from ridgeline.errors import InputError
 from ridgeline.model.model import Model
 from ridgeline.traffic.lengths import Fixed, Replay
@@ -252,7 +251,7 @@ def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
 
 
 def _assumed(deployment: Deployment) -> tuple[str, ...]:
-    settings = deployment.settings
+    settings = deployment.role_settings("both" if deployment.layout.decode is None else "decode")
     if settings.draft_tokens < 2 or settings.accept_length is not None:
         return ()
     return (acceptance_assumed(deployment.model, settings.draft_tokens),)
@@ -296,7 +295,8 @@ def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic, recor
         host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
         stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,
         apart=isinstance(engines[0], PrefillEngine),
-        old_experts=any(not e.applied.overlap and e.times.model.experts for e in engines),
+        # vLLM before 0.14: its steps are mixed, and nothing hides the host's part
+        old_experts=any(e.applied.mixed and not e.applied.overlap and e.times.model.experts for e in engines),
         queued_share=0.0 if burst else queued_share(records),
     )
 

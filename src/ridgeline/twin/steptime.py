@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.layout import Layout
@@ -19,7 +19,7 @@ from ridgeline.model.layer_parts import Attention
 from ridgeline.model.model import WHOLE_DTYPES, Model
 from ridgeline.twin.collectives import Network
 from ridgeline.twin.factors import Factors
-from ridgeline.twin.kernels.routing import fullest_share, touched
+from ridgeline.twin.kernels.routing import fullest_load, fullest_share, touched
 from ridgeline.twin.operators import (
     Term,
     decode_attention,
@@ -34,14 +34,15 @@ from ridgeline.twin.operators import (
 )
 from ridgeline.twin.priors import (
     AGREE_S,
-    DRAFT_PASS_S,
+    DRAFT_PHASE_S,
+    DRAFT_PHASES,
+    DRAFT_PLAN_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
-    EXPERT_IMBALANCE,
     HOST_OP_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
-    PREFILL_OP_S,
+    PLANNED_BACKENDS,
     SAMPLING_PASSES,
     TUNED_COUNTS,
     UNTUNED_SHARE,
@@ -54,7 +55,7 @@ _HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
 # What a step's time depends on of what an engine applies; the rest is for its scheduler.
 _KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens", "graph_max_bs", "overlap", "prefill_graph")
 _DecodeLines = dict[tuple[int, int], tuple[float, float, float]]
-_PrefillTimes = dict[tuple[int, int, int], tuple[float, float]]
+_PrefillTimes = dict[tuple[int, int, int], tuple[float, float, float]]
 
 
 @lru_cache(maxsize=64)
@@ -70,7 +71,7 @@ class StepTime:
 
     def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
         self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
-        self.gpu = cluster.gpu
+        self.gpu, self._cluster = cluster.gpu, cluster
         self.network = Network(cluster, factors.network, reduction_set(model, self.gpu, applied))
         self._products = products(model, layout, self.gpu, applied, factors)
         self._expert_flops, self._expert_bytes = routed_experts(model, layout)
@@ -88,9 +89,7 @@ class StepTime:
         kernel_settings = tuple(getattr(applied, name) for name in _KERNEL_SETTINGS)
         self._decode_lines, self._prefill_fixed = _known_times(model, cluster, layout, factors, kernel_settings)
         launched = kernels(model, layout, self.gpu)
-        # the host's time for a pass without a graph
-        self._decode_launch_s = launched * HOST_OP_S
-        self._prefill_launch_s = launched * (HOST_OP_S if self.gpu.generation == "blackwell" else PREFILL_OP_S)
+        self._launch_s = launched * HOST_OP_S  # the host's time for a pass without a graph
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
         kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
@@ -153,31 +152,37 @@ class StepTime:
         key = (tokens, sequences, largest)
         fixed = self._prefill_fixed.get(key)
         if fixed is None:
-            terms, host_s = self._prefill_terms(tokens, sequences, largest)
-            fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), host_s)
-        gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._prefill_stretch
-        host_s = fixed[1]
-        if self.counted or not self.applied.overlap:
-            return self._agree_s + gpu_s + host_s
+            terms, schedule_s, launch_s = self._prefill_terms(tokens, sequences, largest)
+            fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), schedule_s, launch_s)
+        fixed_s, schedule_s, launch_s = fixed
+        gpu_s = (fixed_s + self._pairs_s(tokens, pairs, largest)) * self._prefill_stretch
+        if self.counted:
+            return self._agree_s + gpu_s + schedule_s + launch_s
+        if not self.applied.overlap:  # the GPU works on what was launched while the rest is launched
+            return self._agree_s + schedule_s + (gpu_s if gpu_s > launch_s else launch_s)
+        host_s = schedule_s + launch_s
         return self._agree_s + (gpu_s if gpu_s > host_s else host_s)
 
     def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
         """One step that computes `tokens` of prompts and decodes `batch` requests that hold `context` tokens."""
-        terms, host_s = self._prefill_terms(tokens + batch, sequences + batch, largest)
+        terms, schedule_s, launch_s = self._prefill_terms(tokens + batch, sequences + batch, largest)
+        host_s = schedule_s + launch_s
         gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
         gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
         gpu_s *= (tokens * self._prefill_stretch + batch * self._decode_stretch) / (tokens + batch)
         return self._agree_s + (max(gpu_s, host_s) if self.applied.overlap else gpu_s + host_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
-        terms, host_s = self._prefill_terms(tokens, sequences, largest)
+        terms, schedule_s, launch_s = self._prefill_terms(tokens, sequences, largest)
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
         terms = [t._replace(seconds=t.seconds * self.factors.prefill) for t in terms]
-        if self.counted or not self.applied.overlap:
-            name = "host, which waits for token counts in every layer" if self.counted else _UNHIDDEN
-            terms.append(Term(name, host_s, "host"))
-            return self._agreed(terms)
-        return self._agreed(self._with_host(terms, host_s, graph=self.applied.prefill_graph))
+        if self.counted:
+            waited = Term("host, which waits for token counts in every layer", schedule_s + launch_s, "host")
+            return self._agreed([*terms, waited])
+        if not self.applied.overlap:
+            terms = self._with_host(terms, launch_s, graph=self.applied.prefill_graph)
+            return self._agreed([*terms, Term(_UNHIDDEN, schedule_s, "host")])
+        return self._agreed(self._with_host(terms, schedule_s + launch_s, graph=self.applied.prefill_graph))
 
     # -- shared ---------------------------------------------------------------------------------------------------
 
@@ -202,25 +207,39 @@ class StepTime:
         rank_rows = math.ceil(micro / self.layout.attn_dp) * drafts
         terms = self._pass_terms(rank_rows, micro * drafts, micro * drafts, counted=False)
         if drafts > 1:
-            terms += self._draft_terms(terms, micro, drafts)
+            terms += self._draft_terms(micro, drafts)
         host_s = HOST_STEP_S + batch * self._request_s
         if not self._decode_in_graph(batch):
-            host_s += self._decode_launch_s
+            host_s += self._launch_s
         return terms, host_s * self.factors.host
 
-    def _draft_terms(self, verify: list[Term], micro: float, drafts: int) -> list[Term]:
-        """Drafting for one verified step: a layer and the LM head for each drafted token, one request a row, then the
-        layer once more over what was verified. The host prepares each of these passes, and the GPU waits for it."""
-        one = self._pass_terms(math.ceil(micro / self.layout.attn_dp), micro, micro, counted=False)
-        head = sum(t.seconds for t in one if t.name in _HEAD_TERMS)
-        layers = self.model.layers
-        each_s = (sum(t.seconds for t in one) - head) / layers + head
-        again_s = sum(t.seconds for t in verify if t.name not in _HEAD_TERMS) / layers
-        wait_s = DRAFT_PASS_S * drafts * self.factors.host
+    def _draft_terms(self, micro: float, drafts: int) -> list[Term]:
+        """Drafting for one verified step: a layer and the LM head for each drafted token, one request a row, then both
+        once more over what was verified. The GPU waits while the host goes from one of these phases to the next."""
+        rank_rows = math.ceil(micro / self.layout.attn_dp)
+        each_s = self._drafter.one_layer_s(rank_rows, micro, micro)
+        again_s = self._drafter.one_layer_s(rank_rows * drafts, micro * drafts, micro)
+        wait_s = DRAFT_PHASES * DRAFT_PHASE_S
+        if self.applied.backend in PLANNED_BACKENDS:
+            wait_s += (drafts + 1) * DRAFT_PLAN_S
         return [
             Term("draft model", (drafts - 1) * each_s + again_s, "memory"),
-            Term("host between drafting and verifying", wait_s, "host"),
+            Term("host between drafting and verifying", wait_s * self.factors.host, "host"),
         ]
+
+    def one_layer_s(self, rank_rows: float, all_rows: float, logit_rows: float) -> float:
+        """A pass over one layer of average kind and the LM head: what a model that drafts has."""
+        terms = self._pass_terms(rank_rows, all_rows, logit_rows, counted=False)
+        head_s = sum(t.seconds for t in terms if t.name in _HEAD_TERMS)
+        return (sum(t.seconds for t in terms) - head_s) / self.model.layers + head_s
+
+    @cached_property
+    def _drafter(self) -> StepTime:
+        """FP4 checkpoints leave the layer that drafts in 16 bits (SGLang's deepseek_nextn drops their quantisation)."""
+        if self.model.weights_dtype != "fp4":
+            return self
+        plain = self.model.with_dtype(self.model.base_dtype)
+        return StepTime(plain, self._cluster, self.layout, self.applied, self.factors)
 
     def _rank_rows(self, tokens: int, largest: int) -> float:
         """New tokens of the fullest attention-DP rank: an equal share, and at least the longest piece."""
@@ -235,14 +254,14 @@ class StepTime:
             return seconds
         return seconds * self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
 
-    def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> tuple[list[Term], float]:
+    def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> tuple[list[Term], float, float]:
+        """The GPU's part, and the host's: scheduling, and launching what no graph holds."""
         micro = tokens / self.layout.pp
         rank_rows = self._rank_rows(tokens, largest)
         terms = self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
-        host_s = HOST_STEP_S + sequences * self._request_s
-        if not self.applied.prefill_graph:
-            host_s += self._prefill_launch_s
-        return terms, host_s * self.factors.prefill_host
+        factor = self.factors.prefill_host
+        launch_s = 0.0 if self.applied.prefill_graph else self._launch_s
+        return terms, (HOST_STEP_S + sequences * self._request_s) * factor, launch_s * factor
 
     def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
         rows = {"rank": rank_rows, "all": all_rows, "logits": logit_rows}
@@ -270,7 +289,7 @@ class StepTime:
         reached = self._experts.widened(columns) * self._tuned
         # expert ranks wait for the one with most to compute, or to read
         ranks = self.layout.ep
-        uneven = EXPERT_IMBALANCE if ranks > 1 else 1.0
+        uneven = fullest_load(experts, rows, ranks)
         compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached * uneven
         share = asked / experts.count
         memory_s = self._expert_bytes * share / self._bandwidth * fullest_share(experts, asked, ranks)

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ridgeline.errors import Problem, Where
 from ridgeline.records.measurement import Reading
 from ridgeline.records.observation import Expectation
 from ridgeline.records.outcome import Signature
-from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study

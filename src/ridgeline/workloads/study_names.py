@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ridgeline.errors import near
+from ridgeline.errors import Problem, Where, near
 from ridgeline.records.costs import COSTS, unpriced
-from ridgeline.records.problem import Problem, Where
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.template import field_names, unknown_fields
 

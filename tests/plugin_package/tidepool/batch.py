@@ -18,8 +18,8 @@ from ridgeline.executors.dialect import (
     RefusalRule,
     Sighting,
     judge,
+    walltime_minutes,
 )
-from ridgeline.executors.needs import walltime_minutes
 from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site

@@ -19,8 +19,7 @@ from ridgeline.engines.failures import FailureText, kind_in
 from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.engines.knobs.releases import Flag, Version
 from ridgeline.engines.knobs.table import ROWS, Domain, Knob, Spelling
-from ridgeline.records.measurement import Measurement
-from ridgeline.records.metrics import reported
+from ridgeline.records.measurement import Measurement, reported
 
 # every flag of its command line: value, switch, toggle or list
 _FLAGS = [Flag("slots", "value"), Flag("step_ms", "value"), Flag("eager", "switch")]

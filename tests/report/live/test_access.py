@@ -20,7 +20,7 @@ from ridgeline.errors import InputError
 from ridgeline.report.live.serve import token_from
 from ridgeline.report.live.server import _body
 from ridgeline.study.history import read_history
-from ridgeline.study.live.instructions import LARGEST_BYTES, waiting_instructions
+from ridgeline.study.instructions import LARGEST_BYTES, waiting_instructions
 from tests.cli.test_faces import QUICK, message, ridgeline
 from tests.report.live.served import TOKEN, Served, served
 
@@ -263,6 +263,6 @@ def test_a_folder_with_something_wrong_is_shown_with_a_note(
 
 
 def test_only_watch_pays_for_the_server() -> None:
-    code = "import sys, ridgeline.cli.campaign.follow, ridgeline.cli.campaign.watch as w; w.FoundFolders; "
+    code = "import sys, ridgeline.cli.campaign.status, ridgeline.cli.campaign.watch as w; w.FoundFolders; "
     code += "sys.exit(bool({'starlette', 'uvicorn', 'anyio'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

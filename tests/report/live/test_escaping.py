@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -96,3 +97,23 @@ def test_nothing_in_the_figures_becomes_markup(tmp_path: Path) -> None:
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert seen.text.count(HOSTILE) >= 7
+
+
+def test_nobody_is_offered_what_nobody_would_do() -> None:
+    """Pause, stop and cancel are for a controller that runs; what may wait for the next one stays."""
+    run = RunningRun(6, "#6 search", "x 1", "", "log")
+    page = {
+        state: study_page("s", Snapshot("s", state, "", running=[run], steerable=True), (), {}, several=False)
+        for state in (State.RUNNING, State.GONE)
+    }
+    acts = {state: set(re.findall(r"data-act=(\w+)", text)) for state, text in page.items()}
+    assert acts[State.RUNNING] == {"pause", "stop", "cancel", "extend"}
+    assert acts[State.GONE] == {"extend"}
+
+
+def test_the_list_says_why_a_study_was_stopped_and_shows_the_latest_first() -> None:
+    stopped = Snapshot("old", State.STOPPED, "the baseline itself did not pass: crash; see `log`", updated_s=1.0)
+    later = Snapshot("new", State.FINISHED, "", headline="keep the baseline", updated_s=2.0)
+    text = index_page({"old": stopped, "new": later}, "here")
+    assert "the baseline itself did not pass: crash<" in text
+    assert text.index(">new<") < text.index(">old<")

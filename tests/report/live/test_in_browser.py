@@ -175,7 +175,8 @@ def test_a_controller_that_is_gone_is_said_and_what_waits_too(tmp_path: Path, br
         assert holder_of(study / "lock")["pid"] == process.pid
         tab.until(says("state", "controller not running"))
         tab.until(says("state", "ridgeline resume"))
-        tab.click("button[data-act=pause]")
+        tab.until("document.querySelector('#buttons button, #running button') === null")  # nobody would do it
+        assert there.tell("grows", {"id": "x" * 8, "act": "pause"}).status < 300
         tab.until(says("told", "no controller is running on this folder"))
         (study / "go").touch()
         with (study / "journal.jsonl").open("a") as journal:

@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from pydantic import Field, Tag, model_validator
 
 from ridgeline import catalog
-from ridgeline.study.forms.form import TEXT_OR_MAPPING, Accepts, Environment, FileBeside, Form, Lines, Text, ValueUnit
-from ridgeline.study.forms.reading import read_form
-from ridgeline.study.site_form import SiteForm
+from ridgeline.study.forms import (
+    TEXT_OR_MAPPING,
+    Accepts,
+    Environment,
+    FileBeside,
+    Form,
+    Lines,
+    Text,
+    ValueUnit,
+    read_form,
+)
+from ridgeline.study.site_file import SiteForm
 
 
 class InnerForm(Form):

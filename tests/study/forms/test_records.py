@@ -9,10 +9,9 @@ import pytest
 from pydantic import Field as Key
 from pydantic import ValidationError
 
-from ridgeline.study.forms.form import Duration, FieldName, Form, Lines
-from ridgeline.study.schema import BudgetForm, BuildsForm, JobForm
-from ridgeline.study.site_form import PricesForm, SiteForm
-from ridgeline.study.stage_forms import BaselineForm, ConfirmForm, ProfileForm, SearchForm
+from ridgeline.study.forms import Duration, FieldName, Form, Lines
+from ridgeline.study.schema import BaselineForm, BudgetForm, BuildsForm, ConfirmForm, JobForm, ProfileForm, SearchForm
+from ridgeline.study.site_file import PricesForm, SiteForm
 from ridgeline.workloads.nwchem.form import NwchemForm
 
 FORMS = (

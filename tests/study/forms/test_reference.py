@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.cli.text.reference import COMMAND, pages
-from ridgeline.study.forms.form import Accepts, Form
-from ridgeline.study.forms.reference import KeyRow, key_rows
-from ridgeline.study.forms.shape import field_shape, fields, unit
+from ridgeline.cli.text.reference import COMMAND, KeyRow, key_rows, pages
+from ridgeline.study.forms import Accepts, Form, field_shape, fields, unit
 from ridgeline.study.schema import StudyForm
-from ridgeline.study.site_form import SiteForm
+from ridgeline.study.site_file import SiteForm
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 FORMS: list[type[Form]] = [

@@ -14,7 +14,7 @@ from ridgeline import catalog
 from ridgeline.cli.main import run
 from ridgeline.errors import StudyError
 from ridgeline.study.editor_schema import site_schema, study_schema
-from ridgeline.study.forms.shape import fields
+from ridgeline.study.forms import fields
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 ROOT = Path(__file__).parents[3]

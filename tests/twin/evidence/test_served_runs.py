@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.serving.calibration import calibration_text
+from ridgeline.cli.serving.calibrate import calibration_text
 from ridgeline.errors import InputError
-from ridgeline.load.records_file import write_records
+from ridgeline.traffic.requests import write_records
 from ridgeline.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of, parse_traffic
 from ridgeline.twin.calibrate import calibrate
 from ridgeline.twin.calibration import Calibration, read_calibration, write_calibration

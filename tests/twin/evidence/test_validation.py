@@ -27,7 +27,7 @@ def test_a_setting_that_was_compared_adds_nothing() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (here(model="qwen2.5-7b"), "qwen2.5-7b (nearest: "),
+        (here(model="qwen2.5-7b"), "qwen2.5-7b (nearest: llama-8b)"),  # a mixture is as near by its widths
         (here(gpu="a100"), "A100 (nearest: H200)"),
         (here(engine="sglang:0.5.1"), "release 0.5.1 (nearest: 0.5.15)"),
         (here(draft_tokens=4), "drafting"),

@@ -21,7 +21,7 @@ from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Builds, Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.command.workload import CommandWorkload
-from ridgeline.workloads.shell_text import is_one_program
+from ridgeline.workloads.run_folder import is_one_program
 
 # writes down how it was started, and what it found in its folder
 PROBE = """\

@@ -11,8 +11,7 @@ from ridgeline.engines.base import EngineLog
 from ridgeline.engines.sglang import engine as sglang
 from ridgeline.engines.sglang.log import OfflineResult, read_sglang_log
 from ridgeline.engines.vllm import engine as vllm
-from ridgeline.records.measurement import Measurement
-from ridgeline.records.metrics import unit_of
+from ridgeline.records.measurement import Measurement, unit_of
 from ridgeline.workloads.engine import reading
 from ridgeline.workloads.engine.reading import AskedSettings
 

@@ -13,7 +13,7 @@ from ridgeline.campaign.check import check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.engines.sglang.engine import SGLANG
-from ridgeline.study.forms.shape import fields
+from ridgeline.study.forms import fields
 from ridgeline.workloads.engine.form import ServeForm
 from ridgeline.workloads.engine.prepare import REHEARSE
 

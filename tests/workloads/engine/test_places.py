@@ -102,9 +102,29 @@ def test_a_config_file_means_its_folder_or_a_shape_that_is_made_on_the_node(tmp_
         ("whole/config.json", False, "whole"),
         ("bare/config.json", False, "bare"),
         ("bare/config.json", True, "bare/config.json"),
+        ("./bare", True, "bare/config.json"),
+        ("./bare", False, "bare"),
+        ("./whole", True, "whole"),
+        ("./seen-by-the-nodes-alone", True, "seen-by-the-nodes-alone"),
         ("./mine.json", True, "mine.json"),
     ):
         assert engine_model(text, tmp_path, dummy=dummy) == f"{tmp_path}/{loaded}"
+
+
+def test_a_folder_without_a_tokenizer_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/config.json").write_text("{}")
+
+    def said(**given: object) -> list[str]:
+        problems = sglang_offline(study(tmp_path, model="./bare", **given)).problems()
+        return [p.message for p in problems if p.where == ("workload", "model")]
+
+    (problem,) = said(load_format="auto")
+    assert "no tokenizer" in problem
+    assert "load_format: dummy" in problem
+    assert not said(load_format="auto", flags={"tokenizer_path": "/elsewhere"})
+    (tmp_path / "bare/tekken.json").write_text("{}")
+    assert not said(load_format="auto")
 
 
 def test_a_shape_alone_has_no_weights_to_load(tmp_path: Path) -> None:

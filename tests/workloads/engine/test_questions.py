@@ -82,7 +82,7 @@ def test_too_few_questions_are_refused_before_anything_runs(tmp_path: Path) -> N
     (problem,) = workload.problems()
     assert problem.where == ("workload", "questions")
     assert "60 questions cannot rule out a loss of 0.02" in problem.message
-    assert "about 590 can, or allow more with `allowed_loss`" in problem.message
+    assert "about 760 can, or allow more with `allowed_loss`" in problem.message
     (tmp_path / "questions.jsonl").write_text("{}\n")
     _, workload = asked(tmp_path, count=60, questions={"file": "questions.jsonl", "allowed_loss": 0.2})
     assert list(workload.problems()) == []

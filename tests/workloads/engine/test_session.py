@@ -62,6 +62,7 @@ def test_a_server_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert found["kv_tokens"] == 800_000
     assert found["cached_token_share"] < 0.02
     assert reading.texts["engine_version"] == "0.5.15.post1"
+    assert "\npydantic==" in (tmp_path / "run" / "packages").read_text(), "what two releases are compared by"
     assert len((tmp_path / "run" / "requests.jsonl").read_text().splitlines()) == 12
     assert not (tmp_path / "run" / "model").exists()
     measured = json.loads((tmp_path / "run" / "measured.json").read_text())

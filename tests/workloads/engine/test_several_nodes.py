@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.executors import batch_script
-from ridgeline.executors.needs import walltime_minutes
+from ridgeline.executors.dialect import walltime_minutes
 from ridgeline.executors.slurm import Slurm
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind

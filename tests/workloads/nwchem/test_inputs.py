@@ -9,9 +9,9 @@ import pytest
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.errors import StudyError
 from ridgeline.records.outcome import Kind
-from ridgeline.workloads.nwchem.knobs import environment
+from ridgeline.workloads.nwchem.form import environment
 from ridgeline.workloads.nwchem.output import read_nwchem_out
-from ridgeline.workloads.nwchem.reading import problem
+from ridgeline.workloads.nwchem.workload import problem
 from tests.workloads.nwchem.runs import GUARD, SAMPLES, checked, finished, first_trial, write_study
 
 OWN = """\

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.readers.lines import TextFile
-from ridgeline.workloads.nwchem.facts import NwchemOut
-from ridgeline.workloads.nwchem.output import read_nwchem_out
+from ridgeline.workloads.nwchem.output import NwchemOut, read_nwchem_out
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "nwchem"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from ridgeline.engines.knobs.table import modelled
-from ridgeline.study.forms.shape import fields
+from ridgeline.study.forms import fields
 from ridgeline.study.site_file import load_site
 from ridgeline.workloads.twin.form import TwinForm
 

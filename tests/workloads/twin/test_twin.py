@@ -22,7 +22,7 @@ from ridgeline.hardware.cluster import make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
-from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV
+from ridgeline.records.site import SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.space import Settings
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.traffic.traffic import parse_traffic

@@ -30,6 +30,7 @@ _FIRST_ERROR = re.compile(
     r"|^(?:PGF|NVFORTRAN|PGC|NVC)[\w+-]*-[SFE]-\d+"
     r"|undefined reference to|undefined symbol|multiple definition of|cannot find -l|unable to find library"
     r"|CMake Error|No rule to make target|[Uu]nrecognized (?:command[- ]line )?option"
+    r"|^fatal: "  # git, of which `tar` then says only that there was nothing
     r"|No space left on device|Disk quota exceeded"
 )
 _PLACE = re.compile(r"^[^\s:]+:\d+(?::\d+)?:$")  # gfortran prints where above what

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
+from ridgeline.books import text_of_book
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
+from ridgeline.engines.base import ENGINE_LOG
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
 from ridgeline.records.outcome import Kind
+from ridgeline.records.run import PACKAGES_FILE
 from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
@@ -188,9 +193,9 @@ class BisectQuestion(RepeatedSettings):
             tables.append(TextTable("Where the change is", ("between", "probability"), rows))
         if verdict is not None:
             for change in verdict.changes:
-                table, more = self._difference(history, change)
-                tables.append(table)
-                notes += more
+                more, hints = self._difference(history, change)
+                tables += more
+                notes += hints
         figures = self._figure(study, history)
         return Exhibits(tables=tuple(tables), figures=figures, notes=tuple(notes), groups=groups)
 
@@ -208,8 +213,8 @@ class BisectQuestion(RepeatedSettings):
         notes += [f"{value}: {why}" for value, why in self.refused.items()]
         return TextTable("Runs", (self.over, "runs", study.goal.metric), rows, notes=tuple(notes))
 
-    def _difference(self, history: History, change: FoundChange) -> tuple[TextTable, list[str]]:
-        """The two settings with all that was derived from them, and where to look further."""
+    def _difference(self, history: History, change: FoundChange) -> tuple[list[TextTable], list[str]]:
+        """The two settings with all that was derived from them, their packages, and where to look further."""
         trials = {}
         for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
             if trial.point.get(self.over) in (change.before, change.after):
@@ -218,13 +223,18 @@ class BisectQuestion(RepeatedSettings):
         labels = (str(change.before), str(change.after))
         differ = [name for name in first.settings if first.settings[name] != second.settings.get(name)]
         sides = ({name: trial.settings.get(name) for name in differ} for trial in (first, second))
-        table = side_by_side("What differs", labels, *sides)
-        logs = [history.final_run(trial) for trial in (first, second)]
-        folders = " ".join(str(run.folder / "stdout") for run in logs if run is not None)
-        notes = [f"compare what they wrote: ridgeline diagnose --compare {folders}"]
+        tables = [side_by_side("What differs", labels, *sides)]
+        folders = [run.folder for trial in (first, second) if (run := history.final_run(trial)) is not None]
+        before, after = (_packages(folder) for folder in folders)
+        if other := [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]:
+            rows = tuple((name, before.get(name, "\u2013"), after.get(name, "\u2013")) for name in other)
+            same = f"{count(len(before) - sum(name in before for name in other), 'other package')} the same"
+            tables.append(TextTable("Packages that differ", ("package", *labels), rows, notes=(same,)))
+        logs = " ".join(shlex.quote(str(_main_log(folder))) for folder in folders)
+        notes = [f"compare what they wrote: ridgeline diagnose --compare {logs}"]
         if all(re.fullmatch(r"[0-9a-f]{7,40}", str(value)) for value in (change.before, change.after)):
             notes.append(f"the commits in between: git log --stat {change.before}..{change.after}")
-        return table, notes
+        return tables, notes
 
     def _figure(self, study: Study, history: History) -> tuple[CurveFigure, ...]:
         """What each version measured, and the levels that the posterior sees."""
@@ -390,6 +400,18 @@ class BisectAgenda(Agenda):
         if found.skipped:
             text += f", or one of those between them that do not run: {', '.join(map(str, found.skipped))}"
         return text
+
+
+def _packages(folder: Path) -> dict[str, str]:
+    """Names and releases that the run wrote down; empty where it did not."""
+    lines = (line.partition("==") for line in text_of_book(folder, PACKAGES_FILE).splitlines())
+    return {name: release for name, _, release in lines if release}
+
+
+def _main_log(folder: Path) -> Path:
+    """Where a run says what it does: engines have a log of their own."""
+    log = folder / ENGINE_LOG
+    return log if log.is_file() else folder / "stdout"
 
 
 def _chance(probability: float) -> str:

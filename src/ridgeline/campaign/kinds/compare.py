@@ -131,7 +131,9 @@ class ComparisonQuestion:
 
     def _table(self, study: Study, history: History) -> TextTable:
         settings = side_by_side("The two settings", ("A", "B"), self.a, self.b)
-        values = (_value(study, history, point) for point in (self.a, self.b))
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        a, b = self._pair(study, history, verdict)
+        values = (a, None if b is None else b.value)
         measured = (study.goal.metric, *("" if value is None else metric_text(value) for value in values))
         return replace(settings, rows=(*settings.rows, measured))
 

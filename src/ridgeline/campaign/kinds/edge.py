@@ -245,7 +245,9 @@ def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:
     rows = [_ladder_row(rung, verdict) for rung in verdict.tried]
     failed = frozenset(at for at, rung in enumerate(verdict.tried) if rung.failed)
     refused = tuple(f"{value_text(row.value)} was not run: {row.reason}" for row in _nearest_refused(verdict))
-    return TextTable("The ladder", (verdict.knob, "runs", metric, "", "outcome"), tuple(rows), failed, notes=refused)
+    return TextTable(
+        "Every value that was tried", (verdict.knob, "runs", metric, "", "outcome"), tuple(rows), failed, notes=refused
+    )
 
 
 def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:

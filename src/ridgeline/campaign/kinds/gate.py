@@ -24,9 +24,8 @@ from ridgeline.errors import CannotJudge, InputError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Exhibits
-from ridgeline.records.machine import short_names
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import Run
+from ridgeline.records.run import Run, short_names
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
@@ -123,7 +122,10 @@ class GateQuestion(RepeatedSettings):
         return next((runs for runs in plan.looks if runs > len(values)), plan.most_runs)
 
     def plan(self, direction: Direction) -> GatePlan:
-        return gate_plan(self.stored, direction, self.slower, self.false_alarm, self.power, self.most_runs)
+        try:
+            return gate_plan(self.stored, direction, self.slower, self.false_alarm, self.power, self.most_runs)
+        except ValueError as error:
+            raise InputError(f"gate: {error} (`--runs`, `--false-alarms`, `--power`)") from None
 
     def judged(self, plan: GatePlan, study: Study, values: Sequence[float]) -> GateResult:
         return judge_gate(plan, self.stored, values, study.goal.direction)

@@ -22,7 +22,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.block_order import order_of_block
+from ridgeline.stats.compare import order_of_block
 from ridgeline.stats.scaling import ScalingLaw, ScalingStep, scaling
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.codec import VerdictLine

@@ -23,9 +23,8 @@ from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
-from ridgeline.study.agreement import require_consistent, require_same_question
 from ridgeline.study.codec import Event, VerdictLine
-from ridgeline.study.folder import JOURNAL, STUDY, StudyFolder, to_be_read
+from ridgeline.study.folder import JOURNAL, STUDY, StudyFolder, require_consistent, require_same_question, to_be_read
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
 from ridgeline.study.study_file import StudyFile

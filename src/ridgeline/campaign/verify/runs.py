@@ -23,12 +23,11 @@ from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import BY_HAND, EXIT_FILE, Executor
 from ridgeline.files import NotRegularError, read_regular, read_text
 from ridgeline.records.expression import ExpressionError
-from ridgeline.records.measurement import Measurement, Reading
-from ridgeline.records.metrics import METRICS
+from ridgeline.records.measurement import METRICS, Measurement, Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Job, Run
 from ridgeline.records.secrets import HIDDEN
-from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
+from ridgeline.records.site import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.study.codec import Event, measurement_line, outcome_line

@@ -73,7 +73,7 @@ def _write_service(path: Path, folder: Path, answer: Answer) -> None:
     from ridgeline.campaign.status import read_status
     from ridgeline.files import write_whole
     from ridgeline.service.file import service_text
-    from ridgeline.service.from_answer import service_of_answer
+    from ridgeline.service.from_results import service_of_answer
 
     study = read_status(folder).study
     settings = study.space.settings(answer.to_use or study.baseline)

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ridgeline.report.studies import StudiesCompared
 
 
 def compare_studies(
@@ -20,7 +25,6 @@ def compare_studies(
     Example: ridgeline compare-studies studies/first studies/second
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
-    from ridgeline.cli.text.studies import studies_lines
     from ridgeline.report.html import Folders
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import whole_page, write_page
@@ -44,3 +48,29 @@ def compare_studies(
             content = whole_page(title, sides[0].study.question, shown, Folders(first, None))
         write_page(content, out)
     print(json.dumps(found.as_json(), indent=1) if as_json else "\n".join(studies_lines(found)))
+
+
+_WIDTH = 78
+
+
+def studies_lines(found: StudiesCompared) -> Iterator[str]:
+    from ridgeline.report.studies import CAUTION, settings_table
+
+    yield from wrap(found.headline, _WIDTH)
+    yield ""
+    for row in settings_table(found).rows:
+        setting, before, after, _, ratio = row
+        yield from wrap(setting, _WIDTH)
+        yield f"  {before} -> {after}   {ratio}"
+    for setting, first, second in found.outcomes:
+        yield from wrap(setting, _WIDTH)
+        yield f"  {found.first.name}: {first}   {found.second.name}: {second}"
+    if found.differences:
+        yield ""
+        yield "What differs"
+        for what, first, second in found.differences:
+            yield f"  {what}"
+            for name, told in ((found.first.name, first), (found.second.name, second)):
+                yield from wrap(f"{name}: {told or '–'}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
+    yield ""
+    yield from wrap(CAUTION, _WIDTH)

@@ -24,7 +24,6 @@ from ridgeline.cli.terminal import clean_line, uncleaned
 from ridgeline.cli.text.answer import answer_lines, details_lines, error_of, paste_lines
 from ridgeline.cli.text.picture import EMPTY, FULL, fitted, in_ascii, picture_lines
 from ridgeline.cli.text.wording import (
-    KIND_TEXT,
     answered_text,
     leftover_text,
     node_hours_text,
@@ -88,7 +87,7 @@ def drive(
                     file=sys.stderr,
                 )
                 sys.exit(ExitCode.INTERRUPTED)
-            now = status_of(campaign)
+            now = _status_of(campaign)
             answer = pasted_answer(now, campaign.workload)
     from ridgeline.report.insights import insights
     from ridgeline.report.page import write_report
@@ -108,7 +107,7 @@ def drive(
         raise error_of(answer)(answer.lacks)
 
 
-def status_of(campaign: Campaign) -> CampaignStatus:
+def _status_of(campaign: Campaign) -> CampaignStatus:
     return CampaignStatus(campaign.question, campaign.study, campaign.history, campaign.ledger)
 
 
@@ -242,7 +241,7 @@ class Face:
         from rich.text import Text
 
         # one column less: a terminal that is full to its last column begins another line
-        lines = picture_lines(status_of(campaign), self._live.console.width - 1, time.time())
+        lines = picture_lines(_status_of(campaign), self._live.console.width - 1, time.time())
         # never lower than before, its last lines always in the same place: between two runs it would jump otherwise
         self._height = max(self._height, len(lines))
         lines = [""] * (self._height - len(lines)) + lines
@@ -310,7 +309,7 @@ def run_text(campaign: Campaign, run: Run, why: bool = False) -> tuple[str, str]
     if run.outcome.kind == "ok":
         result = goal_text(campaign.study, campaign.history).value(run.metrics[metric])
     else:
-        result = KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value)
+        result = run.outcome.kind.text
         evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
         story.append(f"{run.outcome.reason}{evidence}")
     if run.ending.leftovers:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ridgeline.stats.nodes import NodeEffect
+    from ridgeline.stats.wording import MetricText
 
 
 def nodes(
@@ -22,7 +27,6 @@ def nodes(
     from ridgeline.campaign.scores import effects_of_nodes
     from ridgeline.campaign.status import read_status
     from ridgeline.campaign.verdict import goal_text
-    from ridgeline.cli.text.site import node_lines
 
     now = read_status(folder)
     effects = effects_of_nodes(now.study, now.history)
@@ -30,3 +34,43 @@ def nodes(
         print(json.dumps({"metric": now.study.goal.metric, "nodes": [asdict(e) for e in effects]}, indent=1))
     else:
         print(*node_lines(effects, goal_text(now.study, now.history), now.study.search.sentinel_every), sep="\n")
+
+
+def node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:
+    """Nodes unlike their peers first, then those like them, then those that cannot be judged."""
+    from ridgeline.report.insights import node_text
+    from ridgeline.stats.wording import count
+
+    if not effects:
+        yield "can't judge: no good run recorded its node"
+        return
+    if len(effects) == 1:
+        only = effects[0]
+        yield f"can't judge: all {only.runs} good runs were on {only.node}, and a node is judged by its peers"
+        return
+    unlike = [effect for effect in effects if effect.verdict in ("slow", "fast")]
+    usual = [effect for effect in effects if effect.verdict == "usual"]
+    unknown = [effect for effect in effects if effect.verdict == "undecided"]
+    yield from (f"{node_text(effect, goal)}: {effect.evidence}" for effect in unlike)
+    if usual:
+        if not unlike:
+            yield f"no node is shown to be slower or faster than its peers ({count(len(usual), 'node')} judged)"
+        yield from (f"  {effect}: {effect.evidence}" for effect in usual)
+    for group in dict.fromkeys(tuple(sorted((e.node, *e.together))) for e in unknown if e.together):
+        yield (
+            f"can't separate {' from '.join(group)}: all runs that count used {'both' if len(group) == 2 else 'all'}; "
+            "a job on one of them and another node would show it"
+        )
+    if alone := [effect for effect in unknown if not effect.together]:
+        names = ", ".join(f"{effect.node} ({count(effect.runs, 'run')})" for effect in alone)
+        yield f"can't judge: {names}; {_missing(alone, sentinel_every)}"
+
+
+def _missing(unknown: Sequence[NodeEffect], sentinel_every: int) -> str:
+    from ridgeline.stats.nodes import FEWEST_RUNS
+
+    if any(effect.runs < FEWEST_RUNS for effect in unknown):
+        return f"a node is judged by {FEWEST_RUNS} runs there and {FEWEST_RUNS} elsewhere"
+    if not sentinel_every:
+        return "settings hardly repeat; let sentinel_every in the study's search stage be above 0"
+    return "too few runs of the same setting on different nodes"

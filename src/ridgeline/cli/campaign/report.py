@@ -41,7 +41,7 @@ def report(
     from ridgeline.report.page import write_page, write_report
     from ridgeline.report.pdf import browser_path, has_browser, write_pdf
     from ridgeline.report.sections import Findings, sections
-    from ridgeline.study.partial import read_ladder
+    from ridgeline.study.folder import read_ladder
 
     printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
     if printed:

@@ -7,10 +7,15 @@ import typer
 
 
 def steps(
-    study: Annotated[Path, typer.Argument(help="The study file.")],
+    study: Annotated[Path, typer.Argument(help="The study file, or a study folder.")],
     setting: Annotated[
-        str, typer.Argument(metavar="SETTING", help="'knob=value,knob=value' changes the baseline; or a study folder.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="SETTING",
+            help="'knob=value,knob=value' changes the baseline; or the study folder that confirmed it.",
+            show_default="what the study folder confirmed",
+        ),
+    ] = None,
     blocks: Annotated[int | None, typer.Option(min=3, help="Interleaved blocks.")] = None,
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-steps by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -20,16 +25,22 @@ def steps(
     Given a study folder, the setting is the one it confirmed. A setting with fewer changes is preferred if it is shown
     to be within 1%. Run it again, or `ridgeline resume` its folder, to continue after a stop.
 
-    Example: ridgeline steps study.yaml studies/first
+    Example: ridgeline steps studies/first
     """
-    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.assembly import assemble_or_go_on, check_study_again
     from ridgeline.campaign.check import check_study
     from ridgeline.campaign.kinds.steps import steps_question
     from ridgeline.campaign.point_text import parse_point
     from ridgeline.campaign.status import read_winner
     from ridgeline.cli.campaign.live import drive
+    from ridgeline.errors import InputError
 
-    found = check_study(study)
+    found = check_study_again(study) if study.is_dir() else check_study(study)
+    if setting is None and not study.is_dir():
+        raise InputError(
+            f"steps: no setting; name its changes ('knob=value,…') or the study folder that confirmed it after {study}"
+        )
+    setting = str(study) if setting is None else setting
     if (Path(setting) / "journal.jsonl").exists():
         winner, matters = read_winner(Path(setting))
         asked = steps_question(found, winner, blocks, matters)

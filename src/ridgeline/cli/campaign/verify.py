@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ridgeline.campaign.verify.verification import Mismatch, Verification
 
 
 def verify(
@@ -19,8 +24,7 @@ def verify(
     """
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.campaign.verify.folder import verify_folder
-    from ridgeline.cli.text.json import json_text
-    from ridgeline.cli.text.verify import verification_lines
+    from ridgeline.cli.text.table import json_text
     from ridgeline.errors import ExitCode
     from ridgeline.report.paper import FOLDER, paper_differs
     from ridgeline.report.sections import Findings
@@ -35,3 +39,75 @@ def verify(
     print(json_text(found.as_json()) if as_json else "\n".join(verification_lines(found)))
     if not found.holds:
         raise typer.Exit(ExitCode.NOTHING_BETTER)
+
+
+_LONGEST_VALUE = 200
+_VERDICTS = {
+    True: "the verdict follows from the runs",
+    False: "the verdict does not follow from the runs",
+    None: "there is no verdict to compare",
+}
+
+
+def verification_lines(found: Verification) -> Iterable[str]:
+    yield f"{found.folder}: {_headline(found)}"
+    yield from (f"  {line}" for line in _compared(found))
+    if found.receipts:
+        yield from (f"  {line}" for line in _receipt_lines(found.receipts[-1]))
+    else:
+        yield "  no receipt: an earlier version wrote this folder"
+    if found.mismatches:
+        yield "does not match:"
+        yield from (f"  {_mismatch_text(each)}" for each in found.mismatches)
+    if found.unchecked:
+        yield "not checkable:"
+        yield from (f"  {_where(each.file, each.run)}: {each.why}" for each in found.unchecked)
+
+
+def _headline(found: Verification) -> str:
+    from ridgeline.stats.wording import count
+
+    if found.mismatches:
+        things = count(len(found.mismatches), "thing")
+        return f"{things} {'does' if len(found.mismatches) == 1 else 'do'} not match"
+    return "everything that can be checked holds" if found.unchecked else "everything holds"
+
+
+def _compared(found: Verification) -> Iterable[str]:
+    from ridgeline.stats.wording import count
+
+    yield f"{count(found.runs, 'run')}; read again and as stated: {count(found.numbers, 'number')}"
+    yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {_VERDICTS[found.verdict]}"
+    if found.paper_numbers:
+        yield f"worked out again and as stated: {count(found.paper_numbers, 'number')} of paper/"
+    if found.signature:
+        yield f"the task's rules: the record follows from the folder; signature {found.signature}"
+
+
+def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
+    """The machine, the software, the command; on lines of their own, since each may be long."""
+
+    from ridgeline.stats.wording import count
+
+    def told(name: str) -> Any:
+        return receipt.get(name, "unknown")
+
+    gpus, cores = receipt.get("gpus") or [], told("cores")
+    cores = count(cores, "core") if isinstance(cores, int) else f"{cores} cores"
+    graphics = f"{len(gpus)} x {gpus[0]}, driver {told('driver')}" if gpus else "no GPU"
+    yield f"on {told('host')}: {told('cpu')}, {cores}, {graphics}"
+    yield f"kernel {told('kernel')}, Python {told('python')}, ridgeline {told('ridgeline')}, seed {told('seed')}"
+    yield f"as `{told('command')}`"
+
+
+def _mismatch_text(found: Mismatch) -> str:
+    return f"{_where(found.file, found.run)}: {found.what}: stated {_value(found.stated)}, found {_value(found.found)}"
+
+
+def _where(file: str, run: int | None) -> str:
+    return file if run is None else f"run {run}, {file}"
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

@@ -23,10 +23,10 @@ from ridgeline.report.sections import Findings
 from ridgeline.report.studies import StudySeen
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
-from ridgeline.study.live.instructions import INSTRUCTIONS, Instruction, waiting_instructions
-from ridgeline.study.live.logs import newest_log
-from ridgeline.study.live.tail import JournalTail
-from ridgeline.study.lock import Presence, look_for_controller
+from ridgeline.study.instructions import INSTRUCTIONS, Instruction, waiting_instructions
+from ridgeline.study.journal import JournalTail
+from ridgeline.study.lock import Presence, find_controller
+from ridgeline.study.logs import newest_log
 
 # what reading a damaged, edited or half-deleted folder can raise: shown on the page
 _TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)
@@ -56,7 +56,7 @@ class WatchedStudy:
 
     def _presence(self) -> Presence | None:
         try:
-            return look_for_controller(self.path / "lock", self._tail.path).presence
+            return find_controller(self.path / "lock", self._tail.path).presence
         except OSError:
             return None
 
@@ -95,7 +95,7 @@ class WatchedStudy:
             question = question_of(history)
             if self._study is None:
                 self._study = StudyFolder(self.path).load(history).study
-            controller = look_for_controller(self.path / "lock", self._tail.path)
+            controller = find_controller(self.path / "lock", self._tail.path)
             return CampaignStatus(question, question.applied_to(self._study), history, controller=controller)
 
     def _read_on(self) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
-from ridgeline.cli.text.json import json_text
+from ridgeline.cli.text.table import json_text
 from ridgeline.errors import InputError
+
+if TYPE_CHECKING:
+    from ridgeline.twin.evidence.scope import Scenes
+    from ridgeline.twin.fit import FactorFit, Learned
 
 
 def calibrate(
@@ -40,7 +46,6 @@ def calibrate(
 
     Example: ridgeline calibrate --from server.log --model llama-8b --gpu h200 --out calibration.json
     """
-    from ridgeline.cli.text.serving.calibration import calibration_text
     from ridgeline.twin.calibrate import calibrate as run
     from ridgeline.twin.calibration import write_calibration
 
@@ -52,3 +57,55 @@ def calibrate(
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file that you may write") from None
     print(json_text({**fit.as_json(), "out": str(out)}) if as_json else calibration_text(fit, out))
+
+
+_MOST = 6  # doubtful points and measured settings that are named
+# What is left of the belief before: below the first a factor is known, above the second nothing was learned of it.
+KNOWN, UNKNOWN = 0.5, 0.9
+# Errors of two factors that move together this much: only their combination is known.
+_MIXED_UP = 0.8
+
+
+def calibration_text(fit: FactorFit, out: Path) -> str:
+    c = fit.calibration
+    low, high = c.ratio_interval()
+    doubted = [p for p in fit.points if p.doubted]
+    return "\n".join(
+        [
+            f"{c.points} point{'' if c.points == 1 else 's'} from {', '.join(c.sources)}",
+            "  " + "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items()),
+            f"  leave-one-out error, median  {c.leave_one_out or 0:.1%}",
+            f"  expect a new setting within {low - 1:+.0%} and {high - 1:+.0%} of the prediction, 9 times of 10",
+            *_learned_lines(fit.learned),
+            *_scope_lines(c.scope),
+            *(f"  note: {remark}" for remark in fit.remarks),
+            *(f"  doubtful: {p.name}, {math.expm1(p.left_out):+.0%} from what the others say" for p in doubted[:_MOST]),
+            *([f"  and {len(doubted) - _MOST} more"] if len(doubted) > _MOST else []),
+            f"written to {out}",
+        ]
+    )
+
+
+def _learned_lines(learned: Sequence[Learned]) -> list[str]:
+    """What these files could determine, and what they could not."""
+    known = [f for f in learned if f.left < KNOWN * f.believed]
+    nothing = [f for f in learned if f.left > UNKNOWN * f.believed]
+    partly = [f for f in learned if f not in known and f not in nothing]
+    parts = [
+        ("determined", [f"{f.name} +-{math.expm1(f.left):.0%}" for f in known]),
+        ("partly", [f.name for f in partly]),
+        ("says nothing of", [f.name for f in nothing]),
+    ]
+    lines = ["  " + "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)] if learned else []
+    pairs = {tuple(sorted((f.name, f.mixed_with))) for f in learned if abs(f.alike) > _MIXED_UP and f not in nothing}
+    return lines + [f"  can't separate {a} from {b}: only their combination is known" for a, b in sorted(pairs)]
+
+
+def _scope_lines(scope: Scenes) -> list[str]:
+    lines = [
+        f"  measured on {s.model} ({s.weights}), {s.gpu.upper()}, {s.engine} {s.release}, {s.shape}, "
+        f"{s.loads} requests at once"
+        for s in scope.scenes[:_MOST]
+    ]
+    more = len(scope.scenes) - _MOST
+    return lines + ([f"  and on {more} more settings"] if more > 0 else [])

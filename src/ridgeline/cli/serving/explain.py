@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
-from ridgeline.cli.text.json import json_text
+from ridgeline.cli.text.table import json_text
+
+if TYPE_CHECKING:
+    from ridgeline.twin.explain import Explanation
 
 
 @option.takes(option.DeploymentArguments)
@@ -23,7 +26,6 @@ def explain(
 
     Example: ridgeline explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
-    from ridgeline.cli.text.serving.explain import explanation_text
     from ridgeline.twin.calibration import read_calibration
     from ridgeline.twin.explain import explain as answer
 
@@ -32,4 +34,22 @@ def explain(
     if as_json:
         print(json_text({"deployment": str(deployment), "steps": [e.as_json() for e in found]}))
     else:
-        print("\n\n".join([str(deployment), *map(explanation_text, found)]))
+        print("\n\n".join([str(deployment), *map(_explanation_text, found)]))
+
+
+_REMEDIES = {
+    "compute": "faster tensor cores, a smaller dtype, or more GPUs",
+    "memory": "more memory bandwidth, a smaller dtype, or more GPUs that share the weights",
+    "network": "fewer ranks that must talk, a faster fabric, or attention DP and pipeline stages instead of TP",
+    "latency": "fewer, larger kernels; larger batches use the same gaps better",
+    "host": "a larger --cuda-graph-max-bs, smaller batches per rank, or a faster CPU",
+}
+
+
+def _explanation_text(step: Explanation) -> str:
+    kind = "cached" if step.phase == "decode" else "new"
+    lines = [f"{step.phase}   {step.seconds * 1000:.2f} ms   {step.batch:,} requests, {step.tokens:,} {kind} tokens"]
+    for t in sorted(step.terms, key=lambda t: -t.seconds):
+        if t.seconds > 0:
+            lines.append(f"  {t.seconds * 1000:10.3f} ms  {t.seconds / step.seconds:4.0%}  {t.name:<44} {t.bound}")
+    return "\n".join([*lines, f"  mostly {step.bound}: {_REMEDIES[step.bound]}"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
-from ridgeline.cli.text.json import json_text
+from ridgeline.cli.text.table import json_text
+
+if TYPE_CHECKING:
+    from ridgeline.planner.fleet import Fleet
 
 
 def fleet(
@@ -23,8 +26,19 @@ def fleet(
     Example: ridgeline fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
     --decode-tok-s 14.8e3
     """
-    from ridgeline.cli.text.serving.fleet import fleet_text
     from ridgeline.planner.fleet import size_fleet
 
     answer = size_fleet(input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation)
-    print(json_text(answer.as_json()) if as_json else fleet_text(answer))
+    print(json_text(answer.as_json()) if as_json else _fleet_text(answer))
+
+
+def _fleet_text(fleet: Fleet) -> str:
+    ratio = fleet.decode_per_prefill
+    whole = f"{fleet.prefill_whole} + {fleet.decode_whole} = {fleet.prefill_whole + fleet.decode_whole}"
+    return "\n".join(
+        [
+            f"prefill {fleet.prefill_nodes:8.1f} nodes",
+            f"decode  {fleet.decode_nodes:8.1f} nodes" + ("" if ratio is None else f"   {ratio:.2f} per prefill node"),
+            f"in all  {fleet.total_nodes:8.1f} nodes   averaged over the day; whole: {whole}",
+        ]
+    )

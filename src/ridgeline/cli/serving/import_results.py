@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.load.imported import Imported
+    from ridgeline.traffic.bench.run import BenchRun
 
 
 def import_results(
@@ -24,8 +29,29 @@ def import_results(
 
     Example: ridgeline import results.json
     """
-    from ridgeline.cli.text.serving.imported import imported_text
     from ridgeline.load.imported import import_results as run
 
     found = run(paths, out)
     print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported_text(found))
+
+
+def imported_text(found: Sequence[Imported]) -> str:
+    return "\n\n".join(map(_one, found))
+
+
+def _one(imported: Imported) -> str:
+    run = imported.run
+    rates = (("requests/s", run.requests_s), ("output tok/s", run.output_tok_s), ("input tok/s", run.input_tok_s))
+    lines = [
+        f"{run.tool}   {run.source}   {_load(run)}   {run.requests - run.failed} of {run.requests} requests",
+        "  " + "   ".join(f"{name} {value:,.2f}" for name, value in rates if value is not None),
+    ]
+    for name, values in imported.latencies_ms.items():
+        lines.append(f"  {name.upper()} ms   " + "   ".join(f"{q} {v:,.2f}" for q, v in values.items()))
+    return "\n".join([*lines, *(f"  do not trust {figure}: {reason}" for figure, reason in imported.doubts.items())])
+
+
+def _load(run: BenchRun) -> str:
+    if run.concurrency:
+        return f"{run.concurrency} at once"
+    return f"{run.rate_s:g}/s" if run.rate_s else "load not stated"

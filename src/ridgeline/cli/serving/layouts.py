@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli.serving import options as option
-from ridgeline.cli.text.json import json_text
+from ridgeline.cli.text.table import json_text
 
 
 def layouts(
@@ -23,7 +23,7 @@ def layouts(
 
     Example: ridgeline layouts --model deepseek-r1 --gpus 16 --gpu h200
     """
-    from ridgeline.cli.text.serving.memory import layouts_text
+    from ridgeline.cli.serving.memory import layouts_text
     from ridgeline.engines.fitting import list_layouts
 
     listing = list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)

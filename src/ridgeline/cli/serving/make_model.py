@@ -22,7 +22,7 @@ def make_model(
 
     Example: ridgeline make-model llama-8b models/llama-8b
     """
-    from ridgeline.cli.text.serving.model import folder_text
+    from ridgeline.cli.serving.model import folder_text
     from ridgeline.model.folder import write_model_folder
 
     made = write_model_folder(shape, folder, layers=layers, context_tokens=context)

@@ -50,7 +50,7 @@ Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisso
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 # settings of the processes around a served engine's scheduler
-SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval")
+_SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class DeploymentArguments(EngineArguments):
             self.model,
             self.gpu,
             self.layout(),
-            self.settings(**own, **{name: getattr(self, name) for name in SERVED}),
+            self.settings(**own, **{name: getattr(self, name) for name in _SERVED}),
             prefill_groups=self.prefill_groups,
             decode_groups=self.decode_groups,
             fabric=self.fabric,

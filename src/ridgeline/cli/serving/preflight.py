@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
 from ridgeline.errors import InputError, SiteError
+
+if TYPE_CHECKING:
+    from ridgeline.node.preflight import NodeComparison, NodeReport
 
 
 def preflight(
@@ -32,18 +35,36 @@ def preflight(
         return
     if files:
         raise InputError("files go with --compare; without it, this node is checked")
-    from ridgeline.cli.text.serving.preflight import node_text
-    from ridgeline.node.preflight.run import preflight as run_checks
+    from ridgeline.node.preflight import check_node
 
-    node = run_checks(python, scratch.absolute(), port or ())
+    node = check_node(python, scratch.absolute(), port or ())
     print(json.dumps(node.as_json(), indent=1) if as_json else node_text(node))
     if node.failed:
         raise SiteError(f"{node.host} is not ready: {', '.join(node.failed)} failed")
 
 
 def _compare(files: list[Path], as_json: bool) -> None:
-    from ridgeline.cli.text.serving.preflight import comparison_text
-    from ridgeline.node.preflight.compare import compare, read_nodes
+    from ridgeline.node.preflight import compare_nodes, read_nodes
 
-    result = compare(read_nodes(files))
+    result = compare_nodes(read_nodes(files))
     print(json.dumps(result.as_json(), indent=1) if as_json else comparison_text(result))
+
+
+def node_text(node: NodeReport) -> str:
+    width = max((len(check.name) for check in node.checks), default=0)
+    lines = [f"  {check.name:<{width}}  {check.status:<5} {check.detail}" for check in node.checks]
+    if node.exports:
+        lines += ["", *node.exports]
+    return "\n".join([node.host, *lines])
+
+
+def comparison_text(found: NodeComparison) -> str:
+    from ridgeline.node.preflight import NOTICEABLE
+
+    lines = [f"{len(found.hosts)} nodes: {', '.join(found.hosts)}"]
+    lines += [f"  {difference}" for difference in found.slow]
+    if not found.rates:
+        lines.append("  no rates to compare: no node measured a GPU (--python names one with torch)")
+    elif not found.slow:
+        lines.append(f"  no slow node: {', '.join(found.rates)} differ by less than {NOTICEABLE:.0%}, or within noise")
+    return "\n".join(lines + [f"  {line}" for line in (*found.mixed, *found.failed)])

@@ -8,7 +8,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ridgeline.cli.text.wording import (
-    KIND_TEXT,
     budget_text,
     candidate_lines,
     clock_text,
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ridgeline.campaign.status import CampaignStatus
     from ridgeline.campaign.under_way import RunUnderWay
 
-RUNS_SHOWN = 4
+_RUNS_SHOWN = 4
 _FAILURES_SHOWN = 2
 FULL, EMPTY = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
 # what a drawing is made of, for terminals that have nothing but ASCII
@@ -34,14 +33,14 @@ _GLUE = "\N{NO-BREAK SPACE}"
 def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
     """What runs, with a clock and the last line of its log; then the best so far, how far it is, what it cost."""
     runs = now.under_way(now_s)
-    lines = [line for run in runs[:RUNS_SHOWN] for line in _run_lines(run, width, now_s)]
-    if len(runs) > RUNS_SHOWN:
-        lines.append(f"  and {len(runs) - RUNS_SHOWN} more running")
+    lines = [line for run in runs[:_RUNS_SHOWN] for line in _run_lines(run, width, now_s)]
+    if len(runs) > _RUNS_SHOWN:
+        lines.append(f"  and {len(runs) - _RUNS_SHOWN} more running")
     simulated = "simulated: " if now.answer.simulated else ""
     outcomes = outcome_text({kind.value: n for kind, n in now.history.outcomes.items()})
     below = [
         *candidate_lines(now),
-        f"{bar(now, width)}{simulated}{progress_text(now)}",
+        f"{_bar(now, width)}{simulated}{progress_text(now)}",
         f"spent {budget_text(now, now_s)}",
         outcomes,
     ]
@@ -49,7 +48,7 @@ def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
     return [*lines, *(line for text in below if text for line in fitted(f"  {text}", width))]
 
 
-def bar(now: CampaignStatus, width: int) -> str:
+def _bar(now: CampaignStatus, width: int) -> str:
     """How much of the stage is done; empty where that is not known or there is no room."""
     of, cells = now.progress.of, min(30, width // 3)
     if not of or cells < 8:
@@ -60,7 +59,7 @@ def bar(now: CampaignStatus, width: int) -> str:
 
 def _last_failures(now: CampaignStatus) -> list[str]:
     found = [run for run in now.history.runs.values() if run.outcome is not None and run.outcome.kind.value != "ok"]
-    shown = [(run.trial, KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value), run.outcome.reason)
+    shown = [(run.trial, run.outcome.kind.text, run.outcome.reason)
              for run in found[-_FAILURES_SHOWN:] if run.outcome is not None]  # fmt: skip
     return [f"#{trial} {kind}{f': {reason}' if reason else ''}" for trial, kind, reason in shown]
 

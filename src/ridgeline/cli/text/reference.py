@@ -2,14 +2,196 @@
 
 from __future__ import annotations
 
-from ridgeline import catalog
-from ridgeline.cli.text.python_reference import page as python_page
-from ridgeline.records.metrics import METRICS
+import dataclasses
+import inspect
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import Any, get_origin, get_type_hints
+
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+
+import ridgeline
+from ridgeline import api, catalog, errors
+from ridgeline.records.duration import parse_duration, show_duration
+from ridgeline.records.measurement import METRICS
 from ridgeline.service.form import ServiceForm
-from ridgeline.study.forms.form import Form
-from ridgeline.study.forms.reference import described, key_rows, section, table
+from ridgeline.study.forms import DefaultText, Entry, Form, Shape, field_shape, fields, takes
 from ridgeline.study.schema import BuildsForm, StudyForm
-from ridgeline.study.site_form import SiteForm
+from ridgeline.study.site_file import SiteForm
+
+# The reference page of the Python API, from its signatures and docstrings.
+
+
+def _python_page(note: str) -> str:
+    names = [name for name in ridgeline.__all__ if inspect.isfunction(getattr(ridgeline, name))]
+    classes = [name for name in ridgeline.__all__ if name not in names]
+    intro = (
+        "What `import ridgeline` offers; anything below the package is private and may change with any release. "
+        "[From Python and notebooks](../guides/python.md) is the introduction."
+    )
+    parts = ["# Python API", *([note] if note else []), intro]
+    parts += [_function(name) for name in names]
+    parts += [_class(name, getattr(ridgeline, name)) for name in classes]
+    parts += ["## Types of arguments and results", *(_record(each) for each in _types())]
+    parts += ["## Errors", inspect.cleandoc(errors.RidgelineError.__doc__ or ""), _errors()]
+    return "\n\n".join(parts) + "\n"
+
+
+def members(thing: type) -> Iterator[tuple[str, str]]:
+    """Public fields, properties and methods, each with its type or docstring."""
+    for field in dataclasses.fields(thing):
+        if not field.name.startswith("_"):
+            yield field.name, f"a `{field.type}`"
+    for name, member in vars(thing).items():
+        if not name.startswith("_") and not isinstance(member, dataclasses.Field):
+            yield name, inspect.getdoc(member) or ""
+
+
+def _function(name: str) -> str:
+    function = getattr(ridgeline, name)
+    return f"## ridgeline.{name}\n\n```python\n{_signature(name, function)}\n```\n\n{inspect.getdoc(function)}"
+
+
+def _signature(name: str, function: Any) -> str:
+    """One parameter a line: a signature of ten is not read otherwise."""
+    signature = inspect.signature(function)
+    lines, starred = [], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
+            lines.append("    *,")
+            starred = True
+        # annotations are kept as text: without the quotes they read as they are written
+        lines.append(f"    {str(parameter).replace(repr(parameter.annotation), parameter.annotation, 1)},")
+    return "\n".join([f"{name}(", *lines, f") -> {signature.return_annotation}"])
+
+
+def _class(name: str, thing: type) -> str:
+    rows = ["| member | what it is |", "|---|---|"]
+    for member, doc in members(thing):
+        found = vars(thing).get(member)
+        shown = f"{member}({', '.join(_arguments(found))})" if inspect.isfunction(found) else member
+        rows.append(f"| `{shown}` | {' '.join(doc.split())} |")
+    return f"## ridgeline.{name}\n\n{inspect.getdoc(thing)}\n\n" + "\n".join(rows)
+
+
+def _arguments(method: Any) -> list[str]:
+    return [name for name in inspect.signature(method).parameters if name != "self"]
+
+
+def _types() -> list[type]:
+    """Records that the functions and `StudyResult` take or give."""
+    found: dict[str, type] = {}
+    hinted = [getattr(ridgeline, name) for name in ridgeline.__all__ if name != "StudyResult"]
+    for member in vars(ridgeline.StudyResult).values():
+        getter = getattr(member, "fget", None) or getattr(member, "func", None) or member
+        if inspect.isfunction(getter) and not getter.__name__.startswith("_"):
+            hinted.append(getter)
+    # some are imported where they are used, so that the package starts without them
+    from ridgeline.load.bench import BenchResult
+    from ridgeline.load.options import BenchOptions
+    from ridgeline.twin.simulate import SimulationResult
+
+    late = {"BenchResult": BenchResult, "SimulationResult": SimulationResult}
+    for each in hinted:
+        for hint in get_type_hints(each, {**vars(api), **late}).values():
+            for part in (hint, *getattr(hint, "__args__", ())):
+                if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not ridgeline.StudyResult:
+                    found.setdefault(part.__name__, part)
+    found.setdefault("BenchOptions", BenchOptions)
+    return [found[name] for name in sorted(found)]
+
+
+def _record(thing: type) -> str:
+    fields = [f"`{f.name}: {f.type}`" for f in dataclasses.fields(thing) if not f.name.startswith("_")]
+    return f"### {thing.__name__}\n\n{inspect.getdoc(thing)}\n\n" + ",\n".join(fields)
+
+
+def _errors() -> str:
+    rows = ["| error | exit code of the command line |", "|---|---|"]
+    for name, thing in vars(errors).items():
+        if isinstance(thing, type) and issubclass(thing, errors.RidgelineError) and thing is not errors.RidgelineError:
+            rows.append(f"| `ridgeline.errors.{name}` | {int(thing.exit_code)}: {thing.exit_code.meaning} |")
+    return "\n".join(rows)
+
+
+# Reference pages out of forms: every key with what it says, what it takes and its default.
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """One key of a file. `key` is its path: `metrics.METRIC.regex`, `rules[].refuse`."""
+
+    key: str
+    says: str
+    takes: str
+    default: str
+
+
+def key_rows(form: type[Form], prefix: str = "", closed: Collection[str] = ()) -> list[KeyRow]:
+    """Every key of a form and of the forms in it, in their order; keys in `closed` are not opened."""
+    found: dict[str, KeyRow] = {}
+    for key, field in fields(form).items():
+        path, shape = f"{prefix}{key}", field_shape(field)
+        rows = [KeyRow(path, field.description or "", takes(shape), _default(field, shape))]
+        if path not in closed:
+            rows += [row for inner, start in _inside(shape, path) for row in key_rows(inner, start, closed)]
+        for row in rows:
+            found.setdefault(row.key, row)
+    return list(found.values())
+
+
+def _section(form: type[Form], prefix: str = "", closed: Collection[str] = (), title: str = "") -> str:
+    """The form's own description and the table of its keys."""
+    rows = key_rows(form, prefix, closed)
+    parts = (f"## {title}" if title else "", _described(form), table(rows) if rows else "")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _described(form: type) -> str:
+    return cleandoc(form.__doc__ or "")
+
+
+def table(rows: Iterable[KeyRow]) -> str:
+    lines = ["| key | what it says | takes | default |", "|---|---|---|---|"]
+    for row in rows:
+        cells = (f"`{row.key}`", row.says.removesuffix("."), row.takes, row.default)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _inside(shape: Shape, path: str) -> Iterable[tuple[type[Form], str]]:
+    """The forms below a key, each with what the paths of its keys begin with."""
+    if isinstance(shape.bare, type) and issubclass(shape.bare, Form):
+        yield shape.bare, f"{path}."
+    elif get_origin(shape.bare) in (list, dict):
+        name = next((note.name for note in shape.notes if isinstance(note, Entry)), "NAME")
+        start = f"{path}[]" if get_origin(shape.bare) is list else f"{path}.{name}"
+        inner = shape.inside(name)
+        yield from _inside(inner, start) if inner is not None else ()
+    else:
+        for choice in shape.choices():
+            yield from _inside(choice, path)
+
+
+def _default(field: FieldInfo, shape: Shape) -> str:
+    otherwise = [note.text for note in shape.notes if isinstance(note, DefaultText)]
+    if otherwise:
+        return otherwise[0]
+    if field.is_required():
+        return "required"
+    value = field.default
+    if isinstance(value, Form) or value is None:
+        return ""
+    if value in ("", [], {}):
+        return "none"
+    if any(isinstance(note, BeforeValidator) and note.func is parse_duration for note in shape.notes):
+        return f"`{show_duration(value)}`"
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
 
 COMMAND = "scripts/reference"
 _NOTE = f"<!-- Written by {COMMAND} from the forms that read the files; change those, then run it again. -->"
@@ -30,7 +212,7 @@ def pages() -> dict[str, str]:
     made["deployment"] = _deployment()
     made["metrics"] = _metrics()
     made |= {name: _workload(title, kinds) for name, title, kinds in _WORKLOADS}
-    made["python"] = python_page(_NOTE.replace("the forms that read the files", "signatures and docstrings"))
+    made["python"] = _python_page(_NOTE.replace("the forms that read the files", "signatures and docstrings"))
     made["index"] = _index()
     return {f"{name}.md": text for name, text in made.items()}
 
@@ -64,12 +246,12 @@ def _study() -> str:
 
 
 def _builds() -> str:
-    return _page("Builds", section(BuildsForm, prefix="builds."))
+    return _page("Builds", _section(BuildsForm, prefix="builds."))
 
 
 def _samplers() -> str:
     intro = "Options of a sampler go beside `sampler`, `seed` and `sentinel_every` in `stages.search` (or `search`)."
-    return _page("Samplers", intro, *(section(form, title=name) for name, form in _own_forms("samplers").items()))
+    return _page("Samplers", intro, *(_section(form, title=name) for name, form in _own_forms("samplers").items()))
 
 
 def _own_forms(room: str) -> dict[str, type[Form]]:
@@ -79,15 +261,15 @@ def _own_forms(room: str) -> dict[str, type[Form]]:
 
 def _site() -> str:
     options = _own_forms("executors").items()
-    shown = [section(form, prefix="options.", title=f"batch: {batch}") for batch, form in options]
-    return _page("The site file", section(SiteForm), *shown)
+    shown = [_section(form, prefix="options.", title=f"batch: {batch}") for batch, form in options]
+    return _page("The site file", _section(SiteForm), *shown)
 
 
 def _deployment() -> str:
     more = (
         "`deploy`, `rehearse` and `keep` read it ([deploy](../guides/deploy.md)); `site` is that of a [site](site.md)."
     )
-    return _page("The deployment file", more, section(ServiceForm))
+    return _page("The deployment file", more, _section(ServiceForm))
 
 
 def _metrics() -> str:
@@ -109,11 +291,11 @@ def _workload(title: str, kinds: tuple[str, ...]) -> str:
     forms: dict[str, type[Form]] = {kind: catalog.forms("workloads")[kind] for kind in kinds}
     where = "These keys go beside `kind` in `workload`."
     if len(forms) == 1:
-        return _page(f"{title}: `kind: {kinds[0]}`", where, section(forms[kinds[0]]))
+        return _page(f"{title}: `kind: {kinds[0]}`", where, _section(forms[kinds[0]]))
     shared = set.intersection(*({row.key for row in key_rows(form)} for form in forms.values()))
     first = next(iter(forms.values()))
-    parts = [where, described(first.__mro__[1]), table(row for row in key_rows(first) if row.key in shared)]
+    parts = [where, _described(first.__mro__[1]), table(row for row in key_rows(first) if row.key in shared)]
     for kind, form in forms.items():
         own = [row for row in key_rows(form) if row.key not in shared]
-        parts += [f"## kind: {kind}", described(form), *([table(own)] if own else [])]
+        parts += [f"## kind: {kind}", _described(form), *([table(own)] if own else [])]
     return _page(title, *parts)

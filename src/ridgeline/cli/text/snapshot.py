@@ -12,7 +12,6 @@ from ridgeline.campaign.status import CampaignStatus
 from ridgeline.campaign.under_way import RunUnderWay
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.cli.text.wording import (
-    KIND_TEXT,
     answered_text,
     candidate_lines,
     clock_text,
@@ -29,9 +28,9 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.stats.wording import ratio_range
 from ridgeline.study.history import History
-from ridgeline.study.live.instructions import Instruction
-from ridgeline.study.live.logs import last_lines, newest_log
+from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
+from ridgeline.study.logs import last_lines, newest_log
 
 RUNS_SHOWN, TOLD_SHOWN, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
 
@@ -48,16 +47,17 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         best=list(_best(now)),
         gauges=list(_gauges(now, state, now_s)),
         running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), RUNNING_SHOWN)],
-        crashes=crashes(now.history),
+        crashes=_crashes(now.history),
         runs=run_rows(now, RUNS_SHOWN),
         told=[_answered(line) for line in islice(reversed(now.history.instructions.answers.values()), TOLD_SHOWN)],
         waiting=[_waits(told, now, state) for told in open_ones.values()],
         steerable=not now.is_over,
-        course=_course(now),
+        course=_course(now) if now.answer.kind == "search" else (),
         gain=_gain(now),
         done=f"{now.progress.done} of {now.progress.of} {now.progress.unit}" if now.progress.of else "",
         share=1.0 if state is State.FINISHED else now.progress.done / now.progress.of if now.progress.of else None,
         updated=_age_text(now_s - last) if (last := _last_change_s(now)) else "",
+        updated_s=last,
     )
 
 
@@ -76,6 +76,8 @@ def _gain(now: CampaignStatus) -> str:
     if candidate is None or not (answer.conclusion is None or answer.confirmed or answer.worse):
         return ""
     gain = candidate.gain
+    if answer.conclusion is None and (gain is None or gain.ratio <= 1):
+        return ""  # no verdict yet, and nothing to show for it
     if gain is None:
         return goal_text(now.study, now.history).value(candidate.value) if answer.offers else ""
     return (
@@ -117,6 +119,7 @@ def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:
         return reason if "ridgeline resume" in reason else f"{reason}; continue with: {resume}"
     text = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
     text = text.removeprefix("not running: ")  # the badge says it
+    text = text.removeprefix("running ") if state is State.RUNNING else text
     return f"running jobs continue, nothing new is started; {text}" if state is State.PAUSED else text
 
 
@@ -209,12 +212,12 @@ def _why_chosen(trial: Trial, blocks: int) -> str:
     }.get(trial.stage, f"proposed by {trial.proposer}")
 
 
-def crashes(history: History) -> list[tuple[str, int, str]]:
+def _crashes(history: History) -> list[tuple[str, int, str]]:
     """Kind, how many, and the latest of them; most frequent first."""
     latest: dict[str, tuple[int, str]] = {}
     for run in history.runs.values():
         if run.outcome is not None and run.outcome.kind.value not in ("ok", "cancelled"):
-            kind = KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value)
+            kind = run.outcome.kind.text
             latest[kind] = (latest.get(kind, (0, ""))[0] + 1, f"#{run.trial}: {run.outcome}")
     return sorted(((kind, n, story) for kind, (n, story) in latest.items()), key=lambda row: -row[1])
 
@@ -231,7 +234,7 @@ def _row(now: CampaignStatus, run: Run) -> tuple[str, ...]:
     if run.outcome.kind == "ok":
         result = goal_text(now.study, now.history).value(run.metrics[now.study.goal.metric])
     else:
-        result = KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value)
+        result = run.outcome.kind.text
     changed = {name: value for name, value in trial.point.items() if now.study.baseline.get(name) != value}
     setting = setting_text(changed) or now.question.reference
     return f"#{run.trial}", now.question.called(trial), result, run_time_text(run.ending.duration_s), setting

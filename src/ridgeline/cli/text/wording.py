@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.campaign.ledger import profile_share
 from ridgeline.campaign.verdict import goal_text
+from ridgeline.records.outcome import Kind
 from ridgeline.stats.wording import count
 from ridgeline.study.lock import ControllerSighting, Presence
 
@@ -19,23 +20,14 @@ if TYPE_CHECKING:
     from ridgeline.campaign.status import CampaignStatus
     from ridgeline.campaign.under_way import RunUnderWay
 
-KIND_TEXT = {
-    "oom-start": "out of memory at start",
-    "oom-run": "out of memory while running",
-    "wrong": "wrong result",
-    "build-failed": "build failed",
-    "node-fault": "node fault",
-    "site-fault": "site fault",
-}
-
 _MOVES_SHOWN = 3
 
 
 def setting_text(point: Mapping[str, object]) -> str:
-    return "  ".join(f"{name} {value_text(value)}" for name, value in point.items() if value is not None)
+    return "  ".join(f"{name} {_value_text(value)}" for name, value in point.items() if value is not None)
 
 
-def value_text(value: object) -> str:
+def _value_text(value: object) -> str:
     if value == "":
         return "''"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -78,7 +70,7 @@ def leftover_text(leftovers: Sequence[str]) -> str:
 
 
 def outcome_text(outcomes: Mapping[str, int]) -> str:
-    return "    ".join(f"{n} {KIND_TEXT.get(kind, kind)}" for kind, n in outcomes.items() if n)
+    return "    ".join(f"{n} {Kind(kind).text}" for kind, n in outcomes.items() if n)
 
 
 def cost_line(stake: Stake) -> str:

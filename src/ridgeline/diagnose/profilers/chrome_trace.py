@@ -18,7 +18,6 @@ _EVENTS = re.compile(r'"traceEvents"\s{0,100}:\s{0,100}\[')
 _NEXT = re.compile(r"[\s,]*")
 _RESUME = re.compile(r'\{\s{0,100}"ph"\s{0,9}:')
 _LARGEST_EVENT = 4 << 20  # characters; a single event beyond that is garbage
-_WINDOW = 1 << 20
 _TEXT = 220
 
 Event = dict[str, Any]
@@ -139,7 +138,7 @@ _MOST_OPERATORS = 1_000_000  # that are kept; later ones are not looked at
 
 
 def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
-    """Kernels, copies and CUDA calls summed up, or the host's operators where no GPU was at work; and what was wrong
+    """Kernels, copies and CUDA calls summed up, or the host's operators where no GPU was used; and what was wrong
     with the file, or nothing."""
     tally, operators = KernelTally("torch"), _HostOperators()
 

@@ -6,12 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 
 from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, rereadable
-from ridgeline.diagnose.profilers.ipm import read_ipm
-from ridgeline.diagnose.profilers.libraries import libraries, old_kernels, reference_blas
-from ridgeline.diagnose.profilers.mpip import read_mpip
-from ridgeline.diagnose.profilers.perf_report import read_perf_report
+from ridgeline.diagnose.profilers.libraries import libraries, old_kernels, read_perf_report, read_vtune, reference_blas
+from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
-from ridgeline.diagnose.profilers.vtune import read_vtune
 from ridgeline.records.finding import Finding
 
 

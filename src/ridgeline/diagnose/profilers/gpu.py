@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 
 from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, rereadable
 from ridgeline.diagnose.profilers.chrome_trace import pieces_of, read_chrome_trace
 from ridgeline.diagnose.profilers.findings import judged
 from ridgeline.diagnose.profilers.kernels import SMALL_S, KernelTally, KernelTime, total_s
-from ridgeline.diagnose.profilers.nsys import read_nsys, read_nsys_kernels
-from ridgeline.diagnose.profilers.nsys_sqlite import read_nsys_sqlite
+from ridgeline.diagnose.profilers.nsys import read_nsys, read_nsys_kernels, read_nsys_sqlite
 from ridgeline.errors import ReadError
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.finding import Finding
 
 _ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)
 _NCCL = re.compile(r"nccl", re.IGNORECASE)
+_TILE = re.compile(r"_\d+x\d+(?:_\w+)?$", re.ASCII)
 
 
 def _kernel_claims(tally: KernelTally) -> list[Claimed]:
@@ -234,9 +235,17 @@ def _kernel_portrait(tally: KernelTally) -> Portrait:
         without = f"{place} without {'an' if tally.on_host else 'a'} {unit}, at least"
         figures.insert(0, PortraitFigure("time profiled", tally.span_s, "s"))
         figures.insert(1, PortraitFigure(without, tally.idle_share or 0.0, "share"))
-    top = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:10]
-    figures += [PortraitFigure(f"{unit} {k.name[:60]}", k.seconds, "s") for k in top]
+    together: dict[str, float] = defaultdict(float)
+    for kernel in tally.kernels.values():
+        together[_without_tile(kernel.name)[:60]] += kernel.seconds
+    longest = sorted(together.items(), key=lambda item: -item[1])[:10]
+    figures += [PortraitFigure(f"{unit} {name}", seconds, "s") for name, seconds in longest]
     return Portrait(tuple(figures))
+
+
+def _without_tile(name: str) -> str:
+    """A library takes a product's tile by its size, so that two batches have hardly a name in common."""
+    return _TILE.sub(" (all tiles)", name)
 
 
 def _analyze_csv(source: str, lines: Iterable[str]) -> list[Finding]:

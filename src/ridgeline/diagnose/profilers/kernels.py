@@ -15,7 +15,15 @@ _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("MoE", re.compile(r"moe|expert|topk_?(?:softmax|gating)|grouped_?gemm|count_and_sort|permute", re.I)),
-    ("attention", re.compile(r"attn|attention|flash|fmha|\bmla|(?:paged|unified)_?kv|decode_?att|merge_state", re.I)),
+    ("elementwise and norms", re.compile(r"(?:rms|layer)_?norm", re.I)),  # FlashInfer's too: its name is no purpose
+    (
+        "attention",
+        re.compile(
+            # the last: Triton's, as SGLang and vLLM name them (_fwd_kernel, _fwd_grouped_kernel_stage1)
+            r"attn|attention|flash|fmha|\bmla|(?:paged|unified)_?kv|decode_?att|merge_state|\b_fwd_(?:grouped_)?kernel",
+            re.I,
+        ),
+    ),
     (
         "matrix products",
         re.compile(r"gemm|gemv|cutlass|nvjet|cublas|matmul|xmma|splitk|wgmma|\bmm_|::\w{0,12}mm\b|linear", re.I),
@@ -66,7 +74,7 @@ class KernelTally:
     """
 
     tool: str
-    on_host: bool = False  # no GPU was at work: `kernels` are operators of the host's busiest thread
+    on_host: bool = False  # no GPU was used: `kernels` are operators of the host's busiest thread
     kernels: dict[str, KernelTime] = field(default_factory=dict)
     devices: set[int] = field(default_factory=set)
     start_s: float | None = None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Iterable
 
 from ridgeline.diagnose.base import Claimed, Quote, knob
-from ridgeline.diagnose.profilers.profile import Profile
+from ridgeline.diagnose.profilers.profile import Function, Profile, sampled_profile
+from ridgeline.readers.lines import number
 
 _GEMM = re.compile(r"^[sdcz]gemm_?$")
 _REFERENCE = re.compile(r"^(?:libblas|librefblas)\.so")
@@ -83,3 +86,80 @@ def libraries(profile: Profile) -> list[Claimed]:
         Claimed(f"by library: {named}", (Quote(line[modules[0][0]]),), advice, "note", key="profile.libraries")
     )
     return claims
+
+
+# `perf report --stdio`, with or without call graphs: the own time of each function. Call chains are skipped.
+
+# with call graphs there are two percentages, children and self: the second counts
+_ROW = re.compile(
+    r"^\s{1,9}(\d{1,3}\.\d\d)%(?:\s{1,9}(\d{1,3}\.\d\d)%)?\s{1,9}(\S{1,40})\s{1,60}(\S{1,400})"
+    r"\s{1,80}\[[.kguH]\] (\S.{0,400})$",
+    re.ASCII,
+)
+# of `perf report --sort dso`
+_LIBRARIES_ONLY = re.compile(r"^# (?:Overhead|Children\s{1,9}Self)\s{1,20}Shared Object\s*$")
+_LIBRARY = re.compile(r"^\s{1,9}(\d{1,3}\.\d\d)%(?:\s{1,9}(\d{1,3}\.\d\d)%)?\s{1,9}(\S{1,400})$", re.ASCII)
+
+
+def read_perf_report(lines: Iterable[str]) -> Profile:
+    """Shares are of all samples in the report, whichever process they fell in."""
+    functions: list[Function] = []
+    by_library = False
+    for line_number, raw in enumerate(lines, 1):
+        text = raw[:1200].rstrip()
+        if by_library and (row := _LIBRARY.match(text)):
+            name, module = row.group(3), row.group(3)
+        elif row := _ROW.match(text):
+            name, module = row.group(5).strip(), row.group(4)
+        else:
+            by_library = by_library or _LIBRARIES_ONLY.match(text) is not None
+            continue
+        percent = number(row.group(2) or row.group(1))
+        if percent is not None and 0 <= percent <= 100:
+            functions.append(Function(name, module, percent / 100, None, line_number))
+    return sampled_profile("perf", functions)
+
+
+# VTune's `vtune -report hotspots -format csv`, with any of its delimiters (tab unless asked otherwise).
+
+_HEADER = re.compile(r'^"?(?:Process|Thread|Function)(?: Stack)?"?([\t,;|])')
+_NUMBER = re.compile(r"^([\d.eE+-]{1,24})s?$", re.ASCII)
+
+
+def read_vtune(lines: Iterable[str]) -> Profile:
+    """Messages around the table are skipped; without a table the profile is empty."""
+    columns: list[str] = []
+    delimiter = "\t"
+    rows: list[tuple[int, dict[str, str]]] = []
+    for line_number, raw in enumerate(lines, 1):
+        line = raw[:8000]
+        header = _HEADER.match(line)
+        if header and "CPU Time" in line:
+            delimiter = header.group(1)
+            columns = [c.removesuffix(":Self") for c in _cells(line, delimiter)]
+        elif columns:
+            cells = _cells(line, delimiter)
+            if len(cells) >= 2:
+                rows.append((line_number, dict(zip(columns, cells, strict=False))))
+    timed = [(line, row, t) for line, row in rows if (t := _seconds(row.get("CPU Time"))) is not None and t >= 0]
+    total = sum(t for _, _, t in timed)
+    if total <= 0:
+        return Profile(tool="VTune")
+    functions = [
+        Function(row.get("Function", row.get("Function Stack", "")), row.get("Module", ""), t / total, t, line)
+        for line, row, t in timed
+    ]
+    spin = sum(_seconds(row.get("CPU Time:Spin Time")) or 0.0 for _, row, _ in timed)
+    return sampled_profile("VTune", functions, spin_share=spin / total)
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return [c.strip() for c in next(csv.reader([line], delimiter=delimiter), [])]
+    except csv.Error:
+        return []
+
+
+def _seconds(text: str | None) -> float | None:
+    found = _NUMBER.match(text) if text else None
+    return number(found.group(1)) if found else None

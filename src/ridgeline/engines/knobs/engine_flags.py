@@ -14,8 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from ridgeline.engines.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
-from ridgeline.engines.knobs.scope import Scope, engine_total, rank_share
-from ridgeline.engines.knobs.table import KNOBS, ROWS, Domain, Knob, Spelling
+from ridgeline.engines.knobs.table import KNOBS, ROWS, Domain, Knob, Scope, Spelling, engine_total, rank_share
 from ridgeline.records.expression import Value, is_number
 
 _USUAL = ("spread", "memory", "requests", "chunk")  # levers
@@ -123,9 +122,9 @@ class EngineFlags:
             knob = self._knobs.get(name)
             if knob is None:
                 found[name] = value
-            elif value != knob.unsaid or isinstance(value, bool):
+            elif value != knob.omit_when or isinstance(value, bool):
                 spelling = knob.spelling(self.engine, release)
-                found |= spelling.said(value) if spelling else {}
+                found |= spelling.flags_for(value) if spelling else {}
         return found
 
     def arguments(self, given: Mapping[str, Value], release: Version) -> list[str]:

@@ -59,14 +59,14 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
 
 
 def model_of(model: Model, values: Mapping[str, Value]) -> Model:
-    """The model with weights and KV cache as the engine is told to keep them."""
+    """The model with weights and KV cache as the engine's arguments have them."""
     weights = _WEIGHTS.get(str(values.get("quantization", "")))
     cache = "fp8" if str(values.get("kv_cache_dtype", "")).startswith("fp8") else None
     return model.with_dtype(weights, cache)
 
 
 def dtype_values(shipped: Model, chosen: Model) -> dict[str, Value]:
-    """What engines must be told to keep a model so that ships otherwise.
+    """Arguments by which engines keep a model so that ships otherwise.
 
     They quantise to FP8 while they load; in other dtypes the weights must come.
     """
@@ -85,7 +85,7 @@ def role_of(values: Mapping[str, Value]) -> str:
 
 
 def values_of(layout: Layout, settings: EngineSettings) -> dict[str, Value]:
-    """What one engine of this layout is told, under our names; what is the engine's choice anyway is left out."""
+    """The arguments of one engine of this layout, under our names; what is the engine's choice anyway is left out."""
     values: dict[str, Value] = {knob.name: getattr(layout, knob.field) for knob in modelled(Part.LAYOUT)}
     del values["dp"]  # copies are servers of their own
     for knob in modelled(Part.SETTINGS):

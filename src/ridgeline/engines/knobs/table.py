@@ -14,8 +14,31 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ridgeline.engines.knobs.releases import OWN_CHOICE, Version, release_meant
-from ridgeline.engines.knobs.scope import Scope
 from ridgeline.records.expression import Value, is_number
+
+# Whose number it is: the whole engine's, or that of each attention-DP rank. The one place that converts.
+#
+# Inside, every number is the whole engine's. So are SGLang's arguments (`--max-running-requests`,
+# `--chunked-prefill-size`), which it divides by its attention-DP size; what its log repeats is sometimes the share of
+# one rank.
+
+
+class Scope(Enum):
+    ENGINE = "of the engine"
+    RANK = "of each attention-DP rank"
+
+
+def rank_share(total: int, groups: int) -> int:
+    """What each of `groups` attention-DP ranks gets of an engine's number.
+
+    At least 1, as SGLang 0.5.23 has it; releases before it refuse to start with a share of 0 (see `layout_rules`).
+    """
+    return max(1, total // groups)
+
+
+def engine_total(share: int, groups: int) -> int:
+    """An engine's number, from what one of its `groups` attention-DP ranks has of it."""
+    return share * groups
 
 
 class Domain(Enum):
@@ -49,7 +72,7 @@ class Spelling:
     along: tuple[str, ...] = ()
     fixed: Mapping[Value, Mapping[str, Value]] = field(default_factory=dict)
 
-    def said(self, value: Value) -> dict[str, Value]:
+    def flags_for(self, value: Value) -> dict[str, Value]:
         if not isinstance(value, float) and value in self.fixed:
             return dict(self.fixed[value])
         return {**dict.fromkeys(self.along, True), self.flag: value} if self.flag else {}
@@ -59,7 +82,7 @@ class Spelling:
 class Knob:
     """`scope` says whose number it is, `printed` whose the engine's log repeats. `lever` is what failures call it.
 
-    `default` is what leaving it out, or the value `default`, means. A value of `unsaid` is not written: it is what
+    `default` is what leaving it out, or the value `default`, means. A value of `omit_when` is not written: it is what
     every release does anyway. `inverted`: the field holds the opposite of the switch. Under attention DP the engine
     multiplies the value by `attention_dp_factor` before it prints it.
     """
@@ -74,13 +97,13 @@ class Knob:
     unit: str = ""
     scope: Scope = Scope.ENGINE
     printed: Scope = Scope.ENGINE
-    unsaid: Value = None
+    omit_when: Value = None
     inverted: bool = False
     lever: str = ""
     attention_dp_factor: float = 1.0
 
     def spelling(self, engine: str, release: Version) -> Spelling | None:
-        """How this release is told; None where it cannot be."""
+        """How this release spells it; None where it has no such flag."""
         version = release_meant(release)
         known = [s for s in self.spelled.get(engine, ()) if s.since <= version]
         return known[-1] if known else None
@@ -125,16 +148,17 @@ _ROWS = (
     Knob("tp", _each("tp_size", "tensor_parallel_size"), Domain.WHOLE, "1", ("tp_size", "tensor_parallel_size"),
          _LAYOUT, "tp", "GPUs", lever="spread"),
     Knob("pp", _each("pp_size", "pipeline_parallel_size"), Domain.WHOLE, "1", ("pp_size", "pipeline_parallel_size"),
-         _LAYOUT, "pp", "stages", unsaid=1, lever="spread"),
+         _LAYOUT, "pp", "stages", omit_when=1, lever="spread"),
     # vLLM's copies are schedulers of one server, SGLang's are servers behind its own router
     Knob("dp", _each("dp_size", "data_parallel_size"), Domain.WHOLE, "1", ("dp_size", "data_parallel_size"),
-         _LAYOUT, "dp", "copies", unsaid=1),
+         _LAYOUT, "dp", "copies", omit_when=1),
     Knob("ep", {"sglang": (Spelling("ep_size", along=("enable_ep_moe",)), Spelling("ep_size", _EXPERTS))},
          Domain.WHOLE, "1; as many as tp with an all-to-all back end", ("ep_size", "expert_parallel_size"),
-         _LAYOUT, "ep", "GPUs", unsaid=1),
+         _LAYOUT, "ep", "GPUs", omit_when=1),
     Knob("attn_dp", {"sglang": (Spelling("dp_size", along=("enable_dp_attention",)),
                                 Spelling("attn_dp_size", _ATTENTION_DP))},
-         Domain.WHOLE, "1", ("attn_dp_size", "attention_data_parallel_size"), _LAYOUT, "attn_dp", "groups", unsaid=1),
+         Domain.WHOLE, "1", ("attn_dp_size", "attention_data_parallel_size"), _LAYOUT, "attn_dp", "groups",
+         omit_when=1),
     # SGLang divides it by the attention-DP size; a limit below that stops every release before 0.5.23
     Knob("max_running_requests", _each("max_running_requests", "max_num_seqs"), Domain.WHOLE,
          "tokens of the KV pool / context x 512, within 2048 and 4096", ("max_seqs",), _SETTINGS,
@@ -182,7 +206,7 @@ _ROWS = (
          Part.MODEL, "kv_dtype"),
     # Known and written by release, not modelled.
     Knob("moe_a2a_backend", {"sglang": (Spelling(fixed={"deepep": {"enable_deepep_moe": True}}),
-                                        Spelling("moe_a2a_backend", _EXPERTS))}, Domain.TEXT, "none", unsaid="none"),
+                                        Spelling("moe_a2a_backend", _EXPERTS))}, Domain.TEXT, "none", omit_when="none"),
     Knob("cuda_graph_bs", {"sglang": (Spelling("cuda_graph_bs"), Spelling("cuda_graph_bs_decode", _GRAPHS)),
                            "vllm": (Spelling("cudagraph_capture_sizes"),)}, Domain.TEXT, "by the largest graph"),
     Knob("context_length", _each("context_length", "max_model_len"), Domain.WHOLE, "the model's own", ("context_len",),

@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from ridgeline.engines.deepep import uses_deepep
 from ridgeline.engines.knobs.releases import Version, release_meant
 from ridgeline.engines.layout import Layout
-from ridgeline.engines.reserve import prefill_graph_sizes
+from ridgeline.engines.memory import prefill_graph_sizes
 from ridgeline.engines.settings import CURRENT_VERSION, PREFILL_RANK_TOKENS, EngineDefaults, EngineSettings, resolve
 from ridgeline.hardware.cluster import GIB, MIB, Gpu
 from ridgeline.model.model import Model
 
 _GIB = 1024.0
+# SGLANG_ENABLE_SPEC_V2 is on by default; up to 0.5.10 drafting switches the overlapped scheduler off (server_args.py)
+_DRAFTS_OVERLAP: Version = (0, 5, 11)
 # up to 0.4.7: the share for at least so many ranks
 _BY_RANKS = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87), (1, 0.88))
 # 0.4.8 to 0.5.2: GPUs below so many GiB keep so many free, and so many more for each rank; larger ones keep 32
@@ -79,6 +81,11 @@ class SglangDefaults(EngineDefaults):
     def prefill_graph(self, settings: EngineSettings, model: Model) -> bool:
         # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA and layers that keep a state
         return _since(settings, 0, 5, 10) and not model.attention.mla and not model.state_bytes_per_request
+
+    def overlaps(self, settings: EngineSettings) -> bool:
+        if settings.draft_tokens == 1:
+            return True
+        return _since(settings, *_DRAFTS_OVERLAP) if settings.draft_overlap is None else settings.draft_overlap
 
     def kernel_set(self, settings: EngineSettings) -> str:
         """Its experts and all-reduce changed after 0.5.10."""

@@ -54,8 +54,7 @@ from ridgeline.model.model import Model
 from ridgeline.ports import BOOTSTRAP_PORT, DerivedPorts
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
-from ridgeline.records.measurement import Measurement
-from ridgeline.records.metrics import reported
+from ridgeline.records.measurement import Measurement, reported
 
 _FUSED_MOE = "benchmark/kernels/fused_moe_triton/tuning_fused_moe_triton.py"
 _DEEPEP = "benchmark/kernels/deepep/tuning_deepep.py"

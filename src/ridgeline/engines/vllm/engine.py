@@ -42,8 +42,7 @@ from ridgeline.model.model import Model
 from ridgeline.ports import SIDE_CHANNEL_PORT
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
-from ridgeline.records.measurement import Measurement
-from ridgeline.records.metrics import reported
+from ridgeline.records.measurement import Measurement, reported
 
 # The `vllm` command wants a distribution of that name, which CPU builds do not have; the parts behind it do not mind.
 _THROUGHPUT = (
@@ -233,7 +232,7 @@ class _Vllm(ServingEngine):
 
 
 # What its build for processors refuses, by release, as its attention back end (`cpu_attn.py`) lists it.
-# The first release with each list, newest first; before 0.12 another back end was at work, which is not judged.
+# The first release with each list, newest first; before 0.12 another back end was used, which is not judged.
 _HEADS: tuple[tuple[Version, tuple[int, ...]], ...] = (
     ((0, 20), (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)),
     ((0, 16), (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)),

@@ -13,7 +13,7 @@ from ridgeline.readers.lines import plain
 _FULL, _ROOM = 0.95, 0.8
 _STARVED_TOK_S = 1.0  # decoded tokens a second and running request, below which they practically stand still
 _EPOCH = datetime(2000, 1, 1)  # a leap year: the log does not name one
-# the processes of a server that was told to stop take leave in words that otherwise mean a crash
+# the processes of a server that was asked to stop print lines that otherwise mean a crash
 _STOPS = (
     "[shutdown] API server: shutdown triggered",
     "INFO:     Shutting down",

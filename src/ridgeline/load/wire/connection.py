@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import httptools
 
-from ridgeline.load.wire.chunks import realigned
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.wire.exchange import Exchange
 from ridgeline.load.wire.loop import Loop
+from ridgeline.load.wire.reply import realigned
 from ridgeline.load.wire.stamped_socket import KINDS, StampedSocket
 
 _PENDING = 256

@@ -7,12 +7,92 @@ is decoded only where that leaves doubt and for the last events, which carry the
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+from bisect import bisect_right
 from collections import deque
+from itertools import accumulate
+from operator import itemgetter, methodcaller
 from typing import Any
 
-from ridgeline.load.wire.chunks import token_stretch
+# Chunked HTTP bodies as servers of tokens send them: one chunk a segment, one event a chunk, one token an event.
+#
+# A few calls that each look at all bytes of an answer do for such a stretch what would cost far more token by token.
+# What does not fit goes to the HTTP parser and down the careful road.
+
+# events without text before the first token (a role) and after the last (finish, usage, [DONE])
+_EDGE = 6
+_SIZE_BYTES = 8
+_QUOTE = 34
+
+
+def realigned(times_s: list[float], pieces: list[bytes]) -> tuple[list[float], list[bytes], int]:
+    """The same bytes cut where chunks begin, each with the time at which its first byte came, and how many are whole.
+
+    `pieces` begin between two chunks. What follows the whole chunks is left as it is.
+    """
+    if all(map(bytes.startswith, pieces[:-1], map(_chunk_head, map(len, pieces)))):
+        return times_s, pieces, len(pieces) - 1
+    text, ends = b"".join(pieces), list(accumulate(map(len, pieces)))
+    at, times, chunks = 0, [], []
+    while (size := _size_at(text, at)) and (end := at + size) <= len(text):
+        times.append(times_s[bisect_right(ends, at)])
+        chunks.append(text[at:end])
+        at = end
+    whole = len(chunks)
+    if at < len(text):
+        first = bisect_right(ends, at)
+        times += times_s[first:]
+        chunks += [text[at : ends[first]], *pieces[first + 1 :]]
+    return times, chunks, whole
+
+
+def _token_stretch(chunks: list[bytes], key: bytes) -> tuple[int, int]:
+    """The part of an answer in which each chunk is one event with text under `key`; maybe empty."""
+    start, end = 0, len(chunks)
+    while start < end and start < _EDGE and key not in chunks[start]:
+        start += 1
+    while start < end and len(chunks) - end < _EDGE and key not in chunks[end - 1]:
+        end -= 1
+    if start == end:
+        return 0, 0
+    stretch = chunks[start:end]
+    at, joined = stretch[0].find(key), b"".join(stretch)
+    # All events of a stream are alike up to their text. A chunk that holds none, two or part of one event would have
+    # the text's key at another offset, end otherwise, or have more or fewer lines than size, event, nothing, end.
+    plain = (
+        b"\r\ndata: {" in stretch[0]
+        and all(map(methodcaller("endswith", b"}\n\n\r\n"), stretch))
+        and joined.count(b"\n") == 4 * len(stretch)
+        and all(map(methodcaller("startswith", key, at), stretch))
+        and _QUOTE not in map(itemgetter(at + len(key)), stretch)  # a quote right there is an empty text
+    )
+    return (start, end) if plain else (0, 0)
+
+
+def _size_at(text: bytes, at: int) -> int:
+    """How many bytes the chunk that begins there takes; 0 for the last chunk, or where none begins."""
+    line_end = text.find(b"\r\n", at, at + _SIZE_BYTES)
+    digits = text[at:line_end]
+    if line_end < 0 or not digits.isalnum():
+        return 0
+    try:
+        size = int(digits, 16)
+    except ValueError:
+        return 0
+    return len(digits) + size + 4 if size else 0
+
+
+@functools.cache
+def _chunk_head(length: int) -> bytes:
+    """How a chunk begins that takes `length` bytes with its size and line ends; what none begins with if none can."""
+    for digits in range(1, _SIZE_BYTES - 2):
+        size = length - digits - 4
+        if size > 0 and len(head := b"%x\r\n" % size) == digits + 2:
+            return head
+    return b"\r\n"
+
 
 # Inside a JSON string every quote is escaped, so these can only match a key of the object and a non-empty string.
 _TEXT = {
@@ -83,7 +163,7 @@ class Reply:
         return bool(self._tail)
 
     @property
-    def said_anything(self) -> bool:
+    def has_tokens(self) -> bool:
         return bool(self.token_times_s or self.finished or self.output_tokens)
 
     def raw(self, limit: int) -> bytes:
@@ -102,7 +182,7 @@ class Reply:
             self._tail = b""
             self._held += [line[5:]] if line else []
         self._dispatch()
-        if self._junk and not self.said_anything:
+        if self._junk and not self.has_tokens:
             self.malformed = self._junk
         self._read_endings()
 
@@ -110,7 +190,7 @@ class Reply:
         """The stretch of chunks that are one token each, as `take_plain` wants them."""
         if not self._usual or not self._streamed or self._tail or self._held:
             return 0, 0
-        return token_stretch(chunks, self._usual)
+        return _token_stretch(chunks, self._usual)
 
     def take_plain(self, times_s: list[float], pieces: list[bytes]) -> None:
         """Takes a stretch that `plain` has found, after whatever came before it."""

@@ -4,7 +4,7 @@ On Linux each read asks the kernel when the bytes reached this host (SO_TIMESTAM
 on how busy this process is: even a client that lags reads the right times, and the lag itself becomes a measured
 figure. Other systems fall back to the moment of reading.
 
-A read bears the stamp of the last segment it touched. Where several may have piled up, reads are therefore kept
+A read has the stamp of the last segment it touched. Where several may have piled up, reads are therefore kept
 shorter than a segment, so that each segment still gives its own stamp.
 """
 

@@ -1,4 +1,4 @@
-"""The same connection through TLS. A token bears the kernel's stamp of the read that completed its record."""
+"""The same connection through TLS. A token has the kernel's stamp of the read that completed its record."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TlsConnection(Connection):
             self._ended_by_peer()
 
     def _decrypted(self) -> tuple[bytes, bool]:
-        """What can be read now, and whether the server has said goodbye."""
+        """What can be read now, and whether the server has closed the session."""
         parts = []
         while True:
             try:
@@ -79,5 +79,5 @@ class TlsConnection(Connection):
             except ssl.SSLWantReadError:
                 return b"".join(parts), False
             except ssl.SSLError:
-                # a goodbye, or a record that cannot be trusted: either way nothing more will come
+                # a close_notify, or a record that cannot be trusted: either way nothing more will come
                 return b"".join(parts), True

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.load.wire.client_stats import ClientStats
-from ridgeline.load.wire.coalesced import CoalescedTokens
 from ridgeline.load.wire.endpoint import Endpoint
+from ridgeline.load.wire.exchange import CoalescedTokens
 from ridgeline.traffic.requests import RequestRecord
 from ridgeline.traffic.traffic import Arrival
 

@@ -11,7 +11,6 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
-from ridgeline.load.records_file import RecordsFile
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.wire.connect import new_connection
 from ridgeline.load.wire.connection import Connection
@@ -20,6 +19,7 @@ from ridgeline.load.wire.loop import Loop
 from ridgeline.load.wire.reply import Reply
 from ridgeline.load.workers.assignment import UNDER_WAY, Assignment, LoadResult
 from ridgeline.traffic.prompts import Bodies, Prompts
+from ridgeline.traffic.requests import RecordsFile
 from ridgeline.traffic.traffic import Arrival
 
 _TICK_S = 0.02

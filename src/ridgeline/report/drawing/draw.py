@@ -11,14 +11,21 @@ from ridgeline.report.drawing.grid import heat
 from ridgeline.report.drawing.parallel import parallel
 from ridgeline.report.drawing.plot import plot
 from ridgeline.report.drawing.rows import bars, intervals
-from ridgeline.report.figures.shapes import BarFigure, Figure, HeatFigure, IntervalFigure, ParallelFigure, PlotFigure
+from ridgeline.report.figures.shapes import (
+    BASELINE,
+    WINNER,
+    BarFigure,
+    Figure,
+    HeatFigure,
+    IntervalFigure,
+    ParallelFigure,
+    PlotFigure,
+)  # fmt: skip
 
 _PARALLEL_LEGEND = (
     ("p0", "worst"),
     ("p2", "middle"),
     ("p4", "best"),
-    ("l-baseline", "baseline"),
-    ("l-winner", "the setting"),
 )
 WIDE_PX, MID_PX, HALF_PX, NARROW_PX = 1080.0, 740.0, 528.0, 350.0
 _LARGEST_TWICE = 60_000  # characters: a larger drawing is scaled for tablets and paper instead of drawn again
@@ -70,7 +77,10 @@ def legend(figure: Figure) -> str:
         names = dict.fromkeys(part.name for row in figure.rows for part in row.parts)
         items = [_item("bar", str(at), name) for at, name in enumerate(names)] if len(names) > 1 else []
     elif isinstance(figure, ParallelFigure):
-        items = [f"<li><i class='key-line {kind}'></i>{told}" for kind, told in _PARALLEL_LEGEND]
+        known = {BASELINE: "baseline", WINNER: figure.chosen}
+        looks = [look for look in known if any(one.look == look for one in figure.lines)]
+        kinds = (*_PARALLEL_LEGEND, *((svg.look_class(look), known[look]) for look in looks))
+        items = [f"<li><i class='key-line {kind}'></i>{escape(told)}" for kind, told in kinds]
     return f"<ul class=legend>{''.join(items)}</ul>" if items else ""
 
 

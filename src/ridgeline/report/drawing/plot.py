@@ -25,7 +25,7 @@ def plot(figure: PlotFigure, width: float) -> str:
     height = strip_end + (AXIS_PX if named else AXIS_PX - 16)
     y = pixel_scale(figure.y, _ys(figure), bottom, top)
     marks = ticks(figure.y, y, 6 if inner > 200 else 4)
-    widest = max([len(t) for _, t in marks] + [min(len(lane), 12) for lane in lanes] + [3])
+    widest = max([len(t) for _, t in marks] + [min(len(lane), 14) for lane in lanes] + [3])
     left = min(0.3 * width, widest * svg.CHARACTER_PX + 12)
     x = pixel_scale(figure.x, _xs(figure), left, width - RIGHT_PX)
     parts = [
@@ -66,10 +66,15 @@ def _y_axis(marks: list[tuple[float, str]], y: PixelScale, left: float, width: f
 
 def _x_axis(figure: PlotFigure, x: PixelScale, bottom: float, end: float, named: bool) -> Iterator[str]:
     yield svg.line(x.start, bottom, x.end, bottom, "frame")
-    most = max(2, int((x.end - x.start) / 70))
+    most, reached = max(2, int((x.end - x.start) / 70)), -1.0
     for value, told in thinned(ticks(figure.x, x, most), x, svg.CHARACTER_PX):
         yield svg.line(x(value), end, x(value), end + 4, "frame")
-        yield svg.text(x(value), end + 17, svg.cut(told, 110), "tick", "middle")
+        short = svg.cut(told, 110)
+        half = len(short) * svg.CHARACTER_PX / 2
+        centre = min(max(x(value), half), x.end + RIGHT_PX - half)  # a long name ends with the figure
+        if centre - half > reached:
+            yield svg.text(centre, end + 17, short, "tick", "middle")
+            reached = centre + half
     if named:
         yield svg.text((x.start + x.end) / 2, end + 34, svg.cut(figure.x.label, x.end - x.start), "axis", "middle")
 
@@ -82,7 +87,7 @@ def _spans(figure: PlotFigure, x: PixelScale, top: float, end: float) -> Iterato
         room = stop - start
         if span.look == "block" and room > 14:
             text = span.label if len(span.label) * svg.CHARACTER_PX < room else span.label.split(":")[0]
-            text = text if len(text) * svg.CHARACTER_PX < room else str(at + 1)
+            text = text if len(text) * svg.CHARACTER_PX < room else text.removeprefix("block ")
             yield svg.text((start + stop) / 2, top - 4, text, "tick", "middle")
         elif span.look == "drift":
             yield svg.text(start + 4, top + 12, svg.cut(span.label, max(60.0, room)), "tick")
@@ -150,7 +155,10 @@ def _limits(
         else:
             at = x(limit.value)
             yield svg.line(at, top, at, end, "limit")
-            right = at + len(limit.label) * svg.CHARACTER_PX + 6 < width
+            room = len(limit.label) * svg.CHARACTER_PX + 6
+            after = [x(other.value) for other in figure.limits if other.across == "x" and x(other.value) > at]
+            # not across the next line, and not out of the figure; else to the left, where it is free
+            right = at + room < min([width, *after]) or at - room < left
             yield svg.text(
                 at + (4 if right else -4), top + 12 + 14 * row, limit.label, "tick", "start" if right else "end"
             )

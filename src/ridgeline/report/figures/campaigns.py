@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.records.answer import Answer
@@ -39,13 +40,16 @@ def edge_climb(study: Study, history: History, answer: Answer, knob: str) -> Plo
             points.append(PlotPoint(place, value, label=text, trial=trial.number))
         elif run.outcome is not None:
             text = f"#{trial.number} {knob} {place:g}: {run.outcome}"
-            strip.append(StripMark(place, run.outcome.kind.value, text, trial.number))
+            strip.append(StripMark(place, run.outcome.kind.short, text, trial.number))
     if not points and not strip:
         return None
     details = {} if history.verdict is None else history.verdict.details
     limits = tuple(_limits(details))
     says = f"Every run by its {knob}; those that failed are below the axis. Left of the edge all runs passed."
-    y = goal_axis(study, [p.y for p in points], answer.unit)
+    values = [p.y for p in points]
+    y = goal_axis(study, values, answer.unit)
+    if limits and values and max(values) > min(values):
+        y = replace(y, high=max(values) + 0.3 * (max(values) - min(values)))  # their texts are on top
     series = (PlotSeries("passed", tuple(points), SEARCH),) if points else ()
     return PlotFigure(
         "climb", f"How far {knob} can be raised", says, scale.axis, y, series, limits=limits, strip=tuple(strip)
@@ -98,8 +102,11 @@ def _by_name(figure: CurveFigure, key: str) -> PlotFigure:
     )
     x = Axis(figure.x_label, ticks=tuple((float(at), name) for at, name in enumerate(figure.names)))
     limits = tuple(PlotLimit(text, place, "x") for place, text in figure.marks)
-    most = max((p.y for c in figure.curves for p in c.points), default=0.0)
-    y = Axis(figure.y_label, from_zero=True, high=1.2 * most if limits and most > 0 else None)  # their texts are on top
+    values = [p.y for c in figure.curves for p in c.points]
+    least, most = (min(values), max(values)) if values else (0.0, 0.0)
+    doubles = most > 2 * least
+    room = 0.2 * (most if doubles else most - least)  # for the texts of the limits, on top
+    y = Axis(figure.y_label, from_zero=doubles, high=most + room if limits and room > 0 else None)
     return PlotFigure(key, figure.title, figure.says, x, y, series, limits=limits)
 
 

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.records.exhibit import TextTable
+from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.expression import Value, is_number
+from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -18,11 +19,12 @@ from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
 OUT_OF_MEMORY = ("oom-start", "oom-run")
+_OOM = "oom"  # both of them, in a cell
 _MOST_PARTS = 12  # columns or lines of the map; a number with more values is cut into about that many ranges
 
 
 def failure_counts(history: History) -> list[tuple[str, int, str]]:
-    """Kind, how many, and the story of the first of them; most frequent first."""
+    """Kind, by its value in files, how many, and the story of the first of them; most frequent first."""
     counts: Counter[str] = Counter()
     stories: dict[str, str] = {}
     for run in history.runs.values():
@@ -36,10 +38,10 @@ def failure_table(study: Study, history: History) -> TextTable | None:
     found = failure_counts(history)
     if not found:
         return None
-    rows = tuple((kind, str(n), story) for kind, n, story in found)
+    rows = tuple((Kind(kind).text, str(n), story) for kind, n, story in found)
     title, head = "Runs that do not count", ("kind", "runs", "the first of them")
     unexplained = _without_pattern(_judged(history), _pattern(study, history))
-    notes = (f"{unexplained}: see each on its own.",) if unexplained else ()
+    notes = (f"{unexplained}: see each by itself.",) if unexplained else ()
     return TextTable(title, head, rows, frozenset(range(len(rows))), notes=notes)
 
 
@@ -79,7 +81,7 @@ def crash_map(study: Study, history: History) -> HeatFigure | None:
     others = _without_pattern(every, pattern)
     says = " ".join(part for part in (_place(pattern, runs), edge, f"The rest: {others}." if others else "") if part)
     return HeatFigure(
-        "crashes", f"Where settings failed: {pattern.kind}", says, first, second,
+        "crashes", f"Where settings failed: {_words(pattern.kind)}", says, first, second,
         tuple(map(_shown, columns)), tuple(map(_shown, lines)), cells, "share that failed", edges, False,
     )  # fmt: skip
 
@@ -161,24 +163,23 @@ def _place(pattern: _Pattern, runs: Judged) -> str:
     failed = [t.point.get(pattern.x) for t, r in runs if not is_ok(r)]
     values = sorted(set(failed), key=lambda v: (not is_number(v), v if is_number(v) else 0, str(v)))
     where = f"{pattern.x} {_shown(values) if _numeric(pattern.x, runs) else ', '.join(map(str, values))}"
+    every = "Both" if len(failed) == 2 else f"All {len(failed)}"
+    said = f"{every} failures ({_words(pattern.kind)}) are at {where}"
     if pattern.y is None:
-        return f"All {len(failed)} {pattern.kind} failures are at {where}, where nothing passed."
-    return (
-        f"All {len(failed)} {pattern.kind} failures are at {where}, in a part of it that {pattern.y} decides and in "
-        "which nothing passed."
-    )
+        return f"{said}, where nothing passed."
+    return f"{said}, in a part of it that {pattern.y} decides and in which nothing passed."
 
 
 def _without_pattern(every: Judged, pattern: _Pattern | None) -> str:
-    """`no pattern: N failures of M kinds (...)`, of failures that settings caused; empty where there are none."""
+    """`N failures without a pattern (...)`, of failures that settings caused; empty where there are none."""
     kinds = Counter(_kind(r) for _, r in every if not is_ok(r) and (pattern is None or _kind(r) != pattern.kind))
     if not kinds:
         return ""
-    return f"no pattern: {count(kinds.total(), 'failure')} of {count(len(kinds), 'kind')} ({', '.join(kinds)})"
+    return f"{count(kinds.total(), 'failure')} without a pattern ({', '.join(map(_words, kinds))})"
 
 
 def _shown(part: Sequence[Value]) -> str:
-    ends = ["none" if value is None else str(value) for value in part]
+    ends = [value_text(value) for value in part]
     return ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
 
 
@@ -217,15 +218,19 @@ def _cell(
     kinds = Counter(r.outcome.kind.value for _, r in here if r.outcome is not None and not is_ok(r))
     passed = [r.metrics[study.goal.metric] for _, r in here if is_ok(r) and study.goal.metric in r.metrics]
     best = f"; best {metric_text(max(passed, key=study.goal.score))}" if passed else ""
-    line = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+    line = ", ".join(f"{n} {Kind(kind).text}" for kind, n in kinds.items())
     label = f"{x} {_shown(at_x)}, {y} {_shown(at_y)}: {len(passed)} passed{', ' + line if line else ''}{best}"
     worst = kinds.most_common(1)[0][0] if kinds else ""
     text = f"{sum(kinds.values())}/{len(here)} {_short(worst)}" if kinds else f"{len(here)} ok"
     return HeatCell(sum(kinds.values()) / len(here), text, label, worst)
 
 
+def _words(short: str) -> str:
+    return Kind.OOM_RUN.short if short == _OOM else Kind(short).text
+
+
 def _short(kind: str) -> str:
-    return "oom" if kind in OUT_OF_MEMORY else kind
+    return _OOM if kind in OUT_OF_MEMORY else kind
 
 
 def _edge(row: Sequence[HeatCell]) -> int | None:

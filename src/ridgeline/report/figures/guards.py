@@ -24,10 +24,8 @@ def guard_table(study: Study, history: History) -> TextTable | None:
     rows = []
     for guard in study.guards:
         failing = [f"#{r.trial}" for r in broken if r.outcome is not None and _names(guard, r.outcome.reason)]
-        rows.append(
-            (str(guard), str(len(passed)), _worst(guard, passed, history.reference), ", ".join(failing) or "none")
-        )
-    failed = frozenset(at for at, row in enumerate(rows) if row[3] != "none")
+        rows.append((str(guard), str(len(passed)), _worst(guard, passed, history.reference), ", ".join(failing) or "–"))
+    failed = frozenset(at for at, row in enumerate(rows) if row[3] != "–")
     head = ("guard", "runs that count", "worst margin among them", "runs it refused")
     return TextTable("Guards", head, tuple(rows), failed)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.records.answer import Answer
-from ridgeline.records.exhibit import changes
+from ridgeline.records.exhibit import changes, value_text
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.run import Run
 from ridgeline.records.space import Discrete, Point
@@ -84,11 +84,7 @@ def _wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
 
 
 def _moved(study: Study, point: Point, knobs: Sequence[str]) -> str:
-    return ", ".join(f"{k} {_text(study.baseline.get(k))} → {_text(point.get(k))}" for k in knobs)
-
-
-def _text(value: Value) -> str:
-    return "none" if value is None else str(value)
+    return ", ".join(f"{k} {value_text(study.baseline.get(k))} → {value_text(point.get(k))}" for k in knobs)
 
 
 def importance(study: Study, history: History) -> BarFigure | None:
@@ -163,10 +159,11 @@ def _slice(study: Study, answer: Answer, name: str, runs: Sequence[tuple[Trial, 
     good = [(t, r.metrics[study.goal.metric]) for t, r in runs if is_ok(r) and study.goal.metric in r.metrics]
     looks: dict[str, list[PlotPoint]] = {SEARCH: [], BASELINE: [], WINNER: []}
     for trial, value in good:
-        text = f"#{trial.number} {name} {_text(trial.point.get(name))}: {metric_text(value)}"
+        text = f"#{trial.number} {name} {value_text(trial.point.get(name))}: {metric_text(value)}"
         place = scale.place(trial.point.get(name))
         looks[look_of(study, answer, trial)].append(PlotPoint(place or 0.0, value, label=text, trial=trial.number))
-    names = {SEARCH: "other settings", BASELINE: "baseline", WINNER: "the setting"}
+    chosen = "" if answer.candidate is None else answer.candidate.label
+    names = {SEARCH: "other settings", BASELINE: "baseline", WINNER: chosen}
     series = tuple(PlotSeries(names[look], tuple(points), look) for look, points in looks.items() if points)
     strip = tuple(
         StripMark(scale.place(t.point.get(name)) or 0.0, "failed", f"#{t.number} {r.outcome}", t.number)
@@ -220,7 +217,8 @@ def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure |
     axes = tuple(_axis(scale) for scale in scales)
     goal = ParallelAxis(study.goal.metric, tuple((at, metric_text(low + at * (high - low))) for at in (0.0, 0.5, 1.0)))
     says = "One line for each setting that ran, through its knobs to what it measured; failed ones are dashed."
-    return ParallelFigure("parallel", "All knobs together", says, (*axes, goal), lines)
+    chosen = "" if answer.candidate is None else answer.candidate.label
+    return ParallelFigure("parallel", "All knobs together", says, (*axes, goal), lines, chosen)
 
 
 def _line_label(study: Study, trial: Trial, run: Run, values: dict[int, float]) -> str:

@@ -64,11 +64,11 @@ def node_table(history: History) -> TextTable | None:
         for node in run.ending.nodes:
             runs[node] += 1
             if run.outcome is not None and not is_ok(run):
-                failed.setdefault(node, Counter())[run.outcome.kind.value] += 1
+                failed.setdefault(node, Counter())[run.outcome.kind.text] += 1
     if len(runs) < 2:
         return None
     rows = tuple(
-        (node, str(n), ", ".join(f"{c} {k}" for k, c in failed.get(node, Counter()).items()) or "none")
+        (node, str(n), ", ".join(f"{c} {k}" for k, c in failed.get(node, Counter()).items()) or "–")
         for node, n in sorted(runs.items())
     )
     return TextTable("Runs by node", ("node", "runs", "failed there"), rows)

@@ -22,14 +22,15 @@ from ridgeline.report.figures.shapes import (
     FigureGroup,
     PlotBand,
     PlotFigure,
+    PlotLimit,
     PlotPoint,
     PlotSeries,
     PlotSpan,
     StripMark,
 )  # fmt: skip
-from ridgeline.report.figures.values import goal_axis, is_ok, seconds_axis
+from ridgeline.report.figures.values import counted_axis, goal_axis, is_ok, seconds_axis
+from ridgeline.stats.drift import baseline_course
 from ridgeline.stats.nodes import node_effects, node_runs
-from ridgeline.stats.regimes import baseline_course
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
@@ -55,6 +56,7 @@ class ProgressPoint:
     label: str
     hours: float  # since the first run started
     node_hours: float  # spent up to the end of this run
+    lane: str  # how it ended, in a word or two
 
 
 def progress_points(
@@ -79,7 +81,7 @@ def progress_points(
         label = f"#{trial.number} {changes(study.baseline, trial.point) or 'the baseline'}"
         hours = max(0.0, run.ending.ended_s - began) / 3600.0
         points.append(
-            ProgressPoint(run.number, trial.number, group, value, _outcome(run), best, label, hours, spent)
+            ProgressPoint(run.number, trial.number, group, value, _outcome(run), best, label, hours, spent, _lane(run))
         )  # fmt: skip
     return points
 
@@ -92,6 +94,10 @@ def _look(study: Study, trial: Trial, chosen: str | None) -> str:
     if trial.stage is Stage.CONFIRM:
         return WINNER if trial.key == chosen else CONFIRM
     return SEARCH
+
+
+def _lane(run: Run) -> str:
+    return "" if run.outcome is None else run.outcome.kind.short
 
 
 def _outcome(run: Run) -> str:
@@ -121,8 +127,7 @@ def progress(
 
 
 def _run_axis(runs: int) -> Axis:
-    whole = tuple((float(n), str(n)) for n in range(1, runs + 1)) if runs <= 20 else ()
-    return Axis("run, in the order they ended", low=0.0, ticks=whole)
+    return counted_axis("run, in the order they ended", runs, low=0.0)
 
 
 def progress_now(
@@ -153,17 +158,38 @@ def _figure(
     if drifted and points:
         after = [p for p in points if p.run >= drifted[0]]
         spans = (PlotSpan("the machine changed", place(after[0] if after else points[-1]), place(points[-1]), "drift"),)
-    strip = tuple(
-        StripMark(place(p), p.outcome.split(";")[0], f"{p.label}: {p.outcome}", p.trial)
-        for p in points
-        if p.value is None
-    )
-    series = _series(points, place, whole=key in ("progress-0", "progress-now"))
-    return PlotFigure(key, "Progress", "", x, y, series, _band(study, history), spans, strip=strip)
+    strip = tuple(StripMark(place(p), p.lane, f"{p.label}: {p.outcome}", p.trial) for p in points if p.value is None)
+    series = _series(points, place, _looks(study, history, answer, points), key in ("progress-0", "progress-now"))
+    bands = _band(study, history)
+    limits: tuple[PlotLimit, ...] = ()
+    if answer is not None and answer.kind == "gate":
+        # all of its runs are of one setting; what they are held against was measured before
+        reference, bands = answer.reference, ()
+        if reference.value is not None:
+            limits = (PlotLimit(f"{reference.label}: {metric_text(reference.value)}", reference.value),)
+    return PlotFigure(key, "Progress", "", x, y, series, bands, spans, limits, strip=strip)
+
+
+def _looks(
+    study: Study, history: History, answer: Answer | None, points: Sequence[ProgressPoint]
+) -> dict[str, tuple[str, str]]:
+    """Of each group its name and its look; a setting looks the same here as in every other figure."""
+    candidate = None if answer is None else answer.candidate
+    names = {**NAMES, **({} if candidate is None else {WINNER: candidate.label})}
+    groups = dict.fromkeys(p.group for p in points if p.value is not None)
+    if groups.keys() <= names.keys():
+        return {group: (names[group], group) for group in sorted(groups, key=[*names].index)}
+    of = {p.group: history.trials[p.trial].key for p in points}
+    known = {} if candidate is None else {point_key(candidate.point): WINNER}
+    known[point_key(study.baseline)] = BASELINE
+    return {group: (group, known.get(of[group], str(at))) for at, group in enumerate(groups)}
 
 
 def _series(
-    points: Sequence[ProgressPoint], place: Callable[[ProgressPoint], float], whole: bool
+    points: Sequence[ProgressPoint],
+    place: Callable[[ProgressPoint], float],
+    looks: Mapping[str, tuple[str, str]],
+    whole: bool,
 ) -> tuple[PlotSeries, ...]:
     """With the `whole` setting in a mark's label, or its number: other views of the same runs need not repeat it."""
     found = []
@@ -173,9 +199,7 @@ def _series(
             PlotPoint(place(p), p.best or 0.0, label=f"best so far {metric_text(p.best or 0.0)}") for p in best
         )
         found.append(PlotSeries("best of the search so far", course, BEST, "steps"))
-    groups = dict.fromkeys(p.group for p in points if p.value is not None)
-    staged = groups.keys() <= NAMES.keys()
-    for at, group in enumerate(sorted(groups, key=[*NAMES].index) if staged else groups):
+    for group, (name, look) in looks.items():
         marks = tuple(
             PlotPoint(
                 place(p), p.value, label=f"{p.label if whole else f'#{p.trial}'}: {metric_text(p.value)}", trial=p.trial
@@ -183,7 +207,7 @@ def _series(
             for p in points
             if p.group == group and p.value is not None
         )
-        found.append(PlotSeries(NAMES.get(group, group), marks, group if staged else str(at)))
+        found.append(PlotSeries(name, marks, look))
     return tuple(found)
 
 

@@ -31,6 +31,8 @@ from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 OF_VERSIONS = ("bisect", "environment")  # their blocks compare whichever two tell most: no setting is in all of them
+_FEW = 4  # settings, the baseline among them, that have room for what they change
+_SHORT = 30  # characters of a label, besides its letter and figures
 _LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -178,7 +180,7 @@ def _by_block(
                 for b in blocks
                 if key in b.ratios
             ]
-        which = "B, the setting" if letter == "B" else letter
+        which = "B, the setting" if letter == "B" else f"{letter}{_beside(answer, key) if len(letters) <= _FEW else ''}"
         label = f"all {len(ratios)}" if len(letters) < 3 else f"{which}, {count(len(ratios), 'block')}"
         rows.append(_together(label, ratios, judged.get(key), failed.get(key, ""), letter == "B"))
     if not rows:
@@ -189,6 +191,12 @@ def _by_block(
     return [
         IntervalFigure("proof-ratios", "Block by block", says, Axis(f"ratio to {of} (above 1 is better)"), tuple(rows))
     ]
+
+
+def _beside(answer: Answer, key: str) -> str:
+    """What another setting has that the answer's does not, where that is short."""
+    said = "" if answer.candidate is None else changes(answer.candidate.point, json.loads(key))
+    return f" ({said})" if said and len(said) <= _SHORT else ""
 
 
 def _together(
@@ -232,7 +240,8 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
         rows.append(row[: len(head)])
     names = tuple(_setting_name(study, answer, key, letter) for key, letter in letters.items())
     aside = tuple(f"block {a.block + 1} was run again: {a.reason}" for a in history.set_aside)
-    return TextTable("Every block", head, tuple(rows), notes=(*names, *aside))
+    told = tuple(name for name in names if ": " in name)
+    return TextTable("Every block", head, tuple(rows), notes=(*told, *aside))
 
 
 def ladder(study: Study, history: History) -> IntervalFigure | None:

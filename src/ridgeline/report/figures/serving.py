@@ -7,7 +7,7 @@ from statistics import fmean
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.costs import costs
-from ridgeline.records.metrics import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
+from ridgeline.records.measurement import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study

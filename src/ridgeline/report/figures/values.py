@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ridgeline.records.exhibit import value_text
 from ridgeline.records.expression import Value, is_number
-from ridgeline.records.metrics import unit_of
+from ridgeline.records.measurement import unit_of
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
@@ -65,6 +66,15 @@ class KnobScale:
         return self.places.get(value)
 
 
+_FEW_COUNTED = 20  # of more, round numbers are enough, which are whole then
+
+
+def counted_axis(label: str, number: int, low: float | None = None) -> Axis:
+    """For things that are counted from 1: no tick between two of them."""
+    whole = tuple((float(n), str(n)) for n in range(1, number + 1)) if number <= _FEW_COUNTED else ()
+    return Axis(label, low=low, ticks=whole)
+
+
 def knob_scale(name: str, seen: Iterable[Value], listed: Sequence[Value] = ()) -> KnobScale:
     """Numbers keep their distances, on a log axis where they span much; names stand in a row, each with its text, in
     the order in which the study lists them."""
@@ -79,7 +89,7 @@ def knob_scale(name: str, seen: Iterable[Value], listed: Sequence[Value] = ()) -
         values,
         key=lambda v: (v is None, places.get(repr(v), len(places)), not is_number(v), v if is_number(v) else 0, str(v)),
     )
-    ticks = tuple((float(at), "none" if v is None else str(v)) for at, v in enumerate(ordered))
+    ticks = tuple((float(at), value_text(v)) for at, v in enumerate(ordered))
     return KnobScale(
         Axis(name, ticks=ticks, low=-0.5, high=len(ordered) - 0.5), {v: float(a) for a, v in enumerate(ordered)}
     )

@@ -9,8 +9,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from ridgeline.records.exhibit import value_text
 from ridgeline.records.space import Discrete, Knob, Point
-from ridgeline.report.html import code_html
+from ridgeline.report.html import code_html, prose
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.report.parts import AnswerCard
 
@@ -36,10 +37,10 @@ def sections(now: Snapshot) -> dict[str, str]:
 
 def _state(now: Snapshot) -> str:
     look = LOOKS.get(now.state, "calm")
-    note = f"<p class='note bad'>{escape(now.note)}</p>" if now.note else ""
+    note = f"<p class='note bad'>{prose(now.note)}</p>" if now.note else ""
     text, _, command = now.state_text.partition("continue with: ")
     go_on = f"<p class=sub>To continue:</p>{code_html(command, copy=True)}" if command else ""
-    told = escape(text.strip().removesuffix(";"))
+    told = prose(text.strip().removesuffix(";"))
     return f"<span class='badge {look}'>{escape(now.state)}</span> <span class=sub>{told}</span>{go_on}{note}"
 
 
@@ -51,6 +52,8 @@ def _headline(now: Snapshot) -> str:
 def _buttons(now: Snapshot) -> str:
     if not now.steerable:
         return ""
+    if now.state is State.GONE:
+        return "<p class=sub>Nothing runs this campaign now: what is asked for here is done once it is resumed.</p>"
     turn = (
         "<button data-act=resume>Resume</button>"
         if now.state is State.PAUSED
@@ -73,7 +76,7 @@ def _running(now: Snapshot) -> str:
         return ""
     if not now.running:
         return "<p class=sub>Nothing runs at this moment.</p>"
-    return "".join(_run(run, now.steerable) for run in now.running)
+    return "".join(_run(run, now.steerable and now.state is not State.GONE) for run in now.running)
 
 
 def _run(run: RunningRun, steerable: bool) -> str:
@@ -137,7 +140,8 @@ def _field(knob: Knob, value: object) -> str:
     name = f"data-knob='{escape(knob.name)}'"
     if isinstance(knob, Discrete) and len(knob.values) <= _LONGEST_LIST:
         options = "".join(
-            f"<option value='{escape(json.dumps(each))}'{' selected' if _same(each, value) else ''}>{escape(str(each))}"
+            f"<option value='{escape(json.dumps(each))}'{' selected' if _same(each, value) else ''}>"
+            f"{escape(value_text(each))}"
             for each in knob.values
         )
         return f"<select {name}>{options}</select>"
@@ -153,13 +157,15 @@ def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
     """The list of several folders, as one section."""
     head = "<tr><td><th>study<th>state<th>against the baseline<th>best so far<th>progress<th>last change</tr>"
     order = {State.RUNNING: 0, State.PAUSED: 1, State.GONE: 2}
-    ordered = sorted(studies.items(), key=lambda one: order.get(one[1].state, 3))
+    ordered = sorted(studies.items(), key=lambda one: (order.get(one[1].state, 3), -one[1].updated_s))
     rows = "".join(_index_row(slug, now) for slug, now in ordered)
     return {"studies": _scrolled(f"<table class=studies>{head}{rows}</table>")}
 
 
 def _index_row(slug: str, now: Snapshot) -> str:
     said = (now.headline or now.note or now.state_text).replace(" -> ", " → ")
+    if now.state is State.STOPPED and not now.gain:
+        said = now.state_text.partition(";")[0]  # why there is no answer
     large = now.gain
     if not large and now.state is State.FINISHED:
         card = AnswerCard(f"{said[:1].upper()}{said[1:]}")

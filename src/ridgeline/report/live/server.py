@@ -23,7 +23,7 @@ from ridgeline.report.live.sections import index_rows, sections
 from ridgeline.report.live.snapshot import Folders, Watched
 from ridgeline.report.page import whole_page
 from ridgeline.report.project import project_sections
-from ridgeline.study.live.instructions import LARGEST_BYTES, instruction_from, leave_instruction
+from ridgeline.study.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
 _STATIC = {"page.js": "text/javascript", "watch.js": "text/javascript", "ridgeline.css": "text/css"}
 # the report brings its own scripts: it may run them, as a stranger that cannot use our cookie

@@ -13,9 +13,9 @@ from ridgeline.files import stamp
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Knob, Point
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.study.instructions import Instruction
 from ridgeline.study.journal import read_events
-from ridgeline.study.live.instructions import Instruction
-from ridgeline.study.live.logs import last_lines
+from ridgeline.study.logs import last_lines
 
 _EVENTS_SHOWN = 60
 _TAIL_LINES = 20

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ridgeline.records.space import Knob, Point
 from ridgeline.report.studies import StudySeen
-from ridgeline.study.live.instructions import Instruction
+from ridgeline.study.instructions import Instruction
 
 
 class State(StrEnum):
@@ -78,6 +78,7 @@ class Snapshot:
     share: float | None = None  # of the whole campaign that is done
     done: str = ""  # '16 of 36 trials'
     updated: str = ""  # how long ago something happened
+    updated_s: float = 0.0  # and when
     note: str = ""  # what is wrong, where something is
     steerable: bool = False
     is_service: bool = False

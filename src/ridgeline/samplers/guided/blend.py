@@ -43,10 +43,6 @@ class Blend:
         squares = np.stack(spreads) ** 2 + (np.stack(means) - mean) ** 2
         return mean, np.sqrt(np.tensordot(self.weights, squares, axes=1))
 
-    def predicted_here(self) -> float:
-        """How well this study's observations are predicted, each from all others: by the models' weights."""
-        return float(self.weights @ np.array([model.predicted_here() for model in self._models]))
-
     @property
     def says_nothing(self) -> bool:
         """Whether the knobs predict the observations hardly better than their mean does."""

@@ -68,8 +68,8 @@ def _fitted_count(observations: int) -> int:
 
 _FEWEST_FITTED = 2  # results without which there are no length scales to find
 FEWEST_EARLIER = 3  # results, without which earlier studies say nothing
-_FEWEST_COMPARED = 3  # settings that passed in this study, before which earlier ones are believed
-_EARLIER_ODDS = 4.0  # that earlier studies are a guide, against that they are none, before the first observation
+_QUARTILES_APART = 1.35  # of a normal distribution, in its standard deviations
+_STUDIES_APART = 0.3  # how far two studies of a program may differ in what they say of a setting, in the same
 _SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
 _FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
 _CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
@@ -99,7 +99,6 @@ class Chooser:
         self._is_legal = legal
         self._expected: dict[Scale, Expected | None] = {}
         self._current: Expected | None = None
-        self._borne_out: dict[tuple[Scale, int], bool] = {}  # by number of observations, whether earlier studies are
         self._earlier_by_scale: dict[Scale, tuple[ObservedData, ScoreModel | Blend] | None] = {}
         self._kept: dict[PriorMode, tuple[tuple[int, int], View]] = {}
         self._fits: dict[tuple[PriorMode, Scale, int], Fit | Fits] = {}  # by number of observations
@@ -113,7 +112,7 @@ class Chooser:
 
     def forget(self) -> None:
         """Other observations follow: what was made of these is of no more use."""
-        self._kept, self._last_seen, self._fits, self._borne_out = {}, None, {}, {}
+        self._kept, self._last_seen, self._fits = {}, None, {}
 
     def mode_weights(self, observations: Sequence[Observation]) -> ModeWeights:
         """How what was predicted is to be read, as far as the observations tell."""
@@ -323,20 +322,20 @@ class Chooser:
             mean, _ = model.at(rows, None if shared.expected is None else shared.expected[passed])
             level = float(np.median(shared.values[passed] - mean))
         both = replace(earlier, values=earlier.values + level).followed_by(present)
-        return both if self._is_borne_out(both, scale, len(shared.values)) else present
+        return both if self._bears_out(shared, earlier, model) else present
 
-    def _is_borne_out(self, seen: ObservedData, scale: Scale, count: int) -> bool:
-        """Whether the first `count` observations are told from each other better with earlier studies than without."""
-        if (scale, count) not in self._borne_out:
-            first = replace(seen.first(count), expected=None, odds=None, spread=0.0)
-            alone = first.present
-            if len(np.unique(alone.rows[~np.isnan(alone.values)], axis=0)) < _FEWEST_COMPARED:
-                return True
-            with_earlier = score_model(first, self._features.columns)
-            self._fits[PriorMode.NOT_AT_ALL, scale, count] = with_earlier.fit
-            gain = with_earlier.predicted_here() - score_model(alone, self._features.columns).predicted_here()
-            self._borne_out[scale, count] = gain > -math.log(_EARLIER_ODDS)
-        return self._borne_out[scale, count]
+    def _bears_out(self, present: ObservedData, earlier: ObservedData, model: ScoreModel | Blend) -> bool:
+        """Whether these observations differ as earlier studies, which `model` is of, put it: weighed like a prior."""
+        if not len(present.values):
+            return True
+        mean, spread = model.at(self._features.as_earlier(present.rows), present.expected)
+        low, high = np.nanquantile(earlier.values, (0.25, 0.75))  # a few very bad results would stretch a deviation
+        reach = max(float(high - low) / _QUARTILES_APART, 1e-9)
+        off = math.hypot(float(np.median(spread)), _STUDIES_APART * reach)
+        weights = mode_weights(
+            replace(present, expected=mean[:, None], spread=off, reach=reach), self._features.columns
+        )
+        return weights[PriorMode.AS_IT_STANDS] == max(weights.values())
 
     def _earlier_data(self, scale: Scale, expected: Expected | None) -> tuple[ObservedData, ScoreModel | Blend] | None:
         """What earlier studies observed, and its model; None where too little of it is on this scale."""

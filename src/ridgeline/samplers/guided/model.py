@@ -231,11 +231,6 @@ class ScoreModel:
         """How well each observation is predicted from all others: the sum of the log densities."""
         return float(self._process.left_out(self._dual).sum())
 
-    def predicted_here(self) -> float:
-        """As `predicted`, of this study's observations alone, and comparable between models of other values."""
-        heights = self._process.left_out(self._dual)[self._earlier :] - math.log(self._unit)
-        return float(heights.sum())
-
     def predicted_by_mean(self) -> float:
         """As `predicted`, of a model to which all settings are alike: each from mean and spread of the others."""
         values, others = self._standard, len(self._standard) - 1

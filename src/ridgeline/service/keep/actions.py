@@ -25,7 +25,7 @@ MOST_MENDS = 3  # of one member, lately; what breaks again and again is not cure
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
 _LOWER_TO = 0.85  # of the requests that are under way
 LIMIT_STAYS_S = 120.0  # before it is lowered again
-TOKEN_S = 30.0  # for a replacement's first token
+_TOKEN_S = 30.0  # for a replacement's first token
 
 
 class Actions:
@@ -308,7 +308,7 @@ class Actions:
         operator, service = self._operator, self._operator.service
         url = operator.folder.url(member)
         model = service.served_name or probe.served_model(url, operator.key) or service.model
-        return probe.makes_token(url, model, operator.key, TOKEN_S, engine=service.engine, role=member.role)
+        return probe.makes_token(url, model, operator.key, _TOKEN_S, engine=service.engine, role=member.role)
 
     def _take_place(self, member: Member) -> None:
         """A replacement that is ready: into the router, a token from it, then the other may go."""

@@ -78,7 +78,7 @@ class Canaries:
         slope = max(0.0, (last_s - first_s) / (most - least)) if most > least else 0.0
         return last_s + 2 * slope * (self._context or 0)
 
-    def tend(self, quiet: bool, busy: bool, verdict_in_s: float, slow: bool = False) -> None:
+    def poll(self, quiet: bool, busy: bool, verdict_in_s: float, slow: bool = False) -> None:
         """Sends one where it is due: at once when a busy server falls quiet, now and then to an idle one.
 
         A second one is sent before a verdict, and another one when all that were sent have come back without a token.
@@ -167,7 +167,7 @@ class Canaries:
 
 
 @dataclass
-class FrontDoor:
+class RouterCanary:
     """Requests for one token through the router, while its servers are idle: would a user be served?"""
 
     url: str
@@ -180,8 +180,8 @@ class FrontDoor:
     _sent_s: float = -1e9
     _under_way: bool = False
 
-    def tend(self, servers_idle: bool) -> None:
-        """What users send says enough while servers are at work; what was seen before is then forgotten."""
+    def poll(self, servers_idle: bool) -> None:
+        """What users send says enough while servers are busy; what was seen before is then forgotten."""
         if not servers_idle:
             self.refusals = 0
         elif not self._under_way and self.clock() - self._sent_s >= FRONT_EVERY_S:

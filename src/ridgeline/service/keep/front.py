@@ -1,4 +1,4 @@
-"""`keep --front URL`: a service that somebody else keeps, as Kubernetes does, watched through its front door.
+"""`keep --front URL`: a service that somebody else keeps, as Kubernetes does, watched through its front URL.
 
 A request for one token is sent now and then, as a user would. Nothing is started, ended or changed: whoever `notify`
 names is told when users are not served, and when they are again.
@@ -19,7 +19,7 @@ from ridgeline.service.keep.exporter import serve_page
 
 @dataclass
 class FrontWatch:
-    """`alert` is told of a kind, a member and what was seen."""
+    """`alert` is called with a kind, a member and what was seen."""
 
     name: str
     url: str

@@ -23,7 +23,7 @@ from typing import ParamSpec
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
 from ridgeline.service.keep.actions import Actions
-from ridgeline.service.keep.canary import Canaries, FrontDoor
+from ridgeline.service.keep.canary import Canaries, RouterCanary
 from ridgeline.service.keep.plan_check import PlanCheck, commands_after
 from ridgeline.service.keep.scaler import RoleScaleState, Scaler
 from ridgeline.service.keep.watch import Concern, ServerPoll, Watch, poll_from
@@ -32,14 +32,14 @@ from ridgeline.service.operate import Operator
 from ridgeline.service.servers import server_of
 from ridgeline.study.lock import LockHeld
 
-LARGEST_BYTES = 100_000_000
-KEPT = 3  # older parts, as NAME.1.gz (the latest) and so on
+_LARGEST_BYTES = 100_000_000
+_KEPT = 3  # older parts, as NAME.1.gz (the latest) and so on
 
 
 def rotate(path: Path, largest_bytes: int | None = None) -> bool:
     """Whether it was large enough. Lines that are written in the moment of it may be lost, as with copytruncate."""
     try:
-        if path.stat().st_size < (LARGEST_BYTES if largest_bytes is None else largest_bytes):
+        if path.stat().st_size < (_LARGEST_BYTES if largest_bytes is None else largest_bytes):
             return False
     except FileNotFoundError:
         return False
@@ -50,7 +50,7 @@ def rotate(path: Path, largest_bytes: int | None = None) -> bool:
     except OSError:
         partial.unlink(missing_ok=True)  # the disk is full, perhaps: this shall not fill it further
         raise
-    for number in range(KEPT - 1, 0, -1):
+    for number in range(_KEPT - 1, 0, -1):
         older = path.with_name(f"{path.name}.{number}.gz")
         if older.exists():
             older.replace(path.with_name(f"{path.name}.{number + 1}.gz"))
@@ -62,7 +62,7 @@ def rotate(path: Path, largest_bytes: int | None = None) -> bool:
 P = ParamSpec("P")
 
 
-def is_disk_full(error: BaseException | None) -> bool:
+def _is_disk_full(error: BaseException | None) -> bool:
     """Whether it came of a file system, or a quota, that takes no more bytes."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -103,7 +103,7 @@ class SeenMember:
 class Keeper:
     """`dry_run` says what would be done and does nothing; `lower_limits` may restart the router for a lower limit.
 
-    `alert` is told of what a person may have to know: a kind, a member and what was seen and done.
+    `alert` is called with what a person may have to know: a kind, a member and what was seen and done.
     """
 
     operator: Operator
@@ -126,7 +126,7 @@ class Keeper:
         self._actions = Actions(self.operator, self.file, self.lower_limits, self._tell)
         self._absent: dict[str, int] = {}  # polls in a row at which the router did not list it
         self._canaries: dict[str, tuple[int, Canaries]] = {}  # by member: the start they are of, and they
-        self._front: tuple[int, FrontDoor] | None = None
+        self._front: tuple[int, RouterCanary] | None = None
         self._failed: dict[str, tuple[int, float]] = {}  # by member: failures in a row, and the next try
         self._scaler = Scaler(self.operator, self.clock, self.wall) if self.operator.service.scale is not None else None
         self._engine = server_of(self.operator.service.engine)
@@ -143,7 +143,7 @@ class Keeper:
             try:
                 self.step()
             except (RidgelineError, OSError) as error:
-                # the batch system is away, or another `deploy` is at work: the next poll may find it otherwise
+                # the batch system is away, or another `deploy` is running: retried at the next poll
                 self._say("keep", "waits", str(error))
             time.sleep(max(0.0, POLL_EVERY_S - (self.clock() - began_s)))
 
@@ -242,7 +242,7 @@ class Keeper:
             return
         canaries, poll = known[1], self.polls[member.name]
         quiet, verdict_in_s = self._watch.is_quiet(member.name), self._watch.verdict_in_s(member.name)
-        canaries.tend(quiet, poll.on_it > 0, verdict_in_s, slow=self._watch.is_patient(member.name))
+        canaries.poll(quiet, poll.on_it > 0, verdict_in_s, slow=self._watch.is_patient(member.name))
         if canaries.refused:
             self._say(member.name, "takes no canaries", canaries.refused)
 
@@ -256,11 +256,11 @@ class Keeper:
             first = operator.folder.url(operator.servers[0])
             service = operator.service
             model = service.served_name or probe.served_model(first, operator.key) or service.model
-            self._front = (start.generation, FrontDoor(operator.folder.url(router), model, operator.key, self.clock))
+            self._front = (start.generation, RouterCanary(operator.folder.url(router), model, operator.key, self.clock))
         door = self._front[1]
         serving = [m for m in operator.servers if m.name in self.polls and self._serves(m)]
         idle = [m for m in serving if self.polls[m.name].on_it == 0 and not self.polls[m.name].asked]
-        door.tend(servers_idle=bool(serving) and len(idle) == len(serving))
+        door.poll(servers_idle=bool(serving) and len(idle) == len(serving))
         if not door.refuses:
             return []
         names = ", ".join(member.name for member in idle)
@@ -341,7 +341,7 @@ class Keeper:
             raise
         except (RidgelineError, OSError) as error:
             # a disk that is full has room again from one moment to the next
-            wait_s = RETRY_S if is_disk_full(error) else min(RETRY_S * 2**times, LONGEST_RETRY_S)
+            wait_s = RETRY_S if _is_disk_full(error) else min(RETRY_S * 2**times, LONGEST_RETRY_S)
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
             self._tell("failed", name, str(error))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
 
-from ridgeline.records.notify import NotifyChoice
+from ridgeline.records.study import NotifyChoice
 
 _HOOK_S = 30.0  # for each way of telling
 SAME_AFTER_S = 3600.0  # the same words about the same member are sent once in so long
@@ -29,7 +29,7 @@ _MOST_WAITING = 1000
 class Notifier:
     """Call it with a kind, a member and what happened; it returns at once, and a thread of its own tells the world.
 
-    `say` is told, once each, which way of telling fails and why.
+    `say` is called, once each, with which way of alerting fails and why.
     """
 
     name: str

@@ -15,8 +15,8 @@ WINDOW_S = 120.0
 RECENT_S, LEAST_RECENT = 60.0, 20
 LEAST_REQUESTS = 100  # in a window: a percentile of fewer says little
 WINDOWS = 3  # in a row, before the plan is doubted
-QUANTILES = {"p50": 0.5, "p95": 0.95}
-LATENCIES = ("ttft", "e2e")  # of which engines keep histograms
+_QUANTILES = {"p50": 0.5, "p95": 0.95}
+_LATENCIES = ("ttft", "e2e")  # of which engines keep histograms
 _RATE_ROOM = 1.1  # times what the plan was asked for; beyond it the load has changed, not the engine
 
 
@@ -51,7 +51,7 @@ class PlanCheck:
 
     def take(self, at_s: float, pages: Iterable[str]) -> list[PlanDoubt]:
         """Doubts after these pages: at the end of a window, and only when those before it said the same."""
-        now = histograms(self.engine, list(pages))
+        now = _histograms(self.engine, list(pages))
         if self._first is None or any(
             now[name].get(edge, 0.0) < count for name, was in self._first[1].items() for edge, count in was.items()
         ):
@@ -77,7 +77,7 @@ class PlanCheck:
         found = []
         for figure, (low, high) in self._intervals().items():
             latency, quantile, _ = figure.split("_")
-            below_ms, above_ms = quantile_bounds_ms(new[latency], QUANTILES[quantile])
+            below_ms, above_ms = quantile_bounds_ms(new[latency], _QUANTILES[quantile])
             outside = below_ms > high or above_ms < low
             row = self._outside.setdefault(figure, deque(maxlen=WINDOWS))
             row.append(outside)
@@ -89,16 +89,16 @@ class PlanCheck:
 
     def _intervals(self) -> dict[str, tuple[float, float]]:
         given = self.expected.get("interval", {})
-        names = [f"{latency}_{quantile}_ms" for latency in LATENCIES for quantile in QUANTILES]
+        names = [f"{latency}_{quantile}_ms" for latency in _LATENCIES for quantile in _QUANTILES]
         return {name: (float(given[name][0]), float(given[name][1])) for name in names if name in given}
 
 
-def histograms(engine: str, pages: Sequence[str]) -> dict[str, dict[float, float]]:
+def _histograms(engine: str, pages: Sequence[str]) -> dict[str, dict[float, float]]:
     """Of every latency, summed over the servers."""
-    found: dict[str, dict[float, float]] = {name: {} for name in LATENCIES}
+    found: dict[str, dict[float, float]] = {name: {} for name in _LATENCIES}
     metrics = server_of(engine).metrics
     for page in pages:
-        for name, histogram in zip(LATENCIES, (metrics.ttft, metrics.e2e), strict=True):
+        for name, histogram in zip(_LATENCIES, (metrics.ttft, metrics.e2e), strict=True):
             for edge, count in probe.buckets(page, histogram).items():
                 found[name][edge] = found[name].get(edge, 0.0) + count
     return found
@@ -112,7 +112,7 @@ class RecentTtft:
     _rows: deque[tuple[float, dict[float, float]]] = field(default_factory=deque)
 
     def take(self, at_s: float, pages: Iterable[str]) -> float | None:
-        now = histograms(self.engine, list(pages))["ttft"]
+        now = _histograms(self.engine, list(pages))["ttft"]
         if self._rows and (at_s < self._rows[-1][0] or _fell(self._rows[-1][1], now)):
             self._rows.clear()  # a server was added, removed or started again
         self._rows.append((at_s, now))
@@ -122,7 +122,7 @@ class RecentTtft:
         new = {edge: count - first.get(edge, 0.0) for edge, count in now.items()}
         if max(new.values(), default=0.0) < LEAST_RECENT:
             return None
-        below_ms, above_ms = quantile_bounds_ms(new, QUANTILES["p95"])
+        below_ms, above_ms = quantile_bounds_ms(new, _QUANTILES["p95"])
         return below_ms if above_ms == float("inf") else (below_ms + above_ms) / 2
 
 

@@ -25,13 +25,13 @@ UP = ((8.0, 0.15), (60.0, 0.05))  # seconds, and how far above its target, as a 
 # load half of its target already; it is taken to go on for AHEAD_S.
 RISE_S, AHEAD_S = (8.0, 30.0), 30.0
 RISE_NOISE, RISE_FROM = 4.0, 0.5
-LEAST_POLLS = 3
+_LEAST_POLLS = 3
 TAKEN_BACK_S, LONGEST_WAIT = 3600.0, 8.0  # an addition so soon after a removal doubles the wait, up to so many times
-DOWN_SHARE = 0.75  # of a target, below which one fewer would have to stay
+_DOWN_SHARE = 0.75  # of a target, below which one fewer would have to stay
 _BLOCK_S = 30.0  # the load of a long time is the largest mean of its blocks
-SETTLE_S = 30.0  # after a change, before the load says anything about the new number
-STEP = 0.25  # of the servers, where a signal says too few and not how many
-MOST_AT_ONCE = 2.0  # times as many as there are, in one decision
+_SETTLE_S = 30.0  # after a change, before the load says anything about the new number
+_STEP = 0.25  # of the servers, where a signal says too few and not how many
+_MOST_AT_ONCE = 2.0  # times as many as there are, in one decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _one_fewer(role: str, count: RoleCount, why: str) -> ScaleDecision | None:
 def _more(
     role: str, rule: RoleScale, limits: ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
 ) -> ScaleDecision | None:
-    if history.still_s(role, now_s) < SETTLE_S:
+    if history.still_s(role, now_s) < _SETTLE_S:
         return None
     needs = [need for window in UP for need in _needs(rule, window, now_s, role, count.serving, history)]
     needs += _rising(rule, now_s, role, count.serving, history)
@@ -193,7 +193,7 @@ def _more(
     if asked is None or asked[0] <= count.serving:
         return None
     need, why = asked
-    wanted = min(need, int(MOST_AT_ONCE * count.serving), limits.most)
+    wanted = min(need, int(_MOST_AT_ONCE * count.serving), limits.most)
     if wanted <= count.serving:
         return ScaleDecision(role, count.serving, count.serving, f"{why}; {limits.most_why}", short=True)
     return ScaleDecision(role, count.serving, wanted, why)
@@ -205,14 +205,14 @@ def _needs(
     """How many servers each signal asks for, where it asks for more than there are."""
     seconds, above = window[0], 1 + window[1]
     row = history.since(role, max(now_s - seconds, history.changed_s.get(role, -math.inf)))
-    if len(row) < LEAST_POLLS or row[-1].at_s - row[0].at_s < 0.7 * seconds:
+    if len(row) < _LEAST_POLLS or row[-1].at_s - row[0].at_s < 0.7 * seconds:
         return
-    step = servers + max(1, math.ceil(STEP * servers))
+    step = servers + max(1, math.ceil(_STEP * servers))
     on = f"{servers} servers" if servers > 1 else "1 server"
     for total, target, shown in _totals(rule, row):
         if total > target * servers * above:
             # load that rises is above its own mean
-            latest = max([total, *(now for now, _, same in _totals(rule, row[-LEAST_POLLS:]) if same is shown)])
+            latest = max([total, *(now for now, _, same in _totals(rule, row[-_LEAST_POLLS:]) if same is shown)])
             yield math.ceil(latest / target), f"{shown(latest / servers)} on each of {on}, target {shown(target)}"
     if rule.waiting is not None and (waiting := fmean(load.waiting for load in row) / servers) > rule.waiting * above:
         yield step, f"{waiting:.3g} requests wait on each of {on}, target {rule.waiting:g}"
@@ -227,7 +227,7 @@ def _rising(rule: RoleScale, now_s: float, role: str, servers: int, history: Loa
     row = history.since(role, max(now_s - recent_s - before_s, history.changed_s.get(role, -math.inf)))
     recent = [load.requests for load in row if load.at_s > now_s - recent_s]
     before = [load.requests for load in row if load.at_s <= now_s - recent_s]
-    whole = len(recent) >= LEAST_POLLS and len(before) >= LEAST_POLLS and now_s - row[0].at_s >= 0.9 * sum(RISE_S)
+    whole = len(recent) >= _LEAST_POLLS and len(before) >= _LEAST_POLLS and now_s - row[0].at_s >= 0.9 * sum(RISE_S)
     if rule.running is None or not whole:
         return
     now, was, target = fmean(recent), fmean(before), rule.running
@@ -271,11 +271,11 @@ def _fewer(
     if here <= limits.least or history.still_s(role, now_s) < wait_s:
         return None
     row = history.since(role, now_s - wait_s)
-    covered = len(row) >= LEAST_POLLS and row[-1].at_s - row[0].at_s >= 0.9 * wait_s
+    covered = len(row) >= _LEAST_POLLS and row[-1].at_s - row[0].at_s >= 0.9 * wait_s
     if not covered or not _fits(scale.roles[role], row, here - 1):
         return None
     past = f"{wait_s:.0f} s" if wait_s < 120 else f"{wait_s / 60:.3g} min"
-    why = f"{here - 1} would have carried the load of the last {past} below {DOWN_SHARE:.0%} of every target"
+    why = f"{here - 1} would have carried the load of the last {past} below {_DOWN_SHARE:.0%} of every target"
     return _one_fewer(role, count, why)
 
 
@@ -283,12 +283,12 @@ def _fits(rule: RoleScale, row: Sequence[RoleLoad], servers: int) -> bool:
     """Whether so few would have stayed well below every target, in every block of this time."""
     for _, loads in itertools.groupby(reversed(row), lambda load: load.at_s // _BLOCK_S):
         block = list(loads)
-        if any(total > DOWN_SHARE * target * servers for total, target, _ in _totals(rule, block)):
+        if any(total > _DOWN_SHARE * target * servers for total, target, _ in _totals(rule, block)):
             return False
-        if rule.waiting is not None and fmean(b.waiting for b in block) > DOWN_SHARE * rule.waiting * servers:
+        if rule.waiting is not None and fmean(b.waiting for b in block) > _DOWN_SHARE * rule.waiting * servers:
             return False
         seen = [load.ttft_p95_ms for load in block if load.ttft_p95_ms is not None]
-        if rule.ttft_p95_ms is not None and seen and max(seen) > DOWN_SHARE * rule.ttft_p95_ms:
+        if rule.ttft_p95_ms is not None and seen and max(seen) > _DOWN_SHARE * rule.ttft_p95_ms:
             return False
     return servers > 0
 
@@ -343,7 +343,7 @@ def _within_total(
         if role in found or not rule.by_load or count.replicas <= limits_at(rule, wall).least:
             continue
         row = history.since(role, now_s - UP[0][0])
-        if len(row) >= LEAST_POLLS and _fits(rule, row, count.replicas - 1):
+        if len(row) >= _LEAST_POLLS and _fits(rule, row, count.replicas - 1):
             given = _one_fewer(role, count, f"gives its place to {blocked[0].role}: {blocked[0].why}")
             if given is not None:
                 yield given

@@ -1,4 +1,4 @@
-"""What a row of polls of a server means: it is well, dead, hung, slower than its like, or near the end of its KV.
+"""What a row of polls of a server means: it is well, dead, hung, slower than its peers, or near the end of its KV.
 
 Nothing is decided from one poll. A server is judged by what its engine makes, never by what its /health says.
 
@@ -32,13 +32,13 @@ SILENT_S = 30.0
 COMPILES_S = 600.0
 PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
 _CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
-_STEP_TOKENS = 16384  # of prompts in one step of an engine, where it was not told a number
+_STEP_TOKENS = 16384  # of prompts in one step of an engine, where no number was given
 _WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and then
-LEAST_POLLS = 3
-SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
+_LEAST_POLLS = 3
+_SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
 _SLOW_AFTER_S = 15.0
 _KV_NEAR = 0.9  # of the pool: beyond it requests are soon thrown out and computed again
-WINDOW_S = 60.0
+_WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ServerPoll:
     confirmed: bool = False  # nor to a second one
     answers: int = 0  # to canaries, so far
     cpu_s: float | None = None  # of its processes, where they can be seen
-    stopped: bool = False  # one of them was told to stop
+    stopped: bool = False  # one of them was asked to stop
     waited_s: float = 0.0  # for a core, as long as they were ready to run
     runnable: bool = False  # one of them works, or would if others left it a core
     compiles: bool = False  # kernels, at their first use
@@ -210,7 +210,7 @@ class Watch:
         for name, poll in polls.items():
             row = self._polls.setdefault(name, deque())
             row.append(poll)
-            while row[-1].at_s - row[0].at_s > WINDOW_S:
+            while row[-1].at_s - row[0].at_s > _WINDOW_S:
                 row.popleft()
             self._quiet.setdefault(name, _Quiet(poll, poll.at_s)).take(poll)
         found = []
@@ -254,7 +254,7 @@ class Watch:
     def _hung(self, name: str) -> Concern | None:
         poll, quiet = self._polls[name][-1], self._quiet[name]
         quiet_s, allowed_s = poll.at_s - quiet.since_s, quiet.allowed_s(poll)
-        if not (poll.asked and poll.confirmed) or quiet.polls < LEAST_POLLS or quiet.left_s(poll) > 0:
+        if not (poll.asked and poll.confirmed) or quiet.polls < _LEAST_POLLS or quiet.left_s(poll) > 0:
             return None
         if poll.role == "router":
             return Concern(name, "hung", f"/health gave nothing for {quiet_s:.0f} s", certain=True)
@@ -271,24 +271,26 @@ class Watch:
 
     def _slow(self, name: str, others: Sequence[str]) -> Concern | None:
         if self._polls[name][-1].asked:
-            return None  # it makes nothing at all: busy or hung, which is told elsewhere
+            return None  # it makes nothing at all: busy or hung, which is found elsewhere
         own = self._pace(name)
         rates = [rate for other in others if (rate := self._pace(other)) is not None]
-        if own is None or not rates or own >= SLOW_SHARE * median(rates):
+        if own is None or not rates or own >= _SLOW_SHARE * median(rates):
             return None
         return Concern(name, "slow", f"{own:.1f} tokens/s for each running request, others {median(rates):.1f}")
 
     def _pace(self, name: str) -> float | None:
         """Tokens a second for each request that ran, over the last polls; None where that is not known yet."""
         row = [poll for poll in self._polls.get(name, ()) if poll.tokens is not None]
-        if len(row) < LEAST_POLLS or row[-1].at_s - row[0].at_s < _SLOW_AFTER_S:
+        if len(row) < _LEAST_POLLS or row[-1].at_s - row[0].at_s < _SLOW_AFTER_S:
             return None
         running = sum(poll.running or 0.0 for poll in row) / len(row)
         made = (row[-1].tokens or 0.0) - (row[0].tokens or 0.0)
         return made / (row[-1].at_s - row[0].at_s) / running if running >= 1 else None
 
     def _kv(self, name: str) -> Concern | None:
-        row = list(self._polls[name])[-LEAST_POLLS:]
-        if len(row) < LEAST_POLLS or any((poll.kv_share or 0.0) < _KV_NEAR for poll in row):
+        row = list(self._polls[name])[-_LEAST_POLLS:]
+        if len(row) < _LEAST_POLLS or any((poll.kv_share or 0.0) < _KV_NEAR for poll in row):
             return None
-        return Concern(name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {LEAST_POLLS} polls in a row")
+        return Concern(
+            name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {_LEAST_POLLS} polls in a row"
+        )

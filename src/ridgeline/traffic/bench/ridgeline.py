@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.readers.lines import TextFile
-from ridgeline.records.metrics import LATENCIES, QUANTILES
+from ridgeline.records.measurement import LATENCIES, QUANTILES
 from ridgeline.traffic.bench.run import BenchRequest, BenchRun, count, number, spread, without_empty
 
 _SUMMARY = ".summary.json"

@@ -19,6 +19,7 @@ from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.knobs.releases import title_of
 from ridgeline.engines.layout import Layout
 from ridgeline.errors import InputError
+from ridgeline.model.config import load_model, preset_names
 from ridgeline.traffic.requests import Summary
 from ridgeline.twin.calibration import UNCALIBRATED_SPREAD, Calibration
 from ridgeline.twin.evidence.scope import Scene, Scenes
@@ -91,13 +92,29 @@ def validation(deployment: Deployment, under_way: float, scenes: Scenes | None =
         speed, first = (math.hypot(*widths) for widths in zip(_NEW_ENGINE, NEW_FAMILY, NEW_GPU, strict=True))
         return Validation(speed, first)
     tabled = has_tables(deployment.cluster.gpu)
-    found = min((_unlike(scene, asked, tabled=tabled) for scene in chosen), key=_width)
+    found = _least_unlike(chosen, asked, mixture=deployment.model.experts is not None, tabled=tabled)
     if drafted:
         found = [*found, ("drafting, seen on a dozen rows of DeepSeek-R1 alone", _DRAFTED)]
     if not found:
         return Validation()
     speed, first = (math.hypot(*(widths[n] for _, widths in found)) for n in (0, 1))
     return Validation(speed, first, f"never compared with a measurement: {'; '.join(text for text, _ in found)}")
+
+
+def _least_unlike(
+    chosen: Sequence[Scene], asked: Scene, *, mixture: bool, tabled: bool
+) -> list[tuple[str, tuple[float, float]]]:
+    """Differences from the nearest of these; of several that are as near, from a mixture or a dense model as asked."""
+    ranked = [(scene.model, _unlike(scene, asked, tabled=tabled)) for scene in chosen]
+    least = min(_width(differences) for _, differences in ranked)
+    near = [(model, differences) for model, differences in ranked if _width(differences) == least]
+    return next((differences for model, differences in near if _is_mixture(model) == mixture), near[0][1])
+
+
+@lru_cache(maxsize=64)
+def _is_mixture(model: str) -> bool | None:
+    """None of a model that was measured once and is no preset."""
+    return load_model(model).experts is not None if model in preset_names() else None
 
 
 def _width(differences: Sequence[tuple[str, tuple[float, float]]]) -> float:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 from ridgeline.model.layer_parts import Experts
-from ridgeline.twin.priors import EXPERT_IMBALANCE, POPULARITY_SPREAD
+from ridgeline.twin.priors import POPULARITY_SPREAD
 
 _STEPS = 16
 
@@ -43,4 +43,17 @@ def fullest_share(experts: Experts, asked: float, ranks: int) -> float:
     mean, most = asked / ranks, experts.count / ranks
     spread = math.sqrt(mean * max(0.0, 1.0 - mean / most))
     largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-    return min(max(EXPERT_IMBALANCE, 1.0 + largest * spread / mean), most / mean)
+    return min(1.0 + largest * spread / mean, most / mean)
+
+
+def fullest_load(experts: Experts, rows: float, ranks: int) -> float:
+    """Copies of tokens that the fullest of `ranks` expert ranks computes, over their mean.
+
+    Some ranks hold more of the popular experts than others, and few tokens fall unevenly besides.
+    """
+    if ranks <= 1:
+        return 1.0
+    liked = (math.exp(POPULARITY_SPREAD**2) - 1.0) * ranks / experts.count
+    drawn = ranks / (rows * experts.per_token)
+    largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    return min(1.0 + largest * math.sqrt((liked + drawn) * (1.0 - 1.0 / ranks)), float(ranks))

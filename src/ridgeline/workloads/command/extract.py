@@ -25,7 +25,7 @@ _PICKS: dict[str, Callable[[Sequence[float]], float]] = {
     "sum": math.fsum,
     "mean": lambda values: math.fsum(values) / len(values),
 }
-LARGEST_FILE_BYTES = 256 * 2**20
+_LARGEST_FILE_BYTES = 256 * 2**20
 
 
 class MetricMissing(Exception):  # noqa: N818  a fact about an output, not a malfunction
@@ -164,7 +164,7 @@ class Metric:
             ) from None
 
 
-def file_text(folder: Path, name: str, largest_bytes: int = LARGEST_FILE_BYTES) -> str:
+def file_text(folder: Path, name: str, largest_bytes: int = _LARGEST_FILE_BYTES) -> str:
     """The text of a run's file; NotThere says why there is none."""
     path = folder / name
     try:

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from ridgeline.errors import Problem
 from ridgeline.records.outcome import Kind, Signature
-from ridgeline.records.problem import Problem
-from ridgeline.study.forms.form import (
+from ridgeline.study.forms import (
     TEXT_OR_MAPPING,
     Accepts,
     DefaultText,
@@ -21,8 +21,8 @@ from ridgeline.study.forms.form import (
     FileBeside,
     Form,
     Pattern,
+    read_form,
 )
-from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.command.extract import ByCsv, ByJson, ByRegex, Metric, Pick
 
 
@@ -40,7 +40,7 @@ class CommandOptions:
     problems: tuple[Problem, ...] = ()
 
 
-OWN_FILES = ("run.sh", "env", "stdout", "stderr", "exit", "process", "stop", "result.json")
+_OWN_FILES = ("run.sh", "env", "stdout", "stderr", "exit", "process", "stop", "result.json")
 METRIC = "a mapping such as {regex: 'rate ([0-9.]+)', unit: GF/s}"
 _FAILURES = tuple(kind.value for kind in Kind if kind is not Kind.OK)
 
@@ -49,7 +49,7 @@ def _name_in_folder(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError("must stay inside the run folder; write a relative name without ..")
-    if path.parts[0] in OWN_FILES:
+    if path.parts[0] in _OWN_FILES:
         raise ValueError(f"{path.parts[0]} is written by ridgeline in every run folder; choose another name")
     return name
 

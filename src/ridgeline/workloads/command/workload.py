@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
+from ridgeline.errors import Problem, Where
 from ridgeline.files import in_one_step
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
-from ridgeline.records.measurement import Measurement, Reading
-from ridgeline.records.metrics import metrics_of, reported
-from ridgeline.records.problem import Problem, Where
+from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, Study
@@ -25,8 +24,15 @@ from ridgeline.records.trial import Trial
 from ridgeline.workloads.base import Workload
 from ridgeline.workloads.command.extract import Metric, MetricMissing, MetricUnread, file_text
 from ridgeline.workloads.command.form import CommandForm, CommandOptions, read_options
-from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
-from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file, pasted_run
+from ridgeline.workloads.run_folder import (
+    OWN_FOLDER,
+    build_lines,
+    build_seen_from,
+    filling,
+    job_in,
+    pasted_file,
+    pasted_run,
+)
 from ridgeline.workloads.study_names import field_problems, metric_problems
 
 

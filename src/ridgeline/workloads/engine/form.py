@@ -10,13 +10,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
 from ridgeline.engines.install import Install
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, Problem
 from ridgeline.hardware.cluster import load_gpu
 from ridgeline.load.questions import read_questions
 from ridgeline.records.expression import Value
-from ridgeline.records.problem import Problem
 from ridgeline.stats.accuracy import accuracy_change, questions_needed
-from ridgeline.study.forms.form import (
+from ridgeline.study.forms import (
     TEXT_OR_MAPPING,
     Accepts,
     DefaultText,
@@ -30,8 +29,8 @@ from ridgeline.study.forms.form import (
     Text,
     ValueUnit,
     accepted_by,
+    read_form,
 )
-from ridgeline.study.forms.reading import read_form
 from ridgeline.traffic.requests import Slo
 from ridgeline.workloads.engine.options import (
     EngineOptions,
@@ -39,6 +38,7 @@ from ridgeline.workloads.engine.options import (
     Questions,
     absolute,
     engine_model,
+    has_tokenizer,
     install_from_text,
     placed,
     placed_model,
@@ -269,6 +269,14 @@ def read_options(
                 "or add `load_format: dummy` to serve this shape",
             )
         )
+    elif (Path(model) / "config.json").is_file() and not has_tokenizer(model) and not _names_tokenizer(flags):
+        problems.append(
+            Problem(
+                ("workload", "model"),
+                f"{form.model}: has a config.json and no tokenizer, without which no engine starts; copy the model's "
+                "tokenizer files beside it, or add `load_format: dummy` to serve this shape with a made one",
+            )
+        )
     questions, text = None, ""
     if isinstance(form, RealServeForm):
         questions, text = _questions(form, folder), str(folder / form.perplexity) if form.perplexity else ""
@@ -295,6 +303,10 @@ def read_options(
         problems=tuple(problems),
         recorded=recorded,
     )
+
+
+def _names_tokenizer(flags: Mapping[str, Value]) -> bool:
+    return any("tokenizer" in name for name in flags)
 
 
 def _flags(form: EngineForm, home: Path) -> dict[str, Value]:

@@ -9,10 +9,9 @@ from functools import cached_property
 from ridgeline.engines.base import ServingEngine
 from ridgeline.engines.install import Install, flags_of
 from ridgeline.engines.knobs.releases import Version
-from ridgeline.errors import near, nearest
+from ridgeline.errors import Problem, Where, near, nearest
 from ridgeline.records.expression import Value
-from ridgeline.records.metrics import metrics_of
-from ridgeline.records.problem import Problem, Where
+from ridgeline.records.measurement import metrics_of
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.workloads.engine.options import ENGINE_KNOB, EngineOptions

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ridgeline.engines.base import OfflineBatch
 from ridgeline.engines.install import Install
+from ridgeline.errors import Problem
 from ridgeline.records.expression import Value
-from ridgeline.records.problem import Problem
 from ridgeline.records.space import Settings
 from ridgeline.records.template import field_names, render
 from ridgeline.traffic.traffic import Traffic, parse_traffic
@@ -150,15 +150,24 @@ def placed_model(text: str, home: Path) -> str:
 
 
 def engine_model(text: str, home: Path, *, dummy: bool) -> str:
-    """What an engine loads. A config.json means its folder, or, with dummy weights and no tokenizer beside it, a shape.
+    """What an engine loads: a folder, named by itself or by its config.json; or, with dummy weights and no tokenizer
+    in it, a shape.
 
     A shape ends in .json and is made into a folder on the node, as a preset is.
     """
     model = placed_model(text, home)
-    folder, _, name = model.rpartition("/")
-    if name != "config.json":
+    folder = model.removesuffix("/config.json")
+    config = Path(folder) / "config.json"
+    if folder == model and not config.is_file():  # a preset, a hub's name, or a folder that only the nodes see
         return model
-    return model if dummy and not any(Path(folder).glob("tokenizer*")) else folder
+    return str(config) if dummy and not has_tokenizer(folder) else folder
+
+
+_TOKENIZERS = ("tokenizer*", "vocab.*", "*.tiktoken", "tekken.json", "spiece.model")
+
+
+def has_tokenizer(folder: str) -> bool:
+    return any(found for name in _TOKENIZERS for found in Path(folder).glob(name))
 
 
 _PATHS = ("/", "~", "./", "../")

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 from ridgeline.engines.base import ServingEngine, Span, StepNeeds
 from ridgeline.engines.install import Install
-from ridgeline.errors import near
+from ridgeline.errors import Problem, near
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import PYXIS
-from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.workloads.engine.options import EngineOptions
 

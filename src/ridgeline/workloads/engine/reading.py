@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.engines.base import ENGINE_LOG, OFFLINE_RESULT, EngineLog, ServingEngine
-from ridgeline.engines.knobs.scope import engine_total, rank_share
+from ridgeline.engines.knobs.table import engine_total, rank_share
 from ridgeline.errors import ReadError
 from ridgeline.files import read_text
 from ridgeline.readers.lines import TextFile
 from ridgeline.readers.nccl_log import read_nccl_log
 from ridgeline.records.expression import Value, is_number
-from ridgeline.records.measurement import Measurement, Reading
-from ridgeline.records.metrics import LATENCIES, METRICS, QUANTILES, metrics_of, reported
+from ridgeline.records.measurement import LATENCIES, METRICS, QUANTILES, Measurement, Reading, metrics_of, reported
 from ridgeline.records.run import Run
 
 MEASURED = "measured.json"

@@ -26,7 +26,7 @@ from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.prepare import PrepareStep, container_options, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.engine.rules import predicted_tok_s
-from ridgeline.workloads.shell_text import build_lines, pasted_run
+from ridgeline.workloads.run_folder import build_lines, pasted_run
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from pathlib import Path
 from ridgeline.engines.base import ENGINE_LOG, NSYS, TORCH, ServingEngine
 from ridgeline.engines.failures import signatures
 from ridgeline.engines.knobs.releases import NEWEST, release_text
+from ridgeline.errors import Problem, Where
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
-from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Continuous, Settings, point_key
 from ridgeline.records.study import Study
@@ -182,7 +182,7 @@ class EngineWorkload(Workload):
         installs = [self._options.install(settings) for settings in self._engine_settings()]
         here = {install.python: install for install in installs if not install.container}
         names = self._names.asked_flags
-        return {python: self._dialect.said_by(install, names) for python, install in here.items()}
+        return {python: self._dialect.self_reported(install, names) for python, install in here.items()}
 
     def _engine_settings(self) -> Iterator[Settings]:
         """Settings that between them have every engine of the study: by its fields, by name, by the knob `engine`."""

@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, knob, rereadable
 from ridgeline.readers.report_bindings import RankBinding, read_bindings
 from ridgeline.records.finding import Finding
-from ridgeline.workloads.nwchem.facts import NwchemOut
-from ridgeline.workloads.nwchem.output import read_nwchem_out
+from ridgeline.workloads.nwchem.output import NwchemOut, read_nwchem_out
 
 # a stored integral takes one double: value and labels packed
 _INTEGRAL_BYTES = 8
 
 
-def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
+def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one output, which may hold the launcher's reported bindings too."""
     text = rereadable(lines)
     out = read_nwchem_out(text)
@@ -24,7 +23,7 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [*claims, *_progress_ranks(out, read_bindings(text)), *_sound(out)])
 
 
-def portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> Portrait:
     out = read_nwchem_out(lines)
     figures = [PortraitFigure(f"{t} energy", e, "Ha") for t in _THEORIES if (e := out.energy(t)) is not None]
     if out.total:
@@ -285,7 +284,7 @@ ANALYZER = Analyzer(
         r"Northwest Computational Chemistry Package|NWChem (?:Input|DFT|SCF) Module|see the NWChem manual at"
         r"|^\[\d{1,6}\] ARMCI Error: "
     ),
-    analyze,
-    portray,
+    _analyze,
+    _portray,
     failures="own",
 )

@@ -10,15 +10,13 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from ridgeline.engines.settings import DEFAULTS, EngineSettings, parse_engine
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, Problem
 from ridgeline.hardware.cluster import Cluster, load_gpu, make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.model.model import Model
-from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.records.study import Study
-from ridgeline.study.forms.form import DefaultText, Text, ValueUnit, accepted_by
-from ridgeline.study.forms.reading import read_form
+from ridgeline.study.forms import DefaultText, Text, ValueUnit, accepted_by, read_form
 from ridgeline.traffic.traffic import Traffic, parse_traffic
 from ridgeline.twin.calibration import Calibration, read_calibration
 from ridgeline.workloads.engine.form import ServeForm, TrafficForm

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.knobs.scope import rank_share
+from ridgeline.engines.knobs.table import rank_share
 from ridgeline.engines.layout import Layout
-from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan
-from ridgeline.engines.reserve import decode_graph_sizes
+from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, decode_graph_sizes
 from ridgeline.engines.settings import resolve
 from ridgeline.hardware.cluster import GIB
-from ridgeline.records.metrics import LATENCIES, TWIN_QUANTILES
+from ridgeline.records.measurement import LATENCIES, TWIN_QUANTILES
 from ridgeline.twin.simulate import SimulationResult, first_run_tax_s
 
 _INIT_S = 25.0  # imports, processes, communicators

@@ -25,19 +25,16 @@ from ridgeline.engines.layout_rules import layout_problems
 from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.engines.sglang.log import read_sglang_log
-from ridgeline.errors import InputError, ReadError
+from ridgeline.errors import InputError, Problem, ReadError
 from ridgeline.files import read_text
 from ridgeline.hardware.cluster import GIB
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.expression import ExpressionError, Value
-from ridgeline.records.measurement import Measurement, Reading
-from ridgeline.records.metrics import metrics_of, reported
+from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported
 from ridgeline.records.observation import Expectation
-from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
-from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
-from ridgeline.records.site import LOCAL
+from ridgeline.records.site import LOCAL, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial

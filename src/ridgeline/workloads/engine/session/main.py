@@ -20,10 +20,11 @@ from typing import Any
 from ridgeline import catalog, ports
 from ridgeline.engines.base import ENGINE_LOG, ServingEngine
 from ridgeline.engines.failures import FailureCause
-from ridgeline.engines.install import installed_version
+from ridgeline.engines.install import installed_packages, installed_version
 from ridgeline.errors import ReadError, RidgelineError, SiteError
 from ridgeline.files import write_whole
 from ridgeline.readers.lines import TextFile
+from ridgeline.records.run import PACKAGES_FILE
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.reading import MEASURED, REQUESTS
 from ridgeline.workloads.engine.session import process as node
@@ -122,6 +123,7 @@ class Session:
         self.log.write_bytes(b"")
         before = self._require_free_gpus()
         self.measured["engine_version"] = self._engine_version()
+        self._write_packages()
         interface = str(self.spec.get("interface", ""))
         self.head = head_address(interface, hosts_of_job(os.environ)) if self.nodes > 1 else "127.0.0.1"
         back_s = node.BACK_S
@@ -154,6 +156,13 @@ class Session:
         python = str(self.spec.get("python") or "")
         known = (installed_version(python, package) for package in self.dialect.packages) if python else iter(())
         return next((version for version in known if version), "")
+
+    def _write_packages(self) -> None:
+        """What runs of two releases have to be compared by, once one of them is slower."""
+        found = installed_packages(str(self.spec.get("python") or ""))
+        text = "".join(f"{name}=={release}\n" for name, release in found.items())
+        if text:
+            write_whole(self.folder / PACKAGES_FILE, text, survives_power_cut=False)
 
     def _once(self) -> None:
         if profile := self.spec.get("profile"):

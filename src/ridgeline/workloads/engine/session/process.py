@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from ridgeline.node.nvidia_smi import query
+from ridgeline.node.nvml import query
 from ridgeline.ports import is_free
 
 ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0

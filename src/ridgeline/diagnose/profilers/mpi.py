@@ -1,0 +1,211 @@
+"""What MPI profilers write: IPM 2.x, by its banner at the end of a program's output or by its XML, and mpiP 3.x.
+
+The XML is read line by line, not parsed as a document: a run that was killed leaves it without its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime, busy_ratio, summed
+from ridgeline.readers.lines import number, whole
+
+_BANNER = re.compile(r"^##IPM")
+_BANNER_END = re.compile(r"^#{20,}\s*$")
+_TASKS = re.compile(
+    r"^# mpi_tasks\s{0,9}:\s{0,9}(\d{1,9}) on \d{1,9} nodes\s{1,60}%comm\s{0,9}:\s{0,9}(\S{1,20})", re.ASCII
+)
+_WALL = re.compile(r"^# stop .{0,120}wallclock\s{0,9}:\s{0,9}(\S{1,20})", re.ASCII)
+_STATISTIC = re.compile(r"^# {1,5}(wallclock|MPI|I/O)\s{0,12}:((?:\s{1,30}[\d.eE+-]{1,20}){3,4})\s*$", re.ASCII)
+_ROW = re.compile(r"^# (\w{3,40})\s{1,40}([\d.eE+-]{1,20})\s{1,30}(\d{1,18})\s{1,30}([\d.eE+-]{1,20})\s*$", re.ASCII)
+_TAG = re.compile(r"<(task|region|func)\b([^<>]{0,2000})>\s{0,20}([\d.eE+-]{0,24})", re.ASCII)
+_ATTRIBUTE = re.compile(r'(\w{1,40})="([^"]{0,400})"', re.ASCII)
+
+
+def read_ipm(lines: Iterable[str]) -> Profile:
+    """From a banner or from XML; where a file holds several banners, of the last."""
+    banner, xml, inside = _Banner(), _Xml(), False
+    for line_number, raw in enumerate(lines, 1):
+        line = raw[:4000]
+        if _BANNER.match(line):
+            banner, inside = _Banner(), True
+        elif inside and line.startswith("#"):
+            inside = _BANNER_END.match(line) is None
+            banner.read(line_number, line)
+        elif "<" in line:
+            xml.read(line_number, line)
+    return xml.profile() if xml.ranks else banner.profile
+
+
+class _Banner:
+    def __init__(self) -> None:
+        self.profile = Profile(tool="IPM")
+        self.mean_s: dict[str, float] = {}
+        self.extreme_s: dict[str, tuple[float, float]] = {}
+        self.percent = False
+
+    def read(self, line_number: int, line: str) -> None:
+        if found := _TASKS.match(line):
+            percent = number(found.group(2))
+            share = None if percent is None else percent / 100
+            self.profile = replace(
+                self.profile, ranks=whole(found.group(1)), communication_share=share, communication_line=line_number
+            )
+        elif found := _WALL.match(line):
+            self.profile = replace(self.profile, wall_s=number(found.group(1)))
+        elif line.startswith("# %wall"):
+            self.percent = True
+        elif line.startswith("# #calls"):
+            self.percent = False
+        elif found := _STATISTIC.match(line):
+            self._statistic(line_number, found.group(1), [number(v) for v in found.group(2).split()])
+        elif found := _ROW.match(line):
+            self._call(line_number, *found.groups())
+
+    def _statistic(self, line_number: int, name: str, values: list[float | None]) -> None:
+        if any(v is None for v in values):
+            return
+        mean, low, high = (v or 0.0 for v in values[-3:])
+        if self.percent and name == "I/O":
+            self.profile = replace(self.profile, io_share=mean / 100, io_line=line_number)
+        elif not self.percent and len(values) == 4 and name not in self.mean_s:
+            # [total] <avg> min max, in seconds; the later block of the same names counts calls
+            self.mean_s[name], self.extreme_s[name] = mean, (low, high)
+            self._balance(line_number)
+
+    def _balance(self, line_number: int) -> None:
+        if {"wallclock", "MPI"} <= self.mean_s.keys():
+            # the rank that is least in MPI is the busiest; wallclock is nearly the same for all
+            mean = self.mean_s["wallclock"] - self.mean_s["MPI"]
+            busiest = self.mean_s["wallclock"] - self.extreme_s["MPI"][0]
+            if mean > 0 and busiest >= mean:
+                self.profile = replace(self.profile, busy_ratio=busiest / mean, busy_line=line_number)
+
+    def _call(self, line_number: int, name: str, time: str, count: str, percent: str) -> None:
+        seconds, of_wall = number(time), number(percent)
+        if seconds is None or of_wall is None or not name.startswith("MPI_"):
+            return
+        total = (self.mean_s.get("MPI") or 0.0) * (self.profile.ranks or 0)
+        share = seconds / total if total > 0 else None
+        call = Call(name, seconds, share, of_wall / 100, whole(count), line_number)
+        self.profile = replace(self.profile, calls=(*self.profile.calls, call))
+
+
+class _Xml:
+    def __init__(self) -> None:
+        self.ranks: dict[int, RankTime] = {}
+        self.current: int | None = None
+        self.calls: list[Call] = []
+        self.line = 0
+
+    def read(self, line_number: int, line: str) -> None:
+        for tag, inside, text in _TAG.findall(line):
+            attributes = dict(_ATTRIBUTE.findall(inside))
+            if tag == "task":
+                self.current = whole(attributes.get("mpi_rank"))
+                self.line = self.line or line_number
+            elif tag == "region" and self.current is not None:
+                self._region(line_number, attributes)
+            elif tag == "func" and attributes.get("name", "").startswith("MPI_"):
+                seconds = number(text)
+                if seconds is not None:
+                    count = whole(attributes.get("count"))
+                    self.calls.append(Call(attributes["name"], seconds, None, None, count, line_number))
+
+    def _region(self, line_number: int, attributes: dict[str, str]) -> None:
+        wall, mpi = number(attributes.get("wtime")), number(attributes.get("mtime"))
+        if wall is None or mpi is None or self.current is None:
+            return
+        # ipm_global covers the whole run and comes first; user regions lie inside it
+        self.ranks.setdefault(self.current, RankTime(self.current, wall, mpi, line_number))
+
+    def profile(self) -> Profile:
+        times = tuple(self.ranks[r] for r in sorted(self.ranks))
+        wall, mpi = sum(t.time_s for t in times), sum(t.communication_s for t in times)
+        calls = tuple(
+            replace(
+                c,
+                share_of_communication=c.seconds / mpi if mpi > 0 else None,
+                share_of_time=c.seconds / wall if wall > 0 else None,
+            )
+            for c in summed(self.calls)
+        )
+        return Profile(
+            tool="IPM",
+            ranks=len(times),
+            wall_s=max(t.time_s for t in times),
+            communication_share=mpi / wall if wall > 0 else None,
+            communication_line=times[0].line,
+            calls=calls,
+            rank_times=times,
+            busy_ratio=busy_ratio(times),
+        )
+
+
+# mpiP's report. Per-callsite statistics at its end are not read: the aggregate sections hold the sums.
+
+_SECTION = re.compile(r"^@--- ([A-Za-z /]{3,60})")
+_TASK = re.compile(r"^\s{0,12}(\*|\d{1,9})\s{1,12}(\S{1,20})\s{1,12}(\S{1,20})\s{1,12}(\S{1,20})\s*$", re.ASCII)
+
+
+def read_mpip(lines: Iterable[str]) -> Profile:
+    """A report that is cut gives what it still holds; text that is no report gives an empty profile."""
+    section = ""
+    columns: list[str] = []
+    ranks: list[RankTime] = []
+    calls: list[Call] = []
+    share, share_line = None, 0
+    for line_number, raw in enumerate(lines, 1):
+        line = raw[:1000]
+        if found := _SECTION.match(line):
+            section, columns = found.group(1).strip(), []
+        elif section.startswith("MPI Time"):
+            row = _TASK.match(line)
+            app_s, mpi_s = (number(row.group(2)), number(row.group(3))) if row else (None, None)
+            if row is None or app_s is None or mpi_s is None:
+                continue
+            if row.group(1) != "*":
+                ranks.append(RankTime(int(row.group(1)), app_s, mpi_s, line_number))
+            elif app_s > 0:
+                share, share_line = mpi_s / app_s, line_number
+        elif section.startswith("Aggregate Time"):
+            words = line.split()
+            if words[:2] == ["Call", "Site"]:
+                columns = words
+            elif columns and (call := _call(columns, words, line_number)) is not None:
+                calls.append(call)
+    times = tuple(ranks)
+    return Profile(
+        tool="mpiP",
+        ranks=len(times) or None,
+        wall_s=max((t.time_s for t in times), default=None),
+        communication_share=share if share is not None else _share(times),
+        communication_line=share_line or (times[0].line if times else 0),
+        calls=summed(calls),
+        rank_times=times,
+        busy_ratio=busy_ratio(times),
+    )
+
+
+def _call(columns: list[str], words: list[str], line_number: int) -> Call | None:
+    """Columns moved between versions (3.5 added Count), so a row is read by its header."""
+    row = dict(zip(columns, words, strict=False))
+    milliseconds = number(row.get("Time"))
+    if len(words) < 5 or milliseconds is None or whole(row.get("Site")) is None:
+        return None
+    app, mpi = number(row.get("App%")), number(row.get("MPI%"))
+    return Call(
+        name=words[0] if words[0].startswith("MPI_") else f"MPI_{words[0]}",
+        seconds=milliseconds / 1000,
+        share_of_communication=None if mpi is None else mpi / 100,
+        share_of_time=None if app is None else app / 100,
+        count=whole(row.get("Count")),
+        line=line_number,
+    )
+
+
+def _share(times: tuple[RankTime, ...]) -> float | None:
+    total = sum(t.time_s for t in times)
+    return sum(t.communication_s for t in times) / total if total > 0 else None
