@@ -27,8 +27,7 @@ from stated_effects import knobs_of, truth_over
 from ridgeline import catalog
 from ridgeline.records.observation import Observation
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
-from ridgeline.stats.survey import BaselinePlacement, next_look
+from ridgeline.stats.nodes import BaselinePlacement, NodeRun, NodeRuns, next_baseline_run, node_effects
 
 SENTINEL_EVERY = 8
 
@@ -82,7 +81,7 @@ def campaign(cluster: Cluster, seed: int, sampler_name: str, runs: int) -> tuple
         nonlocal accused
         effects = counted.effects("maximize")
         accused = accused or any(effect.verdict in ("slow", "fast") for effect in effects)
-        return next_look(counted, point_key(baseline), effects, cluster.width, cluster.nodes)
+        return next_baseline_run(counted, point_key(baseline), effects, cluster.width, cluster.nodes)
 
     def place(where: BaselinePlacement) -> tuple[str, ...]:
         return where.nodes or tuple(rng.sample([n for n in names if n not in where.avoid], cluster.width))

@@ -15,9 +15,9 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from ridgeline.cli.text.rehearsal import scaling_text
+from ridgeline.cli.rehearse import scaling_text
 from ridgeline.service.file import load_service
-from ridgeline.service.rehearse.scaling import ScaledTraffic, rehearse_scaling
+from ridgeline.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
 
 FILE = """\
 version: 1

@@ -1,6 +1,7 @@
 """Which version became slower? Planted changes in noisy histories: ours beside bisecting with medians.
 
     python benchmarks/over_time/which_change.py [--histories 40] [--noise normal|CSV] [--slower 3] [--versions 64]
+        [--seed 0]
 
 `normal` is 5% log-normal noise; a CSV with a column `value` is drawn from, around its mean log. Bisecting with medians
 measures both ends k times, takes the middle of their medians as the limit, and then k runs of the middle version at
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--noise", default="normal")
     parser.add_argument("--slower", type=float, default=3.0)
     parser.add_argument("--versions", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0, help="of the first history; the next have the next ones")
     asked = parser.parse_args()
     noise, slower, versions = noise_of(asked.noise), asked.slower / 100, asked.versions
     rng = random.Random(1)
@@ -81,7 +83,7 @@ def main() -> None:
     for name, way in ways.items():
         right, runs, alarms, null_runs = 0, 0, 0, 0
         count = asked.histories if name == "ridgeline bisect" else max(asked.histories, 200)
-        for seed in range(count):
+        for seed in range(asked.seed, asked.seed + count):
             rng = random.Random(seed)
             at = rng.randrange(versions - 1)
             found, took = way([math.log1p(slower) if place > at else 0.0 for place in range(versions)], rng)

@@ -2,10 +2,11 @@
 
     python -m benchmarks.search.clusters --tables FOLDER [--seeds 30] [--jobs 16] [--samplers guided,tpe,random]
 
-Eight clusters of 8 to 104 GPUs, offline throughput or goodput (hidden.py); the seed of a race also draws the truth, one
-of `--truths`. Runs have heavy-tailed noise (3%, one in twenty four times that), on four nodes of which one is 8%
-slower. FOLDER keeps what the twin says: the first call works for minutes. Every race goes on to `--trials`, and those
-that found nothing until then to `--at-most`.
+Eight clusters of 8 to 104 GPUs, offline throughput or goodput (hidden.py); the seed of a race also draws the truth,
+with one of `--truths` physics. Runs have heavy-tailed noise (3%, one in twenty four times that), on four nodes of which
+one is 8% slower. FOLDER keeps what the twin says: the first call works for minutes. Every race goes on to `--trials`,
+and those that found nothing until then to `--at-most`. What few trials gain is shown beside what the twin's own order
+and one who knows the physics would find (oracle.py).
 
 - `guided`: by the twin as it comes; `reversed`: by the same twin with its order turned round; `muddled`: by the same
   twin, which takes every setting for another one, also as to what runs; `blind`: by nothing;
@@ -29,9 +30,10 @@ from typing import Any
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-from benchmarks.search.hidden import CLUSTERS, Hidden, factors, predicted  # noqa: E402
-from benchmarks.search.race import Noise, Race, race  # noqa: E402
-from benchmarks.search.standings import Claimed, show, show_claims, show_small_budgets  # noqa: E402
+from benchmarks.search.hidden import CLUSTERS, Hidden, predicted  # noqa: E402
+from benchmarks.search.oracle import best_of, by_physics, by_twin  # noqa: E402
+from benchmarks.search.race import BUDGETS, Noise, Race, race  # noqa: E402
+from benchmarks.search.standings import Bounds, Claimed, show, show_claims, show_small_budgets  # noqa: E402
 from ridgeline import catalog  # noqa: E402
 from ridgeline.records.observation import Observation  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
@@ -46,19 +48,19 @@ Job = tuple[int, int, int, int, int, str, Path]
 
 
 @lru_cache(maxsize=32)
-def _hidden(number: int, tables: Path, truth: int) -> Hidden:
-    return Hidden(CLUSTERS[number], tables, truth)
+def _hidden(number: int, tables: Path, physics: int, seed: int) -> Hidden:
+    return Hidden(CLUSTERS[number], tables, physics, seed)
 
 
 def _sampler(name: str, job: Job) -> Any:
-    number, seed, truth, *_, tables = job
-    hidden = _hidden(number, tables, truth)
+    number, seed, physics, *_, tables = job
+    hidden = _hidden(number, tables, physics, seed)
     kind = "guided" if name in TWINS or name in STUDIES or name == "blind" else name
     sampler = catalog.part("samplers", kind)(hidden.study.study.space, seed, {}, hidden.refusal)
     if name in TWINS:
         sampler.expect(hidden.prior(TWINS[name]))
     if name in STUDIES:
-        taught = _hidden(number, tables, truth + 1) if name == "recalled" else hidden
+        taught = _hidden(number, tables, physics + 1, seed + 1) if name == "recalled" else hidden
         sampler.recall(_earlier(name, taught, random.Random(f"earlier {seed}")))
     return sampler
 
@@ -73,11 +75,15 @@ def _earlier(name: str, hidden: Hidden, rng: random.Random) -> list[Observation]
     ]
 
 
-def _baseline(number: int, truth: int, tables: Path) -> float:
-    """Log of the baseline's speed over that of the best."""
-    hidden = _hidden(number, tables, truth)
-    value = hidden.truth(hidden.study.study.baseline)
-    return -math.inf if value is None else value
+def _bounds(number: int, seed: int, physics: int, tables: Path) -> Bounds:
+    hidden = _hidden(number, tables, physics, seed)
+    fewer = BUDGETS[:-1]
+    twin, known = by_twin(hidden, fewer[-1]), by_physics(CLUSTERS[number], tables, physics, fewer[-1])
+    return Bounds(
+        best_of(hidden, [hidden.study.study.baseline]),
+        {budget: best_of(hidden, twin[:budget]) for budget in fewer},
+        {budget: best_of(hidden, known[:budget]) for budget in fewer},
+    )
 
 
 class _Claim:
@@ -105,8 +111,8 @@ class _Claim:
 
 
 def one(job: Job) -> tuple[int, Race, Claimed]:
-    number, seed, truth, trials, at_most, name, tables = job
-    hidden = _hidden(number, tables, truth)
+    number, seed, physics, trials, at_most, name, tables = job
+    hidden = _hidden(number, tables, physics, seed)
     sampler, baseline = _sampler(name, job), hidden.study.study.baseline
     if (value := hidden.truth(baseline)) is not None:
         sampler.tell(Observation(baseline, math.exp(value)))
@@ -119,13 +125,14 @@ def one(job: Job) -> tuple[int, Race, Claimed]:
 def prepare(pair: tuple[int, int, Path]) -> None:
     """What the twin and a truth say of a cluster, worked out before several processes ask for it."""
     number, truth, tables = pair
-    predicted(CLUSTERS[number], tables, factors(CLUSTERS[number], truth) if truth >= 0 else {})
+    predicted(CLUSTERS[number], tables, truth if truth >= 0 else None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--truths", type=int, default=10)
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--at-most", type=int, default=100)
@@ -137,14 +144,16 @@ def main() -> None:
     asked.tables.mkdir(parents=True, exist_ok=True)
     races, claims = kept(asked.out)
     have = {(number, r.sampler, r.seed) for number, r in races}
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     jobs = [
         (number, seed, seed % asked.truths, asked.trials, asked.at_most, name, asked.tables)
-        for seed in range(asked.seeds)
+        for seed in seeds
         for name in asked.samplers.split(",")
         for number in asked.only
         if (number, name, seed) not in have
     ]
-    truths = range(-1, min(asked.seeds, asked.truths) + ("recalled" in asked.samplers))
+    drawn = {seed % asked.truths for seed in seeds}
+    truths = sorted({-1, *drawn, *({each + 1 for each in drawn} if "recalled" in asked.samplers else ())})
     with ProcessPoolExecutor(asked.jobs) as pool:
         list(pool.map(prepare, [(number, truth, asked.tables) for number in asked.only for truth in truths]))
         for done in as_completed([pool.submit(one, job) for job in jobs]):
@@ -159,7 +168,8 @@ def main() -> None:
     races.sort(key=lambda race: (race[0], order.index(race[1].sampler) if race[1].sampler in order else 99))
     show(races, [cluster.name for cluster in CLUSTERS], asked.trials)
     ran = {(number, r.seed) for number, r in races}
-    show_small_budgets(races, {each: _baseline(each[0], each[1] % asked.truths, asked.tables) for each in ran})
+    bounds = {each: _bounds(*each, each[1] % asked.truths, asked.tables) for each in ran}
+    show_small_budgets(races, bounds)
     show_claims(sorted(claims, key=lambda claim: claim[0]))
 
 

@@ -14,6 +14,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from ridgeline.campaign.check import CheckedStudy, check_study
@@ -102,24 +103,25 @@ class _GoodputTwin(TwinWorkload):
 
 
 class Hidden:
-    """A cluster with its truth, drawn from the seed. `tables` is a folder where what was worked out is kept."""
+    """A cluster with its truth: `physics` draws the factors, `seed` what no twin has (physics again unless told).
+    `tables` is a folder where what was worked out is kept."""
 
-    def __init__(self, cluster: Cluster, tables: Path, seed: int) -> None:
+    def __init__(self, cluster: Cluster, tables: Path, physics: int, seed: int | None = None) -> None:
+        seed = physics if seed is None else seed
         rng = random.Random(f"{cluster.name} {seed} beside its factors")
         self.cluster, self._seed = cluster, seed
-        self.study = _study(cluster, tables, "")
-        self.predicted = predicted(cluster, tables, {})
-        self._really = predicted(cluster, tables, factors(cluster, seed))
-        self._sensitivities = _Sensitivities(cluster, self.study, tables)
+        self.study, self.legal, self._sensitivities = _known(cluster, tables)
+        self.predicted = predicted(cluster, tables)
+        self._really = predicted(cluster, tables, physics)
         knobs = sorted(self.study.study.space.by_name)
         self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
         self._edge = rng.uniform(0.15, 0.85)  # the chance at which memory really ends
-        self.legal = legal_points(self.study)
-        self.best = max(score for score in map(self._score, self.legal) if score is not None)
+        self._scores = {point_key(point): self._score(point) for point in self.legal}
+        self.best = max(score for score in self._scores.values() if score is not None)
 
     def truth(self, point: Point) -> float | None:
         """Log of its speed over that of the best; None where it fails."""
-        score = self._score(point)
+        score = self._scores[point_key(point)]
         return None if score is None else score - self.best
 
     def prior(self, how: str = "") -> SensitivityPrior:
@@ -190,8 +192,12 @@ class _Sensitivities:
         return self._known[key]
 
 
-def legal_points(study: CheckedStudy) -> Sequence[Point]:
-    return [point for point in study.study.space.points() if study.refusal(point) is None]
+@cache
+def _known(cluster: Cluster, tables: Path) -> tuple[CheckedStudy, Sequence[Point], _Sensitivities]:
+    """What all truths of a cluster share, as it takes seconds to work out."""
+    study = _study(cluster, tables, "")
+    legal = [point for point in study.study.space.points() if study.refusal(point) is None]
+    return study, legal, _Sensitivities(cluster, study, tables)
 
 
 def factors(cluster: Cluster, seed: int) -> dict[str, float]:
@@ -200,19 +206,22 @@ def factors(cluster: Cluster, seed: int) -> dict[str, float]:
     return {name: math.exp(rng.uniform(-OFF, OFF)) for name in NAMES}
 
 
-def predicted(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Table:
-    """What the twin with these factors says of every legal setting; read from the file where it is there."""
-    name = _name(cluster, factors)
+@cache
+def predicted(cluster: Cluster, tables: Path, physics: int | None = None) -> Table:
+    """What the twin with these physics (None: its own) says of every legal setting; read from the file where it is
+    there."""
+    drawn = {} if physics is None else factors(cluster, physics)
+    name = _name(cluster, drawn)
     path = tables / f"{name}.json"
     if not path.exists():
         more = ""
-        if factors:
-            (tables / f"{name}.factors").write_text(json.dumps({"version": 1, "factors": factors, "spread": 0.05}))
+        if drawn:
+            (tables / f"{name}.factors").write_text(json.dumps({"version": 1, "factors": drawn, "spread": 0.05}))
             more = f"  calibration: {name}.factors"
         study = _study(cluster, tables, more)
         prior = prior_of(study.study, _twin(cluster, study))
         assert prior is not None
-        rows = [[point_key(point), _kept(prior(point))] for point in legal_points(_study(cluster, tables, ""))]
+        rows = [[point_key(point), _kept(prior(point))] for point in _known(cluster, tables)[1]]
         path.write_text(json.dumps(rows))
     return {key: None if row is None else Expectation(*row) for key, row in json.loads(path.read_text())}
 

@@ -6,11 +6,13 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.search.race import BUDGETS, CLOSE, Race
 
 DRAWS = 1_000
 PEERS = ("tpe", "random", "blind")
+TWIN_GUIDED = "guided"  # beside which it is shown what the twin's own order and one who knows the physics would find
 Claimed = tuple[str, int | None, float | None]  # sampler; when it would have ended; by how much better the best was
 Rows = Mapping[tuple[int, str], Sequence[Race]]  # by cluster and sampler
 
@@ -95,21 +97,44 @@ def _show_ratio(rows: Rows, name: str, peer: str) -> None:
     )
 
 
-def show_small_budgets(races: Sequence[tuple[int, Race]], baselines: Mapping[tuple[int, int], float]) -> None:
-    """What a confirmation after few trials gains over the baseline, as a share of what one after the most gains;
-    `baselines`: log speeds by cluster and seed."""
+@dataclass(frozen=True)
+class Bounds:
+    """Of one truth: log speeds over that of the best. `twin` and `physics` are the best of as many settings as the
+    budget allows: those that the twin puts first, and those that one who knows the physics would try (oracle.py)."""
+
+    baseline: float
+    twin: Mapping[int, float]
+    physics: Mapping[int, float]
+
+
+def show_small_budgets(races: Sequence[tuple[int, Race]], bounds: Mapping[tuple[int, int], Bounds]) -> None:
+    """What a confirmation after few trials gains over the baseline, as a share of what one after the most gains, or
+    where no race had the most, of the largest gain there is; `bounds` by cluster and seed."""
     fewer, most = BUDGETS[:-1], BUDGETS[-1]
-    print(
-        f"\nconfirmed gain over the baseline after {fewer} trials, as a share of that after {most}, all races together"
-    )
-    for name in dict.fromkeys(result.sampler for _, result in races):
-        gains = [
-            {n: math.expm1(max(0.0, value - baselines[number, result.seed])) for n, value in result.confirmed.items()}
-            for number, result in races
-            if result.sampler == name and most in result.confirmed and baselines[number, result.seed] > -math.inf
+    fair = [(number, one) for number, one in races if bounds[number, one.seed].baseline > -math.inf]
+    whole = any(most in one.confirmed for _, one in fair)
+    of = f"of that after {most}" if whole else "of the largest there is"
+    print(f"\nconfirmed gain over the baseline after {fewer} trials, as a share {of}, all races together")
+
+    def gains(own: Bounds, found: Mapping[int, float], last: float) -> dict[int, float]:
+        return {n: math.expm1(max(0.0, v - own.baseline)) for n, v in {**found, most: last}.items()}
+
+    for name in dict.fromkeys(one.sampler for _, one in fair):
+        rows = [
+            (bounds[number, one.seed], one.confirmed, one.confirmed[most] if whole else 0.0)
+            for number, one in fair
+            if one.sampler == name and (most in one.confirmed or not whole)
         ]
-        if gains:
-            print(f"  {name}: {'; '.join(_share(n, most, gains) for n in fewer)}; {len(gains)} races")
+        if rows:
+            _show_shares(name, [gains(*row) for row in rows])
+        if rows and name == TWIN_GUIDED:
+            _show_shares("the twin's order", [gains(own, own.twin, last) for own, _, last in rows])
+            _show_shares("physics known", [gains(own, own.physics, last) for own, _, last in rows])
+
+
+def _show_shares(name: str, gains: Sequence[Mapping[int, float]]) -> None:
+    fewer, most = BUDGETS[:-1], BUDGETS[-1]
+    print(f"  {name}: {'; '.join(_share(n, most, gains) for n in fewer)}; {len(gains)} races")
 
 
 def _share(budget: int, most: int, gains: Sequence[Mapping[int, float]]) -> str:

@@ -2,7 +2,7 @@
 
     python benchmarks/statistics/false_alarms.py [TABLE ...] [--campaigns 2000]
 
-The order of a block's runs (`stats/block_order.py`), the verdict (`stats/compare.py`) and the share of the error that
+The order of a block's runs (`stats/compare.py`), the verdict (`stats/compare.py`) and the share of the error that
 a look may spend (`campaign/kinds/extension.py`) are the real ones; `old` is what journals of protocol 1 hold. A run's
 log speed is noise, plus the effect of the block's node, plus a drift along the block, plus what a setting has on a node
 of its own. A false alarm is any candidate called better or worse although all settings are the same; of equivalence
@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.campaign.kinds.extension import error_share, level_after
-from ridgeline.stats.block_order import order_of_block
-from ridgeline.stats.compare import Block, Confirmation, Verdict, confirm
+from ridgeline.stats.compare import Block, Confirmation, Verdict, confirm, order_of_block
 from ridgeline.stats.equivalence import equivalence, share_left
 from ridgeline.stats.equivalence import looks as early_looks
 from ridgeline.study.codec import Extension

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import random
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
+
+from recipes import Recipe, recipes_of
 
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.layout import Layout, disaggregated
@@ -52,6 +53,7 @@ class PublicRow:
     ttft_ms: float
     tpot_ms: float
     drafting: str = ""  # mtp, none, "none?" where the sheet has both and the row does not say, "" where nobody says
+    others: tuple[Deployment, ...] = ()  # what else may have run, where more than one recipe fits
 
     @property
     def site(self) -> tuple[str, ...]:
@@ -82,14 +84,27 @@ def read_public_rows(path: Path) -> tuple[list[PublicRow], list[tuple[str, str]]
 
 
 def _row(row: dict[str, str], label: dict[str, str]) -> PublicRow:
+    """The row as the recipe that is assumed made it, and what else may have run."""
+    recipes = recipes_of(row, row["gpu"].removesuffix("_sxm"), label) if row["mode"] == "disagg" else []
+    if not recipes:
+        return _as_told(row, label.get("spec_method", ""), None)
+    assumed = recipes[0]
+    drafting = assumed.words["drafting"]
+    if any(r.drafts != assumed.drafts for r in recipes):
+        drafting += "?"
+    others = tuple(_as_told(row, drafting, recipe).deployment for recipe in recipes[1:])
+    return replace(_as_told(row, drafting, assumed), others=others)
+
+
+def _as_told(row: dict[str, str], drafting: str, recipe: Recipe | None) -> PublicRow:
     model = _model(row)
     gpu = row["gpu"].removesuffix("_sxm")
     size = NODE.get(gpu, 8)
     gpu_bytes = make_cluster(gpu, 1, size).gpu.memory_bytes
     numbered = _release(row)
-    drafting = label.get("spec_method", "")
     if row["mode"] == "disagg":
-        row, drafting = _by_recipe(row, gpu, label)
+        if recipe and not row["decode_num_workers"]:
+            row = {**row, **recipe.shape()}
         row = _told_apart(row, gpu, model)
         roles = (_layout(row, role, size, model, gpu_bytes) for role in ("prefill_", "decode_"))
         layout = disaggregated(*roles)
@@ -116,6 +131,8 @@ def _row(row: dict[str, str], label: dict[str, str]) -> PublicRow:
         settings = replace(settings, chunked_prefill_size=RANK_CHUNK * layout.prefill.attn_dp)
     if drafting == "mtp":
         settings = replace(settings, draft_tokens=DRAFT_TOKENS)
+    deployment = Deployment(model, cluster, layout, settings)
+    deployment = recipe.told(deployment) if recipe else _fitted(deployment)
     lengths = _lengths(int(row["input_tokens"]), int(row["output_tokens"]), requests, shortest)
     return PublicRow(
         name=row["id"],
@@ -124,13 +141,18 @@ def _row(row: dict[str, str], label: dict[str, str]) -> PublicRow:
         model=row["model"],
         gpu=gpu,
         mode=row["mode"],
-        deployment=_fitted(Deployment(model, cluster, layout, settings)),
+        deployment=deployment,
         traffic=Traffic(lengths, requests, ClosedLoop(concurrency)),
         concurrency=concurrency,
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
         drafting=drafting,
     )
+
+
+# Recipes of one engine for both phases draft two tokens and verify three (--speculative-num-draft-tokens 3). They set
+# SGLANG_ENABLE_SPEC_V2 in their shell and do not export it, so that the overlapped scheduler stays off.
+DRAFT_TOKENS = 3
 
 
 # SGLang's newest release at the time, for rows that name a nightly build or nothing
@@ -201,65 +223,6 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model, gpu_bytes: 
     if attn_dp == 1 and model.attention.heads % tp:
         attn_dp = ep = tp
     return Layout(ranks, pp, copies, ep, attn_dp, nodes=-(-ranks * pp * copies // size), gpus_per_node=size)
-
-
-# Recipes draft two tokens and verify three (SGLang's --speculative-num-draft-tokens 3).
-DRAFT_TOKENS = 3
-# The sweep of this day on these GPUs was the one with drafting; an earlier one of the same shapes ran without.
-DRAFTED_DAY, DRAFTED_GPUS = "2026-02-13", ("b200", "h100")
-
-
-@lru_cache(maxsize=1)
-def _recipes() -> tuple[dict[str, str], ...]:
-    """Roles and drafting of InferenceX's split sweeps, by its configuration sheet of February and March 2026
-    (Apache-2.0)."""
-    with (Path(__file__).parent / "measured" / "recipes.csv").open() as file:
-        return tuple(csv.DictReader(file))
-
-
-def _by_recipe(row: dict[str, str], gpu: str, label: dict[str, str]) -> tuple[dict[str, str], str]:
-    """The row with the roles that the sweep's own sheet states, and whether it drafted.
-
-    Where the sheet has the same shape and load with and without drafting, only the day of the sweep tells them apart,
-    or nothing does: then no drafting is assumed, never what the measured time suggests.
-    """
-    said = label.get("spec_method", "")
-    if row["decode_num_workers"]:
-        return row, said
-    tp, ep = (
-        {role: _number(row[f"{role}_{name}_size"]) for role in ("prefill", "decode")} for name in ("tp", "moe_ep")
-    )
-    fitting = [
-        r
-        for r in _recipes()
-        if (r["gpu"], r["precision"], r["input_tokens"], r["output_tokens"])
-        == (gpu, row["precision"], row["input_tokens"], row["output_tokens"])
-        and str(_number(row["concurrency"])) in r["concurrencies"].split("/")
-        and int(r["prefill_tp"]) == tp["prefill"]
-        and int(r["decode_tp"]) == tp["decode"]
-        and int(r["prefill_ep"]) == ep["prefill"]
-        and (int(r["decode_ep"]) == ep["decode"] or int(r["decode_ep"]) > 1 < ep["decode"])
-    ]
-    if said:
-        engines = (label["prefill_num_workers"], label["decode_num_workers"])
-        fitting = [r for r in fitting if (r["prefill_engines"], r["decode_engines"]) == engines] or fitting
-        fitting = [r for r in fitting if r["drafting"] == said] or fitting
-    drafted = [r for r in fitting if r["drafting"] == "mtp"]
-    plain = [r for r in fitting if r["drafting"] == "none"]
-    if not fitting:
-        return row, said
-    on_the_day = drafted and row["measured"] == DRAFTED_DAY and gpu in DRAFTED_GPUS
-    chosen = drafted if on_the_day or not plain else plain
-    drafting = "mtp" if chosen is drafted else "none?" if drafted else "none"
-    found, recipe = dict(row), chosen[0]
-    for role in ("prefill", "decode"):
-        ranks, groups = int(recipe[f"{role}_tp"]), int(recipe[f"{role}_tp"]) if recipe[f"{role}_attn_dp"] == "1" else 1
-        shape = {"tp_size": ranks // groups, "attention_dp_size": groups}
-        shape["moe_ep_size"] = int(recipe[f"{role}_ep"])
-        shape["moe_tp_size"] = ranks // shape["moe_ep_size"]
-        shape["num_workers"] = int(recipe[f"{role}_engines"])
-        found |= {f"{role}_{name}": str(value) for name, value in shape.items()}
-    return found, drafting
 
 
 def _told_apart(row: dict[str, str], gpu: str, model: Model) -> dict[str, str]:

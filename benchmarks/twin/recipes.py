@@ -1,0 +1,126 @@
+"""How the sweeps behind public rows started their engines: what a row does not say and its sweep's own files do.
+
+`measured/recipes.csv` joins InferenceX's configuration sheet of each day (which layouts, at which loads) with the
+recipe that the sheet names (NVIDIA/srt-slurm, merge of sa-submission-q1-2026), both Apache-2.0: commits 8a02464b8,
+ee032b37f and 593fb431a (B200 FP8), 84b7df683 (B200 FP4), fcc04aaa2 (H200), 78d48618f (H100) of the one, 5063eb43 of
+the other. Inputs only, nothing measured.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.settings import EngineSettings
+
+_ROLES = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One line of the sheet with what its recipe tells the servers of both roles."""
+
+    words: Mapping[str, str]
+
+    @property
+    def drafts(self) -> bool:
+        return self.words["drafting"] == "mtp"
+
+    def number(self, name: str) -> int:
+        return int(self.words[name])
+
+    def shape(self) -> dict[str, str]:
+        """Its layout, in the columns of a public row."""
+        found = {}
+        for role in _ROLES:
+            ranks = self.number(f"{role}_tp")
+            groups = ranks if self.number(f"{role}_attn_dp") else 1
+            ep = self.number(f"{role}_ep")
+            sizes = {"tp_size": ranks // groups, "attention_dp_size": groups, "moe_ep_size": ep}
+            sizes |= {"moe_tp_size": ranks // ep, "num_workers": self.number(f"{role}_engines")}
+            found |= {f"{role}_{name}": str(size) for name, size in sizes.items()}
+        return found
+
+    def told(self, deployment: Deployment) -> Deployment:
+        """The deployment with what the recipe tells each role, and its KV cache."""
+        shared = replace(
+            deployment.settings,
+            stream_interval=self.number("stream_interval"),
+            attention_backend=self.words["backend"],
+        )
+        prefill = replace(
+            shared,
+            chunked_prefill_size=self.number("prefill_chunk"),
+            max_running_requests=self.number("prefill_running"),
+            mem_fraction=float(self.words["prefill_fraction"]),
+            prefill_graph=False,
+        )
+        return replace(
+            deployment,
+            model=deployment.model.with_dtype(kv_dtype=self.words["kv_dtype"]),
+            settings=shared,
+            prefill_settings=prefill,
+            decode_settings=self._decoding(shared),
+        )
+
+    def _decoding(self, shared: EngineSettings) -> EngineSettings:
+        return replace(
+            shared,
+            max_running_requests=self.number("decode_running"),
+            cuda_graph_max_bs=self.number("decode_graph"),
+            mem_fraction=float(self.words["decode_fraction"]),
+            draft_tokens=self.number("draft_tokens"),
+            draft_overlap=self.words["draft_overlap"] == "1",
+        )
+
+
+def recipes_of(row: Mapping[str, str], gpu: str, label: Mapping[str, str]) -> list[Recipe]:
+    """Every recipe that may have made this row, the assumed one first; none where no sheet has its shape and load.
+
+    Rows copy the expert ranks of prefill into the columns of decode, so that only the tensor-parallel size of decode is
+    compared. Engines count where the row or its label states them. Where the sheet has a shape with and without
+    drafting and nobody says which, no drafting is assumed, never what the measured time suggests.
+    """
+    asked = {
+        "gpu": gpu,
+        "precision": row["precision"],
+        "input_tokens": row["input_tokens"],
+        "output_tokens": row["output_tokens"],
+        "prefill_tp": _ranks(row, "prefill"),
+        "prefill_ep": _whole(row["prefill_moe_ep_size"]),
+        "decode_tp": _ranks(row, "decode"),
+    }
+    load = _whole(row["concurrency"])
+    fitting = [
+        r
+        for r in _recipes()
+        if all(r.words[name] == value for name, value in asked.items()) and load in r.words["concurrencies"].split("/")
+    ]
+    fitting = [r for r in fitting if r.words["day"] == row["measured"]] or fitting
+    engines = tuple(_whole(row[f"{role}_num_workers"] or label.get(f"{role}_num_workers", "")) for role in _ROLES)
+    if all(engines):
+        stated = [r for r in fitting if (r.words["prefill_engines"], r.words["decode_engines"]) == engines]
+        fitting = stated if row["decode_num_workers"] else stated or fitting
+    if label.get("spec_method"):
+        fitting = [r for r in fitting if r.words["drafting"] == label["spec_method"]] or fitting
+    return sorted(fitting, key=lambda r: r.drafts)
+
+
+def _ranks(row: Mapping[str, str], role: str) -> str:
+    """Ranks of an engine: a row's tp is that of an attention group."""
+    groups = int(_whole(row[f"{role}_attention_dp_size"]) or 1)
+    return str(int(_whole(row[f"{role}_tp_size"])) * groups)
+
+
+def _whole(text: str) -> str:
+    return str(int(float(text))) if text else ""
+
+
+@lru_cache(maxsize=1)
+def _recipes() -> tuple[Recipe, ...]:
+    with (Path(__file__).parent / "measured" / "recipes.csv").open() as file:
+        return tuple(Recipe(words) for words in csv.DictReader(file))
