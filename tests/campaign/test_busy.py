@@ -12,6 +12,7 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.live import Face
 from ridgeline.executors.local import LocalExecutor
+from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Cause, Ending, Job, Resources, Run
 from ridgeline.records.site import LOCAL
 from ridgeline.study.history import History
@@ -43,6 +44,12 @@ def test_load_and_processor_time_decide(seen: Run, busy: bool) -> None:
 
 def test_without_a_load_average_nothing_is_said() -> None:
     assert busy_text(replace(run(1, 1), ending=Ending(Cause.EXITED, 0, started_s=1.0, ended_s=9.0))) == ""
+
+
+def test_a_modelled_run_is_not_slowed_by_its_neighbours() -> None:
+    modelled = Measurement("total_tok_s", 9600.0, "tok/s", origin="modelled")
+    assert busy_text(run(15.0, 1.2))
+    assert busy_text(replace(run(15.0, 1.2), measurements=(modelled,))) == ""
 
 
 def test_runs_of_a_few_milliseconds_time_the_shell_as_well() -> None:

@@ -166,9 +166,11 @@ def test_a_node_without_the_model_says_so_and_gives_no_address(tmp_path: Path) -
     assert not (tmp_path / "address").exists(), "nobody shall poll for a server here"
 
 
-def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
+def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = load_service(written(tmp_path, SPLIT))
-    files = [str(path.relative_to(tmp_path)) for path in render(service, tmp_path / "slurm")]
+    monkeypatch.chdir(tmp_path)
+    files = [str(path) for path in render(service, Path("slurm"))]
+    assert files[0] == "slurm/members/prefill-0/start.sh"
     assert files[-1] == "slurm/start-all.sh"
     job = (tmp_path / "slurm/members/decode-0/job.sh").read_text()
     assert "#SBATCH --nodes=2\n" in job

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +60,14 @@ def test_groups_of_a_plan_become_split_roles_with_the_routers_limits(tmp_path: P
 
 
 SMALL = ["--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", "2", "--traffic", "fixed:200:50", "--top", "1"]
+
+
+def test_the_next_command_that_a_plan_prints_runs_as_it_stands(tmp_path: Path) -> None:
+    out, file = tmp_path / "two words", tmp_path / "two words.yaml"
+    said = ridgeline("plan", *SMALL, "--concurrency", "8", "--out", out, "--deploy", file)
+    check, deploy = re.findall(r"ridgeline ((?:deploy )?check .*)", said)
+    assert "legal points" in ridgeline(*shlex.split(check))
+    assert "is not on this machine" in ridgeline(*shlex.split(deploy), code=2)
 
 
 def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ def busy_text(run: Run) -> str:
     """What says that other programs took cores from this run, and what to do; empty where nothing does.
 
     The executor leaves the load average before the run (`load_before`) and the machine's cores (`cores`) in its usage.
+    A modelled run is not slowed by its neighbours.
     """
+    if any(m.origin == "modelled" for m in run.measurements):
+        return ""
     usage, wall_s = run.ending.usage, run.ending.duration_s
     load, cores, cpu_s = usage.get("load_before"), usage.get("cores"), usage.get("cpu_s")
     if load is None or not cores:

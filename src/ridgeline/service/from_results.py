@@ -268,11 +268,11 @@ def plan_json(plan: Plan) -> dict[str, object]:
     return {**plan.as_json(), "plans": rows}
 
 
-def write_plan(plan: Plan, folder: Path) -> None:
+def write_plan(plan: Plan, folder: Path) -> Path:
     """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`; beside them the studies that
-    measure the halves of the best split alone."""
-    for choice in plan.choices:
-        place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
+    measure the halves of the best split alone. The study of the first choice."""
+    places = [folder / f"{c.rank:02d}-{str(c.option.layout).replace(' ', '-')}" for c in plan.choices]
+    for choice, place in zip(plan.choices, places, strict=True):
         place.mkdir(parents=True, exist_ok=True)
         lines = [f"# for {written_for(choice.option.scheme)}\n"]
         lines += [f"# {c.what} on {c.node}\n{c}\n" for c in printed(choice).commands]
@@ -280,6 +280,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
         (place / "study.yaml").write_text(choice.study)
     for name, text in plan.halves.items():
         (folder / name).write_text(text)
+    return places[0] / "study.yaml"
 
 
 def deployable_text(plan: Plan, file: str) -> str:

@@ -109,12 +109,12 @@ def _scripts(service: Service, out: Path, chosen: str) -> Iterator[Path]:
         folder.of(member).mkdir(parents=True, exist_ok=True)
         path = folder.of(member) / START_FILE
         write_whole(path, start_script(service, member), mode=0o755)
-        yield path
+        yield out / path.relative_to(folder.root)
         if chosen != "local":
             job, path = folder.job(member, 1), folder.of(member) / "job.sh"
             job.folder.mkdir(parents=True, exist_ok=True)
             write_whole(path, executor.script(job), mode=0o755)
-            yield path
+            yield out / path.relative_to(folder.root)
     submit = {"slurm": "sbatch", "pbs": "qsub"}.get(chosen)
     lines = ["#!/bin/sh"]
     lines.append(f"# starts {in_comment(service.name)}: every server, then the router, which waits for their addresses")

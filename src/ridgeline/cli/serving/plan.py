@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,9 +84,18 @@ def plan(
         named=layout or (),
         seed=seed,
     )
-    _write("--out", out, answer, _write_folder)
+    first = _write("--out", out, answer, _write_folder)
     print(_shown(answer, verdict, as_json, gpu_hour), flush=True)
-    _write("--deploy", deploy, answer, _write_service)
+    service = _write("--deploy", deploy, answer, _write_service)
+    if as_json:
+        return
+    if first is not None:
+        print(f"\nwritten to {out}, a folder for each choice; next: ridgeline check {shlex.quote(str(first))}")
+    if service is not None:
+        print(
+            f"\n{service} written; next: name your model's folder and site in it, then "
+            f"ridgeline deploy check {shlex.quote(str(service))}"
+        )
 
 
 def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
@@ -98,28 +108,30 @@ def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -
     return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)
 
 
-def _write(name: str, path: Path | None, answer: Plan, write: Callable[[Path, Plan], None]) -> None:
+def _write(name: str, path: Path | None, answer: Plan, write: Callable[[Path, Plan], Path]) -> Path | None:
+    """The file to go on with; None where none was asked for."""
     if path is None:
-        return
+        return None
     try:
-        write(path, answer)
+        return write(path, answer)
     except OSError as error:
         raise InputError(
             f"{name} {path}: cannot be written ({error.strerror}); name a place that you may write"
         ) from None
 
 
-def _write_folder(path: Path, answer: Plan) -> None:
+def _write_folder(path: Path, answer: Plan) -> Path:
     from ridgeline.service.from_results import write_plan
 
-    write_plan(answer, path)
+    return write_plan(answer, path)
 
 
-def _write_service(path: Path, answer: Plan) -> None:
+def _write_service(path: Path, answer: Plan) -> Path:
     from ridgeline.files import write_whole
     from ridgeline.service.from_results import deployable_text
 
     write_whole(path, deployable_text(answer, path.name))
+    return path
 
 
 def verdict_text(plan: Plan) -> str:
