@@ -56,7 +56,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 
 
-MOST_NAMES = 12  # of those a message lists
+_MOST_NAMES = 12  # of those a message lists
 
 
 class RidgelineError(Exception):
@@ -130,8 +130,8 @@ def nearest_first(name: str, known: Iterable[str]) -> list[str]:
     """The names there are, those that look like `name` before the others; a long list is cut."""
     names = list(known)
     alike = _alike(name, names, 3, 0.4)
-    shown = [*alike, *(other for other in names if other not in alike)][:MOST_NAMES]
-    return [*shown, "..."] if len(names) > MOST_NAMES else shown
+    shown = [*alike, *(other for other in names if other not in alike)][:_MOST_NAMES]
+    return [*shown, "..."] if len(names) > _MOST_NAMES else shown
 
 
 def _alike(name: str, known: Iterable[str], count: int, likeness: float) -> list[str]:

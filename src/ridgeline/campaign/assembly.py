@@ -162,7 +162,7 @@ def _told_of_its_end(campaign: Campaign) -> Iterator[None]:
 def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, history: History) -> Campaign:
     study = found.study
     executor = executor_of(found)
-    ledger = Ledger(study.budget, history, slots=jobs_at_once(study, executor))
+    ledger = Ledger(study.budget, history, slots=_jobs_at_once(study, executor))
     agenda = question.agenda(found, history, ledger)
     campaign = Campaign(question, study, found.workload, executor, journal, history, agenda, ledger)
     campaign.short = found.short
@@ -176,7 +176,7 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
     return campaign
 
 
-def jobs_at_once(study: Study, executor: Executor) -> int:
+def _jobs_at_once(study: Study, executor: Executor) -> int:
     """How many jobs of this study run beside each other: as many as there are slots, where there are cores for them."""
     return executor.at_once(study.job.resources(study.space.settings(study.baseline)))
 

@@ -37,16 +37,16 @@ from ridgeline.study.lock import ControllerSighting, find_controller
 from ridgeline.workloads.base import Workload
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
-FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
+_FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
 _TRACE, _TABLE = "torch-trace", "nsys"
-KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE, _TABLE)
+_KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE, _TABLE)
 
 
 def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     """One row for each finding of each profiled run, and the figures of the two side by side where the profiler gives
     any; empty where nothing was profiled."""
     profiled = [run for run in history.runs.values() if history.trials[run.trial].stage is Stage.PROFILE]
-    analyzers: list[Analyzer] = [catalog.part("analyzers", kind) for kind in KINDS]
+    analyzers: list[Analyzer] = [catalog.part("analyzers", kind) for kind in _KINDS]
     rows: list[tuple[str, ...]] = []
     for run in profiled:
         found = _findings(run.folder, analyzers)
@@ -102,7 +102,7 @@ _RANK = re.compile(r"(?:TP-|DP-|PP-|EP-|rank_?)(\d+)", re.IGNORECASE)
 
 def _findings(folder: Path, analyzers: list[Analyzer]) -> list[Finding]:
     found: list[Finding] = []
-    files = [path for pattern in FILES for path in sorted(folder.glob(pattern))]
+    files = [path for pattern in _FILES for path in sorted(folder.glob(pattern))]
     for file in (*files, *traces_in(folder)[:1]):
         try:
             found += diagnose(file, analyzers).findings

@@ -22,7 +22,7 @@ from ridgeline.errors import (
 
 # heading -> verb -> (module of this room:name, the line `ridgeline --help` shows). The name is a function, or for a
 # verb with subcommands a table of them: name -> function.
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Every day": {
         "check": ("campaign.check:check", "Validate a study; count its legal points and what they may cost."),
         "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
@@ -78,9 +78,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "serve-twin": ("serving.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
     },
 }
-HELP = ("-h", "--help")
+_HELP = ("-h", "--help")
 Command = Callable[..., Any]
-VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
+VERBS = {verb: row for group in _GROUPS.values() for verb, row in group.items()}
 
 
 _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
@@ -95,7 +95,7 @@ _LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so th
 def overview() -> str:
     width = max(len(verb) for verb in VERBS if len(verb) <= _LONGEST_IN_COLUMN)
     lines = [_ABOUT]
-    for heading, verbs in GROUPS.items():
+    for heading, verbs in _GROUPS.items():
         lines += [f"{heading}:", *(f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()), ""]
     return "\n".join([*lines, "Exit codes:", *_exit_codes()])
 
@@ -160,7 +160,7 @@ def application(command: Command) -> Any:
 
 
 def run(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in (*HELP, "help"):
+    if not arguments or arguments[0] in (*_HELP, "help"):
         print(overview())
     elif arguments[0] == "--version":
         print(f"ridgeline {__version__}")
@@ -169,7 +169,7 @@ def run(arguments: list[str]) -> None:
         found = verb_named(verb)
         if not isinstance(found, dict):
             application(found)(args=rest, prog_name=f"ridgeline {verb}")
-        elif rest and rest[0] in HELP:
+        elif rest and rest[0] in _HELP:
             print(actions_text(verb, found))
         else:
             action, *rest = rest or [""]

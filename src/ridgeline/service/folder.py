@@ -40,7 +40,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class LoweredLimit:
+class _LoweredLimit:
     """What `keep` put in the place of the file's `most_running`; it holds until the file says something else."""
 
     most_running: int
@@ -92,7 +92,7 @@ class ServiceFolder:
     not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
     mended: dict[str, list[Mend]] = field(default_factory=dict)
     retries: dict[str, float] = field(default_factory=dict)  # member -> when an action that failed is tried again
-    lowered: LoweredLimit | None = None
+    lowered: _LoweredLimit | None = None
     is_down: bool = False  # or on its way there
     journal: Journal | None = None
 
@@ -185,7 +185,7 @@ class ServiceFolder:
             self.drained.discard(name)
             self.leaving.pop(name, None)
         elif what == "limit":
-            self.lowered = LoweredLimit(int(event["most_running"]), int(event["instead_of"]))
+            self.lowered = _LoweredLimit(int(event["most_running"]), int(event["instead_of"]))
             self.leaving[ROUTER] = at_s
         elif what == "down":
             self._forget()

@@ -241,7 +241,7 @@ def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedChoice:
+class _PrintedChoice:
     """The commands of a choice, and whether they hold what was predicted."""
 
     commands: tuple[Command, ...]
@@ -251,10 +251,10 @@ class PrintedChoice:
         return {"commands": [c.as_json() for c in self.commands], "lint": self.lint.as_json()}
 
 
-def printed(choice: Choice, model: str = "") -> PrintedChoice:
+def printed(choice: Choice, model: str = "") -> _PrintedChoice:
     question = choice.option.scheme.question
     commands = tuple(commands_for(choice.option.scheme, model or _model_folder(question)))
-    return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
+    return _PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
 def _model_folder(question: PlanQuestion) -> str:

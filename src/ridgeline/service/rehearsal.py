@@ -51,7 +51,7 @@ LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
 _MACHINE_TOKENS_S = 8000.0
 _PATIENCE_S = 20.0  # of a client that gets nothing; a hung server is found and ended within it
 _DRAIN_S = 1.5
-UNFINISHED = "unfinished"
+_UNFINISHED = "unfinished"
 _SAMPLE = 1000  # requests that tell how long answers are
 
 
@@ -265,7 +265,7 @@ class RehearsalService:
 
 
 @contextlib.contextmanager
-def rehearsal_service(twins: Service, root: Path) -> Iterator[RehearsalService]:
+def _rehearsal_service(twins: Service, root: Path) -> Iterator[RehearsalService]:
     """Nothing of it runs afterwards."""
     rehearsed = RehearsalService(twins, root)
     try:
@@ -418,7 +418,7 @@ def rehearse(
     done: list[Rehearsal] = []
     short = replace(load, seconds=max(1.0, _PART * load.seconds))
     tried = list(policies or known_policies(service))
-    with rehearsal_service(twins, root) as rehearsed:
+    with _rehearsal_service(twins, root) as rehearsed:
 
         def run(case: str, sent: RehearsedLoad, choice: RouterChoice) -> Rehearsal:
             done.append(_run(rehearsed, twins, choice, case, sent, root))
@@ -555,7 +555,7 @@ def _rehearsal(
 ) -> Rehearsal:
     summary, records = result.summary, result.records
     refused = [record for record in records if _refused(record)]
-    failed = [r for r in records if not r.ok and not _refused(r) and not (r.status == UNFINISHED and _comes(r, lost))]
+    failed = [r for r in records if not r.ok and not _refused(r) and not (r.status == _UNFINISHED and _comes(r, lost))]
     good = sum(_kept_limits(record, summary.slos) for record in records)
     ends = [record.end_s or record.sent_s for record in failed]
     return Rehearsal(
@@ -581,7 +581,7 @@ def _comes(record: RequestRecord, lost: Sequence[float]) -> bool:
 
 def _kept_limits(record: RequestRecord, slos: Sequence[Slo]) -> bool:
     """An answer that was still coming when the run ended is judged by what came of it."""
-    seen = replace(record, status="ok") if record.status == UNFINISHED else record
+    seen = replace(record, status="ok") if record.status == _UNFINISHED else record
     return seen.ok and seen.first_token_s is not None and all(slo.met_by(seen) for slo in slos)
 
 

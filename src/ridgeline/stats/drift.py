@@ -172,7 +172,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlier:
+class _Outlier:
     """A run far from the others of its setting. It stays in every figure; this says what it is likely to be."""
 
     index: int
@@ -184,7 +184,7 @@ class Outlier:
         return f"run {self.index + 1} is {percent(self.change)} off the median: {self.cause}, {self.reason}"
 
 
-def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | None = None) -> list[Outlier]:
+def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | None = None) -> list[_Outlier]:
     """Runs of one setting that lie more than 5 robust standard deviations from the median, with a likely cause.
 
     Fewer than five repeats have no outliers: which of three is the odd one cannot be said.
@@ -201,7 +201,7 @@ def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | N
     for index, value in enumerate(logs):
         if abs(value - middle) > limit:
             cause, reason = _cause(index, logs, repeats, middle, limit, drifted)
-            found.append(Outlier(index, math.expm1(value - middle), cause, reason))
+            found.append(_Outlier(index, math.expm1(value - middle), cause, reason))
     return found
 
 

@@ -22,7 +22,7 @@ from ridgeline.records.space import Settings
 from ridgeline.study.codec import Build, Event, event_of
 from ridgeline.study.history import History
 
-LOGS = ("stderr", "stdout")  # some makefiles send both into one
+_LOGS = ("stderr", "stdout")  # some makefiles send both into one
 # What a compiler, a linker or a configure script prints at an error. Make's own `*** [target] Error 1` comes last, and
 # says only that there was one.
 _FIRST_ERROR = re.compile(
@@ -48,11 +48,11 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 
 def failed_build(folder: Path, ending: Ending) -> Outcome:
     """The outcome of a build that ended badly, with the line that decided."""
-    error = first_line(folder, LOGS, _FIRST_ERROR, _PLACE)
+    error = first_line(folder, _LOGS, _FIRST_ERROR, _PLACE)
     lacking = _what_is_missing(folder, ending, error)
     if lacking is not None:
         return Outcome(Kind.SITE_FAULT, f"{missing_name(lacking)} is not where this is built", lacking)
-    evidence = error or last_line(folder, LOGS)
+    evidence = error or last_line(folder, _LOGS)
     if evidence is not None and _FULL.search(evidence.text):
         return Outcome(Kind.SITE_FAULT, "the disk or the quota is full", evidence)
     if ending.cause is Cause.EXITED:
@@ -63,10 +63,10 @@ def failed_build(folder: Path, ending: Ending) -> Outcome:
 
 def _what_is_missing(folder: Path, ending: Ending, error: Evidence | None) -> Evidence | None:
     # makefiles and configure scripts try programs that need not be there: one counts if the build ended for want of it
-    if (module := first_line(folder, LOGS, _MISSING_MODULE)) is not None:
+    if (module := first_line(folder, _LOGS, _MISSING_MODULE)) is not None:
         return module
-    wanted = ending.exit_code == _NOT_FOUND or first_line(folder, LOGS, _MADE_127) is not None
-    return last_line(folder, LOGS, matching=_MISSING_PROGRAM) if wanted or error is None else None
+    wanted = ending.exit_code == _NOT_FOUND or first_line(folder, _LOGS, _MADE_127) is not None
+    return last_line(folder, _LOGS, matching=_MISSING_PROGRAM) if wanted or error is None else None
 
 
 def missing_name(line: Evidence) -> str:
@@ -94,7 +94,7 @@ def _names(value: str, program: str) -> bool:
 
 # the host went down or somebody killed it: the build itself may be right
 _NOT_ITS_FAULT = (Cause.LOST, Cause.NODE_FAILED, Cause.CANCELLED)
-OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: how it was made
+_OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: how it was made
 
 
 @dataclass
@@ -219,7 +219,7 @@ class Builder:
             return failed_build(folder, ending)
         missing = [pattern for pattern in self.recipe.builds.keep if not any(folder.glob(pattern))]
         if missing:
-            return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, LOGS))
+            return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, _LOGS))
         return Outcome(Kind.OK)
 
     def _prune(self, folder: Path, outcome: Outcome) -> int:
@@ -229,7 +229,7 @@ class Builder:
         """
         keep = self.recipe.builds.keep if outcome.kind is Kind.OK else ()
         kept = {p for pattern in keep for p in folder.glob(pattern)}
-        kept |= {folder / name for name in OWN_FILES}
+        kept |= {folder / name for name in _OWN_FILES}
         for path in sorted(folder.rglob("*"), reverse=True):
             if any(path == k or k in path.parents for k in kept):
                 continue

@@ -33,7 +33,7 @@ from ridgeline.study.history import History
 _STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
 _LONGEST_LADDER = 512
 
-Number = int | float
+_Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class EdgeRules:
 class Ladder:
     """The legal values from low to high, and those that a rule or the memory model refused without a run."""
 
-    values: tuple[Number, ...]
-    refused: Mapping[Number, str] = field(default_factory=dict)
+    values: tuple[_Number, ...]
+    refused: Mapping[_Number, str] = field(default_factory=dict)
     predicted: int | None = None  # index of the largest value that is expected to work, where something can tell
 
 
@@ -68,7 +68,7 @@ class RungResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket:
+class _Bracket:
     """`high`: the lowest value that failed for being too large, or past the end; `low`: the largest safe one below."""
 
     floor: int  # the largest value that failed for being too small; -1 for none
@@ -80,7 +80,7 @@ class Bracket:
         return self.low is not None and self.high - self.low == 1
 
 
-def ladder_values(knob: Knob, start: Number) -> tuple[Number, ...]:
+def ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     """Values of a knob from low to high with `start` among them; long ones are thinned out evenly."""
     if isinstance(knob, Continuous):
         values = [knob.at(step / _STEPS_OF_A_RANGE) for step in range(_STEPS_OF_A_RANGE + 1)]
@@ -92,7 +92,7 @@ def ladder_values(knob: Knob, start: Number) -> tuple[Number, ...]:
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
 
 
-def bracket(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> Bracket:
+def bracket(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> _Bracket:
     safe = [index for index, what in seen.items() if what.safe]
     too_small: list[int] = []
     too_large: list[int] = []
@@ -103,7 +103,7 @@ def bracket(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> Bracke
             (too_small if small else too_large).append(index)
     high = min(too_large, default=len(ladder.values))
     floor = max((index for index in too_small if index < high), default=-1)
-    return Bracket(floor, max((index for index in safe if floor < index < high), default=None), high)
+    return _Bracket(floor, max((index for index in safe if floor < index < high), default=None), high)
 
 
 def wants_more(failure: Outcome, knob: str) -> bool:
@@ -139,7 +139,7 @@ def next_index(ladder: Ladder, seen: Mapping[int, RungResult], rules: EdgeRules)
     return _climb(ladder, now)
 
 
-def _climb(ladder: Ladder, now: Bracket) -> tuple[int, str] | None:
+def _climb(ladder: Ladder, now: _Bracket) -> tuple[int, str] | None:
     start = now.floor if now.low is None else now.low
     width = now.high - start
     if width <= 1:
@@ -154,7 +154,7 @@ def _climb(ladder: Ladder, now: Bracket) -> tuple[int, str] | None:
     return start + step, below + above
 
 
-def production(ladder: Ladder, now: Bracket, rules: EdgeRules) -> int:
+def production(ladder: Ladder, now: _Bracket, rules: EdgeRules) -> int:
     """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
     assert now.low is not None
     edge = ladder.values[now.low]
@@ -191,7 +191,7 @@ def _failing_text(seen: Sequence[Outcome]) -> str:
 class Rung:
     """What the runs of one value showed; `mean` of the goal's metric, over those that passed."""
 
-    value: Number
+    value: _Number
     passed: int
     failed: int
     mean: float | None
@@ -199,8 +199,8 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedValue:
-    value: Number
+class _RefusedValue:
+    value: _Number
     reason: str
 
 
@@ -216,12 +216,12 @@ class EdgeVerdict:
     failed_runs: int
     monotone: bool
     tried: tuple[Rung, ...]
-    refused: tuple[RefusedValue, ...] = ()
+    refused: tuple[_RefusedValue, ...] = ()
     notes: tuple[str, ...] = ()
-    first_failing: Number | None = None
-    edge: Number | None = None
+    first_failing: _Number | None = None
+    edge: _Number | None = None
     edge_runs: int = 0
-    production: Number | None = None
+    production: _Number | None = None
     point: Point | None = None
     price: float | None = None  # the share of the goal that the margin costs
 
@@ -236,7 +236,7 @@ class EdgeVerdict:
     def from_line(cls, line: VerdictLine) -> EdgeVerdict:
         known = {name: value for name, value in line.details.items() if name in cls.__dataclass_fields__}
         known["tried"] = tuple(Rung(**{**row, "why": tuple(row["why"])}) for row in known["tried"])
-        known["refused"] = tuple(RefusedValue(**row) for row in known.get("refused", ()))
+        known["refused"] = tuple(_RefusedValue(**row) for row in known.get("refused", ()))
         known["notes"] = tuple(known.get("notes", ()))
         return cls(line.conclusion, line.headline, **known)
 
@@ -261,7 +261,7 @@ def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:
     return value_text(rung.value), str(rung.passed + rung.failed), mean, names.get(rung.value, ""), outcome
 
 
-def _nearest_refused(verdict: EdgeVerdict) -> list[RefusedValue]:
+def _nearest_refused(verdict: EdgeVerdict) -> list[_RefusedValue]:
     """The first refused value above what was tried: of a long ladder, all of them would say the same."""
     top = max((rung.value for rung in verdict.tried), default=0)
     return sorted((row for row in verdict.refused if row.value > top), key=lambda row: row.value)[:1]
@@ -358,8 +358,8 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
     first = start.get(knob)
     if not is_number(first):
         raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
-    legal: list[Number] = []
-    refused: dict[Number, str] = {}
+    legal: list[_Number] = []
+    refused: dict[_Number, str] = {}
     for value in ladder_values(space.by_name[knob], first):
         point = space.restrict({**start, knob: value})
         if gaps := space.missing(point):
@@ -371,7 +371,7 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
     return Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
 
 
-def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[Number]) -> int | None:
+def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_Number]) -> int | None:
     """The last value before those that the workload's memory model, if it has one, predicts to fail."""
     space = found.study.space
     doubted = [
@@ -441,14 +441,14 @@ def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
         failed_runs=sum(len(what.failures) for what in seen.values()),
         monotone=not notes,
         tried=tuple(_rung(agenda, index, seen[index]) for index in sorted(seen)),
-        refused=tuple(RefusedValue(value, reason) for value, reason in ladder.refused.items()),
+        refused=tuple(_RefusedValue(value, reason) for value, reason in ladder.refused.items()),
         notes=tuple(notes),
         first_failing=ladder.values[now.high] if now.high in seen else None,
     )
     return result if now.low is None else _with_edge(result, agenda, now, now.low)
 
 
-def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket, low: int) -> EdgeVerdict:
+def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket, low: int) -> EdgeVerdict:
     chosen = production(agenda.ladder, now, agenda.rules)
     result = replace(
         result,
@@ -485,7 +485,7 @@ def _price(agenda: EdgeAgenda, low: int, chosen: int) -> float | None:
     return (agenda.study.goal.score(at_edge) - agenda.study.goal.score(below)) / abs(at_edge)
 
 
-def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket) -> str:
+def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket) -> str:
     knob, low, chosen = result.knob, result.edge, result.production
     assert low is not None and chosen is not None
     if now.high in agenda.seen():

@@ -45,7 +45,7 @@ from ridgeline.study.history import History
 
 _PASSED = "not-slower"
 _SLOWER = "slower"
-MEASURED = "measured"
+_MEASURED = "measured"
 CANNOT_JUDGE = "cannot-judge"
 _FORMAT = 1  # of reference files
 MOST_RUNS = 100  # of a gate, where nobody says otherwise
@@ -140,7 +140,7 @@ class GateQuestion(RepeatedSettings):
         before = Reference(self.reference, self.point, median(self.stored) if self.stored else None)
         facts = {} if verdict is None else {"gate": {**verdict.details(), "values": values}}
         answer = answer_of(self.kind, history.verdict, before, now, facts, offers=False)
-        if verdict is None or verdict.conclusion in (_PASSED, MEASURED, NOTHING_PASSED):
+        if verdict is None or verdict.conclusion in (_PASSED, _MEASURED, NOTHING_PASSED):
             return answer
         undecided = verdict.conclusion == CANNOT_JUDGE
         return replace(answer, worse=not undecided, undecided=undecided, not_better=verdict.headline)
@@ -243,7 +243,7 @@ class GateAgenda(Agenda):
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
         text += f"; {plan}, with {plan.most_runs} runs at most"
-        return GateVerdict(MEASURED, text, runs=len(values), finds=plan.slower)
+        return GateVerdict(_MEASURED, text, runs=len(values), finds=plan.slower)
 
 
 def _replace_stored(asked: GateQuestion, values: Sequence[float]) -> GateQuestion:

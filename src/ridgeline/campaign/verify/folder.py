@@ -31,7 +31,7 @@ from ridgeline.study.study_file import StudyFile
 from ridgeline.workloads.base import Workload
 
 # fields, also nested ones, that hold text for people, and what of it no release changes
-TEXTS = {**dict.fromkeys(("headline", "notes", "why", "reason", "disqualified", "failed"), NUMBERS), "paste": WORDS}
+_TEXTS = {**dict.fromkeys(("headline", "notes", "why", "reason", "disqualified", "failed"), NUMBERS), "paste": WORDS}
 
 
 def _check_verdict(
@@ -42,7 +42,7 @@ def _check_verdict(
         return
     before = History.replay(history.root, events[:at])
     try:
-        again = derived(question, study, before, float(events[at]["at"]))
+        again = _derived(question, study, before, float(events[at]["at"]))
     except RidgelineError as error:
         found.differs(JOURNAL, "the verdict", history.verdict.headline, f"the campaign ended with: {error}")
         return
@@ -58,7 +58,7 @@ def _check_verdict(
             found.verdict = False
 
 
-def derived(question: CampaignQuestion, study: CheckedStudy, before: History, now_s: float) -> VerdictLine | None:
+def _derived(question: CampaignQuestion, study: CheckedStudy, before: History, now_s: float) -> VerdictLine | None:
     """What the campaign concludes from this history at this moment; None: it would first plan a confirmation."""
     agenda = question.agenda(
         study, before, Ledger(study.study.budget, before, clock=lambda: now_s, slots=study.study.site.jobs_at_once)
@@ -75,7 +75,7 @@ def derived(question: CampaignQuestion, study: CheckedStudy, before: History, no
 
 
 def _only_wording(at: str, stated: Any, found: Any) -> bool:
-    kept = next((TEXTS[name] for name in at.replace("[", ".").split(".") if name in TEXTS), None)
+    kept = next((_TEXTS[name] for name in at.replace("[", ".").split(".") if name in _TEXTS), None)
     return kept is not None and reworded(stated, found, kept)
 
 

@@ -221,7 +221,7 @@ def _first_difference(stated: list[str], derived: list[str]) -> tuple[str, str]:
 
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
 _PRETENDED = "simulated"  # the site that tells times of its own
-CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
+_CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
 _OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 
 
@@ -326,7 +326,7 @@ class RunCheck:
         if not took:
             return
         stated = run.ending.duration_s
-        if min(abs(stated - seconds) for seconds in took.values()) > CLOCK_STEP_S:
+        if min(abs(stated - seconds) for seconds in took.values()) > _CLOCK_STEP_S:
             found = ", ".join(f"{seconds:.2f} {name}" for name, seconds in took.items())
             self.found.differs(file, "how long the run took, s", round(stated, 3), found, run.number)
 
