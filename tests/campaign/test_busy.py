@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.busy import brief_text, busy_machine, busy_text
+from ridgeline.campaign.busy import _brief_text, _busy_text, busy_machine
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.live import Face
@@ -38,16 +38,16 @@ def run(load: float, cpu_s: float, cores: int = 2, threads: int | None = None) -
     ],
 )
 def test_load_and_processor_time_decide(seen: Run, busy: bool) -> None:
-    assert bool(busy_text(seen)) == busy
+    assert bool(_busy_text(seen)) == busy
 
 
 def test_without_a_load_average_nothing_is_said() -> None:
-    assert busy_text(replace(run(1, 1), ending=Ending(Cause.EXITED, 0, started_s=1.0, ended_s=9.0))) == ""
+    assert _busy_text(replace(run(1, 1), ending=Ending(Cause.EXITED, 0, started_s=1.0, ended_s=9.0))) == ""
 
 
 def test_runs_of_a_few_milliseconds_time_the_shell_as_well() -> None:
-    assert "a run takes 4 ms" in brief_text([0.004, 0.003, 3.0])
-    assert brief_text([0.2, 0.3, 0.001]) == brief_text([]) == ""
+    assert "a run takes 4 ms" in _brief_text([0.004, 0.003, 3.0])
+    assert _brief_text([0.2, 0.3, 0.001]) == _brief_text([]) == ""
 
 
 class Crowded(MemoryExecutor):

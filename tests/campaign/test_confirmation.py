@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, scores
-from ridgeline.campaign.confirmation import NearestTried, blocks_so_far, choose, mean_value, runs_needed
+from ridgeline.campaign.confirmation import _NearestTried, blocks_so_far, choose, mean_value, runs_needed
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
@@ -251,7 +251,7 @@ def test_settings_that_looked_worse_are_not_run_again(tmp_path: Path, direction:
     line = History.replay(tmp_path, run.journal.read()).verdict
     assert line is not None
     assert run.question.verdict_from(line) == verdict
-    assert isinstance(verdict.nearest_tried, NearestTried)
+    assert isinstance(verdict.nearest_tried, _NearestTried)
 
 
 def test_only_settings_that_looked_better_fill_the_places(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ridgeline.campaign import scores
 from ridgeline.campaign.agenda import Next
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
-from ridgeline.cli.campaign.nodes import node_lines
+from ridgeline.cli.campaign.nodes import _node_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind, Outcome
@@ -90,7 +90,7 @@ def test_it_is_named_with_interval_and_evidence(tmp_path: Path) -> None:
     slow = effects["n2"]
     assert slow.low is not None and slow.high is not None
     assert slow.low < 0.85 < slow.high
-    first = next(iter(node_lines([*effects.values()], MetricText("rate"), 4)))
+    first = next(iter(_node_lines([*effects.values()], MetricText("rate"), 4)))
     assert first.startswith("node n2 is 1")
     assert "% slower in rate than its peers (95%: " in first
     assert "runs there, " in first
@@ -275,18 +275,18 @@ def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_cannot_be_told_is_said_with_what_is_missing() -> None:
     goal = MetricText("rate")
-    assert [*node_lines([], goal, 8)] == ["can't judge: no good run recorded its node"]
+    assert [*_node_lines([], goal, 8)] == ["can't judge: no good run recorded its node"]
     few = node_effects([NodeRun("s", (node,), 1.0) for node in ("a", "a", "b")], "maximize")
-    assert [*node_lines(few, goal, 8)] == [
+    assert [*_node_lines(few, goal, 8)] == [
         "can't judge: a (2 runs), b (1 run); a node is judged by 3 runs there and 3 elsewhere"
     ]
     pairs = [NodeRun("s", pair, 1.0) for pair in (("a", "b"), ("c", "d")) * 6]
-    assert [*node_lines(node_effects(pairs, "maximize"), goal, 8)] == [
+    assert [*_node_lines(node_effects(pairs, "maximize"), goal, 8)] == [
         "can't separate a from b: all runs that count used both; a job on one of them and another node would show it",
         "can't separate c from d: all runs that count used both; a job on one of them and another node would show it",
     ]
     lonely = [NodeRun(f"s{number}", (node,), 1.0) for number, node in enumerate("aaabbb")]
-    (line,) = node_lines(node_effects(lonely, "maximize"), goal, 8)
+    (line,) = _node_lines(node_effects(lonely, "maximize"), goal, 8)
     assert line == "can't judge: a (3 runs), b (3 runs); too few runs of the same setting on different nodes"
 
 

@@ -21,7 +21,7 @@ from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
 from ridgeline.service.folder import STEADY_S, ServiceFolder
-from ridgeline.service.keep.exporter import metrics_text
+from ridgeline.service.keep.exporter import _metrics_text
 from ridgeline.service.keep.keeper import Keeper, rotate
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import members_of
@@ -362,7 +362,7 @@ def test_a_member_in_back_off_is_called_so(world: World) -> None:
     (state,) = [state for state in fresh(world).status() if state.name == "server-1"]
     assert state.state == "back-off"
     assert re.fullmatch(r"back-off, next try in \d+ s: exit code 1", state.detail)
-    page = metrics_text(keeper)
+    page = _metrics_text(keeper)
     assert 'member="server-1",state="back-off"} 1' in page
     assert re.search(r'next_try_seconds\{service="\w+",member="server-1"\} [1-9]', page)
     assert next(text for kind, text in told if kind == "back-off").startswith("exit code 1; back-off, next try in")

@@ -196,7 +196,7 @@ class CheckedStudy:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
         found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
-        return [*found, *filter(None, (profile_doubt(self.study), profiler_doubt(self.study)))]
+        return [*found, *filter(None, (_profile_doubt(self.study), _profiler_doubt(self.study)))]
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
@@ -580,7 +580,7 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours)
 
 
-def profile_doubt(study: Study) -> str:
+def _profile_doubt(study: Study) -> str:
     """Of a study whose profiles take more than they should; else empty."""
     from ridgeline.campaign.ledger import PROFILE_SHARE
 
@@ -599,7 +599,7 @@ def profile_doubt(study: Study) -> str:
 _PROFILERS_ON_PATH = ("perf", "vtune", "nsys")  # the others are libraries, or the engine's own
 
 
-def profiler_doubt(study: Study) -> str:
+def _profiler_doubt(study: Study) -> str:
     """Of a profiler that jobs on this machine will not find; empty where they may, or where jobs run elsewhere."""
     tool, site = study.profile.tool if study.profile is not None else "", study.site
     brought = site.modules or study.job.modules or site.setup or site.container or "PATH" in site.env

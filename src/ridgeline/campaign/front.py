@@ -27,13 +27,13 @@ def front(study: Study, history: History) -> list[Tradeoff]:
     through = yardstick(study, history)
     runs: dict[str, list[tuple[float, float]]] = {}
     for trial, run in history.ok_runs(*Stage):
-        second = metric_of(study, run, study.second_goal.metric)
+        second = _metric_of(study, run, study.second_goal.metric)
         if second is not None:
             runs.setdefault(trial.key, []).append((through.value(run, study.goal.metric), second))
     return tradeoffs(runs, (study.goal.direction, study.second_goal.direction), study.confirm.level)
 
 
-def metric_of(study: Study, run: Run, metric: str) -> float | None:
+def _metric_of(study: Study, run: Run, metric: str) -> float | None:
     """What the run measured; of a journal that was written before its study had prices, what follows from them."""
     if metric not in run.metrics and (found := costs(run, study.site).get(metric)) is not None:
         return found.value

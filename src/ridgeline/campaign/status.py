@@ -42,7 +42,7 @@ _TRACE, _TABLE = "torch-trace", "nsys"
 _KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE, _TABLE)
 
 
-def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
+def _profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     """One row for each finding of each profiled run, and the figures of the two side by side where the profiler gives
     any; empty where nothing was profiled."""
     profiled = [run for run in history.runs.values() if history.trials[run.trial].stage is Stage.PROFILE]
@@ -68,12 +68,12 @@ def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
 
 def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable | None:
     """The traces of the first and the last profiled run: the baseline's and the best setting's."""
-    traced = [(run, traces[0]) for run in runs if (traces := traces_in(run.folder))]
+    traced = [(run, traces[0]) for run in runs if (traces := _traces_in(run.folder))]
     if len(traced) < 2:
         return None
     (before, first), (after, second) = traced[0], traced[-1]
     try:
-        changes = figure_changes(*(portrait_of(path) for path in (first, second)))
+        changes = figure_changes(*(_portrait_of(path) for path in (first, second)))
     except RidgelineError:
         return None  # gone or not readable: the report goes on without it
     labels = (_whose(study, history.trials[run.trial]) for run in (before, after))
@@ -85,13 +85,13 @@ def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable 
     return TextTable("Profiles, before and after", ("figure", *labels, "change"), rows, notes=(note,))
 
 
-def traces_in(folder: Path) -> list[Path]:
+def _traces_in(folder: Path) -> list[Path]:
     """What was recorded of an engine: traces of its own profiler, the first rank's first, or a kernel table of nsys."""
     files = [path for pattern in ("*.json*", "*.csv") for path in (folder / PROFILE_FOLDER).glob(pattern)]
     return sorted(files, key=lambda path: (_RANK.findall(path.name), path.name))
 
 
-def portrait_of(trace: Path) -> Portrait:
+def _portrait_of(trace: Path) -> Portrait:
     analyzer = catalog.part("analyzers", _TABLE if trace.suffix == ".csv" else _TRACE)
     found: Portrait = analyzer.portray(opened(trace))
     return found
@@ -103,7 +103,7 @@ _RANK = re.compile(r"(?:TP-|DP-|PP-|EP-|rank_?)(\d+)", re.IGNORECASE)
 def _findings(folder: Path, analyzers: list[Analyzer]) -> list[Finding]:
     found: list[Finding] = []
     files = [path for pattern in _FILES for path in sorted(folder.glob(pattern))]
-    for file in (*files, *traces_in(folder)[:1]):
+    for file in (*files, *_traces_in(folder)[:1]):
         try:
             found += diagnose(file, analyzers).findings
         except RidgelineError:
@@ -138,7 +138,7 @@ class CampaignStatus:
         shown = self.question.exhibits(self.study, self.history)
         doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
         shown = replace(shown, notes=(*shown.notes, *doubts))
-        shown = replace(shown, tables=(*shown.tables, *profile_tables(self.study, self.history)))
+        shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
             kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
             shown = replace(shown, tables=(*shown.tables, kept))

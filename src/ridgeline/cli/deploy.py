@@ -95,9 +95,9 @@ def status(
         members = [state.as_json() for state in states]
         print(json_text({"service": operator.service.name, "url": url, "members": members, **scaled}))
     else:
-        print(status_text(states))
+        print(_status_text(states))
         if scale:
-            print(scale_text(scale))
+            print(_scale_text(scale))
         print(_front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
@@ -222,7 +222,7 @@ def _front_text(url: str, file: Path) -> str:
     return f"users: {url} (always in {file})" if url else f"users: not reachable now; the address will be in {file}"
 
 
-def scale_text(states: Sequence[RoleScaleState]) -> str:
+def _scale_text(states: Sequence[RoleScaleState]) -> str:
     """A line for each role that is scaled: how many there are, between which limits, and the latest change."""
     lines = []
     for state in states:
@@ -235,7 +235,7 @@ def scale_text(states: Sequence[RoleScaleState]) -> str:
     return "\n".join(lines)
 
 
-def status_text(states: Sequence[MemberState]) -> str:
+def _status_text(states: Sequence[MemberState]) -> str:
     rows: list[tuple[str, ...]] = [("member", "state", "running", "tokens", "address")]
     for state in states:
         counts = ["" if n is None else f"{n:,}" for n in (state.running, state.tokens)]

@@ -140,7 +140,7 @@ def _example_lines(example: str) -> list[str]:
     return ["Example:", *(f"  {piece} \\" for piece in pieces[:-1]), f"  {pieces[-1]}"]
 
 
-def actions_text(verb: str, actions: dict[str, Command]) -> str:
+def _actions_text(verb: str, actions: dict[str, Command]) -> str:
     width = max(map(len, actions))
     lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {VERBS[verb][1]}", "", "Subcommands:"]
     lines += [f"  {name:<{width}}  {help_of(action)[0].splitlines()[0]}" for name, action in actions.items()]
@@ -170,7 +170,7 @@ def run(arguments: list[str]) -> None:
         if not isinstance(found, dict):
             application(found)(args=rest, prog_name=f"ridgeline {verb}")
         elif rest and rest[0] in _HELP:
-            print(actions_text(verb, found))
+            print(_actions_text(verb, found))
         else:
             action, *rest = rest or [""]
             if action not in found:

@@ -127,7 +127,7 @@ def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _Ask
         answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
         print(json_text({"runs": [one.as_json() for one in done.runs], **answer}))
     else:
-        print(rehearsals_text(done, limits, asked.rate_s, asked.speed))
+        print(_rehearsals_text(done, limits, asked.rate_s, asked.speed))
         print(_limits_text(with_server_limits(service, limits), limits))
 
 
@@ -185,7 +185,7 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
 
 
-def rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
+def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
     """A table of the runs, one of the pairs with intervals, what was chosen and why, and which runs not to trust."""
     from ridgeline.service.rehearsal import PAIRED
 

@@ -69,7 +69,7 @@ _INSIDE = ("resources_used", "Resource_List")
 _OVER_MEMORY = re.compile(r"exceeded resource p?v?mem\b")
 
 
-def read_pbs_jobs(lines: Iterable[str]) -> Iterator[_JobRecord]:
+def _read_pbs_jobs(lines: Iterable[str]) -> Iterator[_JobRecord]:
     """Jobs in the order of the text, one held at a time; a field that is cut off is left out."""
     reader = _PbsReader()
     for line_number, raw in enumerate(lines, 1):
@@ -507,6 +507,6 @@ PBS = Analyzer(
         r"^Job(?: Id)?: ?\d{1,12}\S{0,90}\s*$|^\s{0,9}\"pbs_version\""
         r"|^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;E;[^;]{1,100};.{0,300}="
     ),
-    _of(read_pbs_jobs),
-    _portrait(read_pbs_jobs),
+    _of(_read_pbs_jobs),
+    _portrait(_read_pbs_jobs),
 )

@@ -65,7 +65,7 @@ _USAGE = {
 }
 
 
-def read_qstat(text: str) -> dict[str, Sighting]:
+def _read_qstat(text: str) -> dict[str, Sighting]:
     """Job id -> what is said about it."""
     return {job_id: _seen(job_id, job) for job_id, job in _read_jobs(text).items()}
 
@@ -311,7 +311,7 @@ class Pbs(BatchDialect):
         return ["qstat", "-x", "-f", "-F", "json", *job_ids]
 
     def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
-        jobs = read_qstat(answer.stdout)
+        jobs = _read_qstat(answer.stdout)
         # 153: some of the ids are unknown, 35: finished and no history is kept; the other jobs are printed all the same
         return None if not jobs and answer.code not in (0, 35, 153) else jobs
 

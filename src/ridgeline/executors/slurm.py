@@ -34,7 +34,7 @@ from ridgeline.records.run import Cause, Ending, Job, Resources, is_signal
 from ridgeline.records.site import Site
 
 
-def expand(nodes: str) -> Iterator[str]:
+def _expand(nodes: str) -> Iterator[str]:
     """n1, n2, gpu07 and gpu08 from `n[1-2],gpu[07-08]`."""
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", nodes):
         yield from _expand_one(part)
@@ -107,13 +107,13 @@ _STUCK = re.compile(
 )
 
 
-def read_squeue(text: str) -> dict[str, Sighting]:
+def _read_squeue(text: str) -> dict[str, Sighting]:
     """Job id -> what is said about it. Site plugins may talk between the rows."""
     rows = (_cut(line) for line in text.splitlines())
     return {row["JobID"]: _seen_by_squeue(row) for row in rows if row["JobID"].isdecimal() and row["State"]}
 
 
-def read_history(text: str) -> dict[str, Sighting]:
+def _read_history(text: str) -> dict[str, Sighting]:
     """The same from sacct, or from the completion log. Both have a line for each start of a job: all are charged."""
     lines = text.splitlines()
     found = (_seen_by_jobcomp(line) if line.startswith("JobId=") else _seen_by_sacct(line) for line in lines)
@@ -200,7 +200,7 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
         exit_code=128 + number if exited and number else code if exited else None,
         signal=number if exited and is_signal(number) else None,
         reason="" if exited and reason in ("NonZeroExitCode", "None", state, "") else f"Slurm says {said}",
-        nodes=tuple(expand(nodes)) if nodes not in ("(null)", "None assigned") else (),
+        nodes=tuple(_expand(nodes)) if nodes not in ("(null)", "None assigned") else (),
         started_s=started_s,
         # cancelled in the queue: Slurm tells when, but nothing ran until then
         ended_s=_epoch(end) if started_s else 0.0,
@@ -407,7 +407,7 @@ class Slurm(BatchDialect):
         return list(_SQUEUE)
 
     def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
-        return None if answer.code != 0 else read_squeue(answer.stdout)
+        return None if answer.code != 0 else _read_squeue(answer.stdout)
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         return [[*_SACCT, "-j", ",".join(job_ids)], ["sh", "-c", _JOBCOMP]]
@@ -415,7 +415,7 @@ class Slurm(BatchDialect):
     def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         if answer.code != 0 and _AWAY.search(answer.stderr):
             return None
-        return read_history(answer.stdout)
+        return _read_history(answer.stdout)
 
     def find_commands(self, name: str) -> list[list[str]]:
         return [[*_SQUEUE, f"--name={name}"], [*_SACCT, f"--name={name}", "-S", "now-30days"], ["sh", "-c", _JOBCOMP]]
@@ -425,7 +425,7 @@ class Slurm(BatchDialect):
         if answer.code != 0:
             # without accounting sacct always fails, or is not installed; that says nothing about the job
             return [] if re.search(r"accounting storage is disabled|sacct.: No such file", answer.stderr) else None
-        seen = read_history(text) if "JobId=" in text or "|" in text else read_squeue(text)
+        seen = _read_history(text) if "JobId=" in text or "|" in text else _read_squeue(text)
         return [sighting.job_id for sighting in seen.values() if sighting.name == name]
 
     def cancel_command(self, job_id: str) -> list[str]:
@@ -442,4 +442,4 @@ class Slurm(BatchDialect):
         return most or None
 
     def node_names(self, text: str) -> tuple[str, ...]:
-        return tuple(expand(text.strip()))
+        return tuple(_expand(text.strip()))

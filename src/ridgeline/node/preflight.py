@@ -76,7 +76,7 @@ _COLUMNS = 8  # kbytes quota limit grace, files quota limit grace
 
 
 @dataclass(frozen=True, slots=True)
-class FileQuota:
+class _FileQuota:
     """`limit` is the smaller of the soft and the hard one that is set; None when neither is."""
 
     filesystem: str
@@ -88,9 +88,9 @@ class FileQuota:
         return None if self.limit is None else max(0, self.limit - self.files)
 
 
-def read_quota(lines: Iterable[str]) -> list[FileQuota]:
+def _read_quota(lines: Iterable[str]) -> list[_FileQuota]:
     """One per file system. A long name stands on a line of its own, its numbers on the next."""
-    found: list[FileQuota] = []
+    found: list[_FileQuota] = []
     words: list[str] = []
     inside = False
     for line in lines:
@@ -110,12 +110,12 @@ def read_quota(lines: Iterable[str]) -> list[FileQuota]:
     return found
 
 
-def _quota(name: str, numbers: list[str]) -> FileQuota | None:
+def _quota(name: str, numbers: list[str]) -> _FileQuota | None:
     files, soft, hard = (_count(text) for text in numbers[4:7])
     if files is None:
         return None
     limits = [limit for limit in (soft, hard) if limit]
-    return FileQuota(name, files, min(limits) if limits else None)
+    return _FileQuota(name, files, min(limits) if limits else None)
 
 
 def _count(text: str) -> int | None:
@@ -157,14 +157,14 @@ def file_check(folder: Path) -> Check:
     return Check("files", "warn" if few else "ok", detail)
 
 
-def quotas(folder: Path) -> list[FileQuota]:
+def quotas(folder: Path) -> list[_FileQuota]:
     for command in (["lfs", "quota", "-u", getpass.getuser(), str(folder)], ["quota", "-w", "-p"]):
         if shutil.which(command[0]):
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 continue
-            if found := read_quota(done.stdout.splitlines()):
+            if found := _read_quota(done.stdout.splitlines()):
                 return found
     return []
 
@@ -222,7 +222,7 @@ _LINE = re.compile(r"^\s*(hca_id|port|state|link_layer|active_mtu):\s*(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class HcaPort:
+class _HcaPort:
     """`rate` in words as the kernel gives them ('400 Gb/sec (4X NDR)'), empty where the source does not say."""
 
     device: str
@@ -237,12 +237,12 @@ class HcaPort:
         return self.link_layer.lower() in ("infiniband", "ib")
 
 
-def read_ibv_devinfo(lines: Iterable[str]) -> list[HcaPort]:
+def _read_ibv_devinfo(lines: Iterable[str]) -> list[_HcaPort]:
     """Every port, in the order of the text. A port without a link layer (old drivers) has an empty one."""
     return list(_ports(lines))
 
 
-def _ports(lines: Iterable[str]) -> Iterator[HcaPort]:
+def _ports(lines: Iterable[str]) -> Iterator[_HcaPort]:
     device, port = "", 0
     seen: dict[str, str] = {}
     for line in lines:
@@ -263,33 +263,33 @@ def _ports(lines: Iterable[str]) -> Iterator[HcaPort]:
         yield _port(device, port, seen)
 
 
-def _port(device: str, port: int, seen: dict[str, str]) -> HcaPort:
-    return HcaPort(device, port, seen.get("link_layer", ""), seen.get("state") == "PORT_ACTIVE")
+def _port(device: str, port: int, seen: dict[str, str]) -> _HcaPort:
+    return _HcaPort(device, port, seen.get("link_layer", ""), seen.get("state") == "PORT_ACTIVE")
 
 
-def read_infiniband_folder(root: Path = Path("/sys/class/infiniband")) -> list[HcaPort]:
+def _read_infiniband_folder(root: Path = Path("/sys/class/infiniband")) -> list[_HcaPort]:
     """The kernel's own view, where ibv_devinfo is not installed; empty on a host without such adapters."""
     ports = []
     for folder in sorted(root.glob("*/ports/*"), key=lambda p: (p.parts[-3], len(p.name), p.name)):
         if folder.name.isdigit():
             state = text_of(folder / "state")  # '4: ACTIVE'
             link_layer, rate = text_of(folder / "link_layer").strip(), text_of(folder / "rate").strip()
-            ports.append(HcaPort(folder.parts[-3], int(folder.name), link_layer, "ACTIVE" in state, rate))
+            ports.append(_HcaPort(folder.parts[-3], int(folder.name), link_layer, "ACTIVE" in state, rate))
     return ports
 
 
-def list_ports(folder: Path = Path("/sys/class/infiniband")) -> list[HcaPort]:
+def _list_ports(folder: Path = Path("/sys/class/infiniband")) -> list[_HcaPort]:
     """By the kernel, which also knows rates; by ibv_devinfo where /sys is not mounted (some containers)."""
-    if ports := read_infiniband_folder(folder):
+    if ports := _read_infiniband_folder(folder):
         return ports
     try:
         done = subprocess.run(["ibv_devinfo"], capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return read_ibv_devinfo(done.stdout.splitlines())
+    return _read_ibv_devinfo(done.stdout.splitlines())
 
 
-def hca_line(ports: Sequence[HcaPort]) -> str | None:
+def _hca_line(ports: Sequence[_HcaPort]) -> str | None:
     """The export with active InfiniBand ports only; None where there are none.
 
     NCCL matches names by their beginning, so mlx5_1 would also take mlx5_10; the leading = asks for whole names.
@@ -298,7 +298,7 @@ def hca_line(ports: Sequence[HcaPort]) -> str | None:
     return f"export NCCL_IB_HCA='={','.join(names)}'" if names else None
 
 
-def network_check(ports: Sequence[HcaPort]) -> Check:
+def _network_check(ports: Sequence[_HcaPort]) -> Check:
     if not ports:
         return Check("network", "skip", "no InfiniBand or RoCE adapter (/sys/class/infiniband is empty)")
     active = [port for port in ports if port.is_infiniband and port.active]
@@ -367,27 +367,27 @@ KNOWN_BAD: tuple[_KnownBad, ...] = (
 )
 
 
-def parse_version(text: str) -> _Version:
+def _parse_version(text: str) -> _Version:
     """The leading numbers: 2.13.0+cpu is (2, 13, 0)."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(word) for word in found.group().split(".")) if found else ()
 
 
-def known_bad(versions: Mapping[str, str]) -> list[_KnownBad]:
+def _known_bad(versions: Mapping[str, str]) -> list[_KnownBad]:
     return [row for row in KNOWN_BAD if all(_within(versions.get(name), *span) for name, span in row.parts.items())]
 
 
 def _within(text: str | None, low: _Version, below: _Version) -> bool:
     if text is None:
         return False
-    version = parse_version(text)
+    version = _parse_version(text)
     return bool(version) and version >= low and (not below or version < below)
 
 
-def version_checks(versions: Mapping[str, str]) -> list[Check]:
+def _version_checks(versions: Mapping[str, str]) -> list[Check]:
     if not versions:
         return [Check("versions", "skip", "no driver, CUDA, NCCL or engine was found")]
-    bad = known_bad(versions)
+    bad = _known_bad(versions)
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
     checks = [Check("versions", "ok", found)]
     for row in bad:
@@ -518,16 +518,16 @@ def _middle(values: Sequence[float]) -> float:
 
 def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeReport:
     """Never raises for what a host lacks: each check says what it skipped and why."""
-    adapters = list_ports()
+    adapters = _list_ports()
     gpus = list_gpus()
     probed = probe_gpus(python)
     versions = _driver(gpus) | dict(probed.versions)
-    hca = hca_line(adapters)
+    hca = _hca_line(adapters)
     checks = [
         Check("gpu memory", "skip", gpus) if isinstance(gpus, str) else memory_check(gpus),
         *rate_checks(probed, python),
-        *version_checks(versions),
-        network_check(adapters),
+        *_version_checks(versions),
+        _network_check(adapters),
         locked_memory_check(hca is not None),
         port_check(ports or _USUAL_PORTS),
         scratch_check(scratch),

@@ -35,7 +35,7 @@ def _progress_command(port: int, probe: str) -> list[str]:
     return ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(port), probe]
 
 
-def progress_script(engine: str, key_variable: str = "") -> str:
+def _progress_script(engine: str, key_variable: str = "") -> str:
     """Python that runs in the server's own container and imports nothing of ours; exit code 1: it hangs.
 
     Good is who makes a token within 15 s, or else has moved one of its counters since the last poll: the request may
@@ -403,7 +403,7 @@ def _heading(service: Service, name: str) -> str:
 
 def _servers(service: Service, name: str) -> Iterator[_Spec]:
     if not server_of(service.engine).generate_path:
-        probe = {_PROBE_FILE: progress_script(service.engine, service.api_key_env)}
+        probe = {_PROBE_FILE: _progress_script(service.engine, service.api_key_env)}
         yield _object(service, "v1", "ConfigMap", f"{name}-probe", data=probe)
     sets = [{"replicas": u.replicas, "leaderWorkerTemplate": _group(service, u, name)} for u in service.units]
     names = _unit_names(service.units)

@@ -253,7 +253,7 @@ class CanaryVerdict:
     high: float | None = None
 
 
-def judge(canary: str, others: Sequence[str], rows: Sequence[_Polls]) -> CanaryVerdict:
+def _judge(canary: str, others: Sequence[str], rows: Sequence[_Polls]) -> CanaryVerdict:
     """What rows of polls of all of them say, taken at the same moments."""
     if (last := rows[-1][canary] if rows else None) is not None and last.ended:
         return CanaryVerdict(False, f"{canary} ended: {last.ended}")
@@ -322,7 +322,7 @@ def _tried(
         rows.append(polls())
         if rows[-1][canary.name].ended:
             break
-    return judge(canary.name, [member.name for member in others], rows)
+    return _judge(canary.name, [member.name for member in others], rows)
 
 
 def _go_back(operator: Operator, member: Member, script: str, limit_s: float) -> None:

@@ -22,7 +22,7 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
 from ridgeline.workloads.engine.options import Load
-from ridgeline.workloads.engine.session.files import write_dataset
+from ridgeline.workloads.engine.session.files import _write_dataset
 from tests.workloads.engine.studies import SAMPLES, sglang_offline, sglang_serve, study, trial, vllm_serve
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "05-sglang-h200"
@@ -274,7 +274,7 @@ def test_bad_output_is_a_problem_in_words_never_an_exception(tmp_path: Path, fil
 
 def test_the_data_set_holds_the_traffic_word_by_word_and_decoys_without_an_answer(tmp_path: Path) -> None:
     load = Load("fixed:20:6", requests=5, seed=1)
-    write_dataset(load, tmp_path / "d.json", decoys=7)
+    _write_dataset(load, tmp_path / "d.json", decoys=7)
     turns = [
         [t["value"].split() for t in row["conversations"]] for row in json.loads((tmp_path / "d.json").read_text())
     ]

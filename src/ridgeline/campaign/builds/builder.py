@@ -46,12 +46,12 @@ _MISSING_MODULE = re.compile(r"^ridgeline: a module did not load: (?P<name>\S+)$
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 
 
-def failed_build(folder: Path, ending: Ending) -> Outcome:
+def _failed_build(folder: Path, ending: Ending) -> Outcome:
     """The outcome of a build that ended badly, with the line that decided."""
     error = first_line(folder, _LOGS, _FIRST_ERROR, _PLACE)
     lacking = _what_is_missing(folder, ending, error)
     if lacking is not None:
-        return Outcome(Kind.SITE_FAULT, f"{missing_name(lacking)} is not where this is built", lacking)
+        return Outcome(Kind.SITE_FAULT, f"{_missing_name(lacking)} is not where this is built", lacking)
     evidence = error or last_line(folder, _LOGS)
     if evidence is not None and _FULL.search(evidence.text):
         return Outcome(Kind.SITE_FAULT, "the disk or the quota is full", evidence)
@@ -69,7 +69,7 @@ def _what_is_missing(folder: Path, ending: Ending, error: Evidence | None) -> Ev
     return last_line(folder, _LOGS, matching=_MISSING_PROGRAM) if wanted or error is None else None
 
 
-def missing_name(line: Evidence) -> str:
+def _missing_name(line: Evidence) -> str:
     """The program or module that this line says is not there."""
     found = _MISSING_MODULE.search(line.text) or _MISSING_PROGRAM.search(line.text)
     names = [name for name in found.groups() if name] if found else []
@@ -80,7 +80,7 @@ def _blamed_values(outcome: Outcome, used: Mapping[str, object]) -> dict[str, ob
     """Of the settings that decide a variant, those that name what is missing: others need not be built to know."""
     if outcome.kind is not Kind.SITE_FAULT or outcome.evidence is None:
         return {}
-    name = missing_name(outcome.evidence)
+    name = _missing_name(outcome.evidence)
     named = {knob: value for knob, value in used.items() if name and _names(str(value), name)}
     return dict(list(named.items())[:1])
 
@@ -216,7 +216,7 @@ class Builder:
 
     def _outcome(self, folder: Path, ending: Ending) -> Outcome:
         if ending.cause is not Cause.EXITED or ending.exit_code or ending.signal:
-            return failed_build(folder, ending)
+            return _failed_build(folder, ending)
         missing = [pattern for pattern in self.recipe.builds.keep if not any(folder.glob(pattern))]
         if missing:
             return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, _LOGS))

@@ -37,7 +37,7 @@ _Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeRules:
+class _EdgeRules:
     """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it."""
 
     knob: str
@@ -46,7 +46,7 @@ class EdgeRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class _Ladder:
     """The legal values from low to high, and those that a rule or the memory model refused without a run."""
 
     values: tuple[_Number, ...]
@@ -55,7 +55,7 @@ class Ladder:
 
 
 @dataclass(slots=True)
-class RungResult:
+class _RungResult:
     """What the runs of one value showed."""
 
     passes: int = 0
@@ -80,7 +80,7 @@ class _Bracket:
         return self.low is not None and self.high - self.low == 1
 
 
-def ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
+def _ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     """Values of a knob from low to high with `start` among them; long ones are thinned out evenly."""
     if isinstance(knob, Continuous):
         values = [knob.at(step / _STEPS_OF_A_RANGE) for step in range(_STEPS_OF_A_RANGE + 1)]
@@ -92,21 +92,21 @@ def ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
 
 
-def bracket(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> _Bracket:
+def _bracket(ladder: _Ladder, seen: Mapping[int, _RungResult], knob: str) -> _Bracket:
     safe = [index for index, what in seen.items() if what.safe]
     too_small: list[int] = []
     too_large: list[int] = []
     for index, what in seen.items():
         if what.failures:
             # 'too small' cannot be true above a value that works
-            small = all(wants_more(failure, knob) for failure in what.failures) and not any(s < index for s in safe)
+            small = all(_wants_more(failure, knob) for failure in what.failures) and not any(s < index for s in safe)
             (too_small if small else too_large).append(index)
     high = min(too_large, default=len(ladder.values))
     floor = max((index for index in too_small if index < high), default=-1)
     return _Bracket(floor, max((index for index in safe if floor < index < high), default=None), high)
 
 
-def wants_more(failure: Outcome, knob: str) -> bool:
+def _wants_more(failure: Outcome, knob: str) -> bool:
     """Whether the workload's advice or the program's words ask to raise this knob, as for a pool that is too small."""
     for move in failure.advice:
         if move.knob == knob:
@@ -121,9 +121,9 @@ def wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def next_index(ladder: Ladder, seen: Mapping[int, RungResult], rules: EdgeRules) -> tuple[int, str] | None:
+def _next_index(ladder: _Ladder, seen: Mapping[int, _RungResult], rules: _EdgeRules) -> tuple[int, str] | None:
     """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
-    now = bracket(ladder, seen, rules.knob)
+    now = _bracket(ladder, seen, rules.knob)
     flying = any(what.flying for what in seen.values())
     if now.closed:
         assert now.low is not None
@@ -139,7 +139,7 @@ def next_index(ladder: Ladder, seen: Mapping[int, RungResult], rules: EdgeRules)
     return _climb(ladder, now)
 
 
-def _climb(ladder: Ladder, now: _Bracket) -> tuple[int, str] | None:
+def _climb(ladder: _Ladder, now: _Bracket) -> tuple[int, str] | None:
     start = now.floor if now.low is None else now.low
     width = now.high - start
     if width <= 1:
@@ -154,7 +154,7 @@ def _climb(ladder: Ladder, now: _Bracket) -> tuple[int, str] | None:
     return start + step, below + above
 
 
-def production(ladder: Ladder, now: _Bracket, rules: EdgeRules) -> int:
+def production(ladder: _Ladder, now: _Bracket, rules: _EdgeRules) -> int:
     """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
     assert now.low is not None
     edge = ladder.values[now.low]
@@ -163,14 +163,14 @@ def production(ladder: Ladder, now: _Bracket, rules: EdgeRules) -> int:
     return max(below, default=now.low)
 
 
-def _oddities(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
+def _oddities(ladder: _Ladder, seen: Mapping[int, _RungResult], knob: str) -> list[str]:
     """What speaks against one cliff with everything safe below it."""
     failed = [index for index, what in seen.items() if what.failures]
     lines = []
     for index in sorted(failed):
         what = seen[index]
         above = [i for i in seen if i > index and seen[i].passes]
-        small = all(wants_more(failure, knob) for failure in what.failures)
+        small = all(_wants_more(failure, knob) for failure in what.failures)
         if above and not small:
             lines.append(
                 f"{ladder.values[max(above)]:g} passed although {ladder.values[index]:g} failed: "
@@ -283,8 +283,8 @@ class EdgeQuestion:
     reference: ClassVar[str] = "the start"
 
     @property
-    def rules(self) -> EdgeRules:
-        return EdgeRules(self.knob, self.repeats, self.margin)
+    def rules(self) -> _EdgeRules:
+        return _EdgeRules(self.knob, self.repeats, self.margin)
 
     def applied_to(self, study: Study) -> Study:
         return replace(
@@ -296,7 +296,7 @@ class EdgeQuestion:
         )
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> EdgeAgenda:
-        return EdgeAgenda(found.study, history, ledger, ladder_of(found, self.knob, self.start), self.rules)
+        return EdgeAgenda(found.study, history, ledger, _ladder_of(found, self.knob, self.start), self.rules)
 
     def verdict_from(self, line: VerdictLine) -> EdgeVerdict:
         return EdgeVerdict.from_line(line)
@@ -350,7 +350,7 @@ class EdgeQuestion:
         return Exhibits(setting, (_ladder_table(verdict, study.goal.metric),), notes=verdict.notes, groups=groups)
 
 
-def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
+def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> _Ladder:
     """The values that may run with the other knobs as in `start`. InputError where the knob cannot have an edge."""
     space = found.study.space
     if knob not in space.by_name:
@@ -360,7 +360,7 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
         raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
     legal: list[_Number] = []
     refused: dict[_Number, str] = {}
-    for value in ladder_values(space.by_name[knob], first):
+    for value in _ladder_values(space.by_name[knob], first):
         point = space.restrict({**start, knob: value})
         if gaps := space.missing(point):
             refused[value] = f"{', '.join(gaps)} would need a value"
@@ -368,7 +368,7 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
             refused[value] = reason
         else:
             legal.append(value)
-    return Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
+    return _Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
 
 
 def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_Number]) -> int | None:
@@ -387,14 +387,14 @@ def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_N
 class EdgeAgenda(Agenda):
     """Hands out the start value, then the climb, the repeats at the edge, and the value for production."""
 
-    ladder: Ladder
-    rules: EdgeRules
+    ladder: _Ladder
+    rules: _EdgeRules
     out_of_budget: bool = field(default=False, init=False)
 
     def fresh(self) -> Next | None:
         if not self.history.count(Stage.BASELINE):
             return self.new(self.study.baseline, Stage.BASELINE, "edge", "the value to start from")
-        step = next_index(self.ladder, self.seen(), self.rules)
+        step = _next_index(self.ladder, self.seen(), self.rules)
         if step is None:
             return None
         index, why = step
@@ -409,12 +409,12 @@ class EdgeAgenda(Agenda):
     def point(self, index: int) -> Point:
         return self.study.space.restrict({**self.study.baseline, self.rules.knob: self.ladder.values[index]})
 
-    def seen(self) -> dict[int, RungResult]:
+    def seen(self) -> dict[int, _RungResult]:
         """By index of the ladder. A trial that was cancelled or lost to the site shows nothing."""
         places = {value: index for index, value in enumerate(self.ladder.values)}
-        found: dict[int, RungResult] = {}
+        found: dict[int, _RungResult] = {}
         for trial in self.history.trials.values():
-            what = found.setdefault(places[trial.point[self.rules.knob]], RungResult())  # type: ignore[index]
+            what = found.setdefault(places[trial.point[self.rules.knob]], _RungResult())  # type: ignore[index]
             run = self.history.final_run(trial)
             if self.is_open(trial.number) or run is None or run.outcome is None:
                 what.flying += 1
@@ -428,7 +428,7 @@ class EdgeAgenda(Agenda):
 def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
     """What was found; `conclusion` is edge, unfinished or nothing-passed."""
     ladder, rules, seen = agenda.ladder, agenda.rules, agenda.seen()
-    now = bracket(ladder, seen, rules.knob)
+    now = _bracket(ladder, seen, rules.knob)
     notes = _oddities(ladder, seen, rules.knob)
     worst = next((what.failures for what in seen.values() if what.failures), ())
     why = _failing_text(worst) if worst else "nothing was run"
@@ -462,7 +462,7 @@ def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket, low: int)
     return replace(result, headline=headline(result, agenda, now))
 
 
-def _rung(agenda: EdgeAgenda, index: int, what: RungResult) -> Rung:
+def _rung(agenda: EdgeAgenda, index: int, what: _RungResult) -> Rung:
     failures = tuple(str(failure) for failure in what.failures)
     return Rung(agenda.ladder.values[index], what.passes, len(what.failures), _mean(agenda, index), failures)
 
@@ -521,5 +521,5 @@ def _largest_safe(history: History, knob: str) -> str | None:
 def edge_question(found: CheckedStudy, knob: str, at: str, repeats: int, margin: float) -> EdgeQuestion:
     """The question as it is typed; InputError where the knob cannot have an edge."""
     start = parse_point(found, at, found.study.baseline)
-    ladder_of(found, knob, start)
+    _ladder_of(found, knob, start)
     return EdgeQuestion(knob, dict(start), repeats, margin)

@@ -118,7 +118,7 @@ def bench(
         plan_from(arguments.options()),
         goodput=goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
         grid=sweep,
-        progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
+        progress=lambda part: print(_progress_text(part), file=sys.stderr, flush=True),
     )
     print(json.dumps(session.document) if as_json else _session_text(session.found))
     if session.exit_code:
@@ -131,17 +131,17 @@ def _session_text(found: BenchResult | Edge | Sweep) -> str:
     from ridgeline.load.edge import Edge
 
     if isinstance(found, BenchResult):
-        return result_text(found)
-    return edge_text(found) if isinstance(found, Edge) else sweep_text(found)
+        return _result_text(found)
+    return _edge_text(found) if isinstance(found, Edge) else _sweep_text(found)
 
 
-def progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
+def _progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
     """One line for each probe of a search and each point of a sweep."""
     from ridgeline.load.edge import Probe
     from ridgeline.load.goodput import FirstEstimate
 
     if isinstance(part, Probe):
-        return probe_text(part)
+        return _probe_text(part)
     if isinstance(part, FirstEstimate):
         return (
             f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s, {part.e2e_s:.3g} s each, "
@@ -150,7 +150,7 @@ def progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
     return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
 
 
-def result_text(result: BenchResult) -> str:
+def _result_text(result: BenchResult) -> str:
     s, f = result.summary, result.fidelity
     lines = [
         f"{result.plan.endpoint.url}   {result.model or 'model not named'}",
@@ -193,7 +193,7 @@ def _flow(flow: Flow | None) -> list[str]:
     ]
 
 
-def probe_text(probe: Probe) -> str:
+def _probe_text(probe: Probe) -> str:
     from ridgeline.load.edge import ProbeVerdict
 
     s = probe.steady
@@ -216,7 +216,7 @@ def _so_far(probe: Probe) -> str:
     return f"at least {low:.4g} {probe.unit} so far" if low is not None else f"below {high:.4g} {probe.unit} so far"
 
 
-def edge_text(edge: Edge) -> str:
+def _edge_text(edge: Edge) -> str:
     unit = edge.unit
     least = "" if edge.fails is not None else "at least "
     above = f"{edge.fails:.4g} {unit} does not" if edge.fails is not None else "no load tried was too much"
@@ -246,7 +246,7 @@ def _left_open(edge: Edge) -> list[str]:
     return lines
 
 
-def sweep_text(sweep: Sweep) -> str:
+def _sweep_text(sweep: Sweep) -> str:
     lines = aligned([_SWEEP_HEAD, *map(_sweep_row, sweep.points)])
     for knee in sweep.knees():
         if knee["concurrency"] is not None:

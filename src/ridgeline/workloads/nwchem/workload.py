@@ -108,7 +108,7 @@ def _iterated(theory: str) -> str:
     return "DFT" if theory == "dft" else "SCF"  # mp2 and ccsd start from Hartree-Fock
 
 
-def problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task: str = "energy") -> str:
+def _problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task: str = "energy") -> str:
     """Why the result may not count. NWChem leaves with 0 after some errors and prints unconverged energies."""
     if not facts.finished:
         return "stdout has no `Total times  cpu:` line: NWChem did not come to its end"
@@ -289,7 +289,7 @@ class NwchemWorkload(Workload):
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
         found = [reported(name, of_run[name], "run") for name in metrics_of("command") if name in of_run]
         found += _measurements(output, options.theory)
-        trouble = problem(output.facts, options.theory, options.reference_energy, options.task)
+        trouble = _problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)
         if trouble or asked is None:
             return Reading(tuple(found), problem=trouble or f"{_ASKED} is gone, so what was asked is not known")
