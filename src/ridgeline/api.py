@@ -380,8 +380,7 @@ def bench(url: str, **options: Any) -> BenchResult:
     """Loads a server and measures it. `options` are those of `ridgeline bench`, as `BenchOptions` spells them:
     concurrency, rate_s, requests, duration_s, traffic, slos, model, ..."""
     from ridgeline.load.bench import BenchResult
-    from ridgeline.load.options import BenchOptions, plan_from
-    from ridgeline.load.session import run_session
+    from ridgeline.load.session import BenchOptions, plan_from, run_session
 
     options |= {name: tuple(options[name]) for name in ("slos", "headers") if name in options}
     asked = plan_from(BenchOptions(url, **options))

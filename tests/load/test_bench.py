@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from ridgeline.cli.serving.bench import _result_text
 from ridgeline.load.bench import bench
 from ridgeline.load.fidelity import judge
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.wire import stamped_socket
 from ridgeline.load.wire.client_stats import ClientStats, quantile_s
 from ridgeline.load.wire.endpoint import parse_endpoint

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.cli.serving.bench import _result_text
 from ridgeline.load.bench import BenchResult, bench
 from ridgeline.load.flow import Stretch, backlog_of, flow_of
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.traffic.requests import RequestRecord
 from tests.load.queueing import BatchServer, Served
 from tests.load.scripted import Scripted, tokens

@@ -13,7 +13,7 @@ from ridgeline.errors import InputError, NothingFound
 from ridgeline.load.bench import BenchPlan
 from ridgeline.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, goodput_terms
 from ridgeline.load.goodput import FirstEstimate, GoodputSearch, find_goodput
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.stream import StreamView
 from tests.load.queueing import BatchServer, KnownServer, SlotServer, VirtualStream, holds_in_a_long_run, stalls
 

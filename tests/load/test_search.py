@@ -13,7 +13,7 @@ from ridgeline.errors import InputError
 from ridgeline.load.bench import BenchPlan, BenchResult
 from ridgeline.load.edge import take_off
 from ridgeline.load.fidelity import Fidelity
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.sweep import parse_grid, sweep
 from ridgeline.traffic.requests import RequestRecord, summarise
 from ridgeline.traffic.traffic import ClosedLoop, Fixed, OpenLoop

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from ridgeline.load.fidelity import judge
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.stream import LiveStream, _ArrivalDraws
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.workers.assignment import UNDER_WAY, LoadResult

@@ -15,7 +15,7 @@ from ridgeline.cli.rehearse import rehearse as rehearse_verb
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchPlan, BenchResult
 from ridgeline.load.fidelity import Fidelity
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.service import rehearsal
 from ridgeline.service.admission import AdmissionLimits
 from ridgeline.service.file import load_service, with_router

@@ -23,7 +23,7 @@ from statistics import fmean
 
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.ports import claim_row
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL

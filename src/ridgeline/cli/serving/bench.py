@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ridgeline.load.edge import Edge, Probe
     from ridgeline.load.flow import Flow
     from ridgeline.load.goodput import FirstEstimate
-    from ridgeline.load.options import BenchOptions
+    from ridgeline.load.session import BenchOptions
     from ridgeline.load.sweep import Sweep, SweepPoint
     from ridgeline.traffic.requests import Spread, Summary
 
@@ -79,7 +79,7 @@ class BenchArguments:
     ] = False
 
     def options(self) -> BenchOptions:
-        from ridgeline.load.options import BenchOptions
+        from ridgeline.load.session import BenchOptions
 
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
@@ -109,8 +109,7 @@ def bench(
     """
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
     from ridgeline.load.edge import goodput_terms
-    from ridgeline.load.options import plan_from
-    from ridgeline.load.session import run_session
+    from ridgeline.load.session import plan_from, run_session
 
     if arguments.find_goodput and sweep is not None:
         raise InputError("--find-goodput and --sweep are different questions; ask one at a time")

@@ -56,9 +56,9 @@ def _log_says_ready(log: Path, mark: str) -> bool:
 def plan_of(load: Load, port: int, records_path: Path | None, dialect: ServingEngine) -> Any:
     """The measured load on the server at `port`."""
     from ridgeline.load.bench import BenchPlan
-    from ridgeline.load.options import cut_short
     from ridgeline.load.wire.endpoint import parse_endpoint
     from ridgeline.traffic.requests import Slo
+    from ridgeline.traffic.traffic import cut_short
 
     traffic = load.recipe()
     return BenchPlan(
