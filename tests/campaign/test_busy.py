@@ -10,7 +10,7 @@ import pytest
 from ridgeline.campaign.busy import _brief_text, _busy_text, busy_machine
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.cli.campaign.live import Face
+from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.records.run import Cause, Ending, Job, Resources, Run
 from ridgeline.records.site import LOCAL
@@ -58,7 +58,7 @@ class Crowded(MemoryExecutor):
 
 def test_it_is_said_at_the_baseline_and_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tuning = campaign(tmp_path, study(tmp_path), executor=Crowded())
-    face = Face(quiet=False)
+    face = TerminalView(quiet=False)
     tuning.on_change = face.update
     tuning.run()
     shown = capsys.readouterr().out

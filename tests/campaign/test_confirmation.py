@@ -19,7 +19,7 @@ from ridgeline.campaign.confirmation import _NearestTried, blocks_so_far, choose
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
-from ridgeline.cli.campaign.live import Face
+from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
 from ridgeline.records.measurement import Reading
@@ -295,7 +295,7 @@ def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys:
     # block 0 is complete, two runs of block 1 are done and the third is under way
     stopped_in(tmp_path, world, lambda run: confirm_runs_done(8)(run) and bool(run.history.open_runs))
     run = campaign(tmp_path, study(tmp_path), world=world)
-    run.on_change = Face(quiet=False).update
+    run.on_change = TerminalView(quiet=False).update
     verdict = run.run()
     said = "  block 1 of the confirmation is run again: the campaign was stopped in the middle of it\n"
     assert capsys.readouterr().out.count(said) == 1

@@ -14,7 +14,7 @@ import pytest
 from ridgeline.campaign import engine
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.cli.campaign.live import Face
+from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
@@ -253,7 +253,7 @@ def test_the_terminal_of_the_campaign_says_what_somebody_else_told_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running = campaign(tmp_path, study(tmp_path))
-    face = Face(quiet=False)
+    face = TerminalView(quiet=False)
     face.title(running)
     when(running, lambda now: searched(now) == 2, lambda: tell(tmp_path, "wish", "try", point={"x": 99}))
     act = running.on_change

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import scores
-from ridgeline.campaign.agenda import Next
+from ridgeline.campaign.agenda import NextTrial
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.cli.campaign.nodes import _node_lines
@@ -179,12 +179,12 @@ def test_the_sampler_is_told_again_only_what_compares_otherwise(
     untaught = SearchAgenda._untaught
 
     def noted(agenda: SearchAgenda) -> Any:
-        made.append(scores.yardstick(agenda.study, agenda.history).corrects_by)
+        made.append(scores.normalisation(agenda.study, agenda.history).corrects_by)
         return untaught(agenda)
 
     monkeypatch.setattr(SearchAgenda, "_untaught", noted)
     run, _ = finished(tmp_path)
-    assert not scores.yardstick(run.study, run.history).course.changed
+    assert not scores.normalisation(run.study, run.history).course.changed
     assert scores.slow_nodes(run.study, run.history) == ("n2",)
     assert len(made) > 1, "the slow node changed what was measured before"
     assert all(before != after for before, after in pairwise(made))
@@ -199,7 +199,7 @@ def test_a_sentinel_that_never_began_goes_where_it_was_to_go(tmp_path: Path) -> 
     past = History.replay(tmp_path, before[: at + 1])
     agenda = SearchAgenda(run.study, past, run.ledger, lambda: None)  # type: ignore[arg-type,return-value]
     again = agenda.next()
-    assert isinstance(again, Next)
+    assert isinstance(again, NextTrial)
     assert (again.trial.number, again.on_nodes) == (number, where)
 
 

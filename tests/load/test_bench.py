@@ -31,7 +31,7 @@ from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesce
 from ridgeline.load.wire.loop import Loop
 from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
 from ridgeline.load.workers.pool import _merge_results
-from ridgeline.traffic.prompts import Bodies, Prompts
+from ridgeline.traffic.prompts import Prompts, RequestBodies
 from ridgeline.traffic.requests import RequestRecord, Spread, _plain_spread, read_records, record_line, summarise
 from ridgeline.traffic.traffic import Arrival, parse_traffic
 from tests.load.scripted import Line, Request, Scripted, delta, event, tokens
@@ -346,10 +346,10 @@ def test_prompts_have_their_length_and_are_never_the_same_twice(length: int, num
 
 def test_bodies_say_what_was_asked():
     arrival = Arrival(1, 0.0, 16, 20)
-    chat = json.loads(Bodies(Prompts(1), "chat", 'm"1', ignore_eos=True, extra={"temperature": 0}).body(arrival))
+    chat = json.loads(RequestBodies(Prompts(1), "chat", 'm"1', ignore_eos=True, extra={"temperature": 0}).body(arrival))
     assert (chat["model"], chat["max_tokens"], chat["stream"], chat["ignore_eos"]) == ('m"1', 20, True, True)
     assert chat["temperature"] == 0 and chat["stream_options"] == {"include_usage": True}
-    own = json.loads(Bodies(Prompts(1), "generate", "", extra={"temperature": 0}).body(arrival))
+    own = json.loads(RequestBodies(Prompts(1), "generate", "", extra={"temperature": 0}).body(arrival))
     assert own["sampling_params"] == {"max_new_tokens": 20, "temperature": 0} and "model" not in own
 
 

@@ -172,7 +172,7 @@ def test_what_breaks_again_and_again_is_left_out(file: Path, monkeypatch: pytest
     service = operator(file)
     service.up(120)
     with service.action():
-        for _ in range(actions.MOST_MENDS):
+        for _ in range(actions.MOST_RESTARTS):
             service.folder.record({"event": "mend", "member": "server-1", "why": "hung", "evidence": "as if"})
         service.folder.record({"event": "back", "member": "server-1"})
     monkeypatch.setattr(actions, "ROLE_WAIT_S", 0.0)
@@ -284,10 +284,10 @@ def test_mends_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.Mon
     monkeypatch.setattr(keeper._actions, "_give_up", lambda member, concern: done.append("given up") or True)
     monkeypatch.setattr(keeper._actions, "_spared", lambda member: True)
     with split.action():
-        for _ in range(actions.MOST_MENDS):
+        for _ in range(actions.MOST_RESTARTS):
             split.folder.record({"event": "mend", "member": "decode-1", "why": "hung", "evidence": "as if"})
         split.folder.record({"event": "back", "member": "decode-1"})
-    later_s = time.time() + folder.MENDS_WITHIN_S + 5
+    later_s = time.time() + folder.RESTARTS_WITHIN_S + 5
     monkeypatch.setattr(actions.time, "time", lambda: later_s)
     assert keeper._actions.mend(Concern("decode-1", "hung", "no token for 9 s"))
     assert done == []

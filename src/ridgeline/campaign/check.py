@@ -622,7 +622,7 @@ def _looks(study: Study, searched: int | None, width: int) -> list[_StakePart]:
     if study.site.nodes > 1:
         most = most_baseline_runs(study.site.nodes, width)
         more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
-        why = "the baseline on nodes not seen yet or under suspicion"
+        why = "the baseline on nodes not seen yet or suspected to be slow"
         found.append(_StakePart("survey of nodes", more, width, why))
     return found
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ridgeline.books import put_away, write_result
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
 from ridgeline.campaign.early_stop import EarlyStops
@@ -126,7 +126,7 @@ class Campaign:
     on_change: Callable[[Campaign], None] = lambda campaign: None
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
-    _unbuilt: dict[int, Next] = field(default_factory=dict)  # runs whose program is not built yet
+    _unbuilt: dict[int, NextTrial] = field(default_factory=dict)  # runs whose program is not built yet
     _unpaid: dict[int, Job] = field(default_factory=dict)  # runs that wait for what others of ours have reserved
     _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose books
 
@@ -226,7 +226,7 @@ class Campaign:
             started = True
         return started
 
-    def _start(self, step: Next) -> None:
+    def _start(self, step: NextTrial) -> None:
         trial = step.trial
         if not step.again:
             self.record(event_of(trial))
@@ -262,7 +262,7 @@ class Campaign:
     def _workload(self, trial: Trial) -> Workload:
         return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload
 
-    def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: Next) -> None:
+    def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: NextTrial) -> None:
         if job is None:
             self._unbuilt[planned.number] = step
         elif isinstance(job, Outcome):

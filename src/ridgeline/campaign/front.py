@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.campaign.scores import yardstick
+from ridgeline.campaign.scores import normalisation
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.costs import COSTS, costs, unpriced
 from ridgeline.records.exhibit import TextTable, changes
@@ -24,7 +24,7 @@ def front(study: Study, history: History) -> list[Tradeoff]:
     """Every setting that was measured in both goals; empty for a study with one goal."""
     if study.second_goal is None:
         return []
-    through = yardstick(study, history)
+    through = normalisation(study, history)
     runs: dict[str, list[tuple[float, float]]] = {}
     for trial, run in history.ok_runs(*Stage):
         second = _metric_of(study, run, study.second_goal.metric)

@@ -19,7 +19,7 @@ from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
-from ridgeline.diagnose.base import Analyzer, Portrait, diagnose, figure_changes, opened
+from ridgeline.diagnose.base import Analyzer, LogSummary, diagnose, figure_changes, opened
 from ridgeline.engines.base import PROFILE_FOLDER
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
@@ -33,7 +33,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.contribution import contributions
 from ridgeline.study.folder import StudyFolder, read_history_as_far
 from ridgeline.study.history import History, read_history
-from ridgeline.study.lock import ControllerSighting, find_controller
+from ridgeline.study.lock import ControllerState, find_controller
 from ridgeline.workloads.base import Workload
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
@@ -73,7 +73,7 @@ def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable 
         return None
     (before, first), (after, second) = traced[0], traced[-1]
     try:
-        changes = figure_changes(*(_portrait_of(path) for path in (first, second)))
+        changes = figure_changes(*(_summary_of(path) for path in (first, second)))
     except RidgelineError:
         return None  # gone or not readable: the report goes on without it
     labels = (_whose(study, history.trials[run.trial]) for run in (before, after))
@@ -91,9 +91,9 @@ def _traces_in(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: (_RANK.findall(path.name), path.name))
 
 
-def _portrait_of(trace: Path) -> Portrait:
+def _summary_of(trace: Path) -> LogSummary:
     analyzer = catalog.part("analyzers", _TABLE if trace.suffix == ".csv" else _TRACE)
-    found: Portrait = analyzer.portray(opened(trace))
+    found: LogSummary = analyzer.portray(opened(trace))
     return found
 
 
@@ -123,7 +123,7 @@ class CampaignStatus:
     study: Study
     history: History
     ledger: Ledger | None = None
-    controller: ControllerSighting | None = None
+    controller: ControllerState | None = None
 
     @cached_property
     def answer(self) -> Answer:

@@ -38,7 +38,7 @@ def create(
     unit: Annotated[str, typer.Option(help="What is granted: node-hours, or the site's own unit.")] = "node-hours",
     per_node_hour: Annotated[float, typer.Option(help="What the site charges for a node-hour, in that unit.")] = 1.0,
 ) -> None:
-    """Make the file of a grant.
+    """Create the file of a grant.
 
     Those who share it must be able to write it.
 
@@ -62,7 +62,7 @@ def top_up(file: _File, amount: _Amount) -> None:
 def release(
     file: _File, study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study folder, as `show` names it.")]
 ) -> None:
-    """Give back what a campaign reserved that will never be resumed.
+    """Give back the reservation of a campaign that will never be resumed.
 
     One that is resumed settles it by itself.
 

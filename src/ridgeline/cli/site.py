@@ -50,7 +50,7 @@ def check(
     patience: Annotated[float, typer.Option(help="Seconds to wait in the queue.", min=1)] = 600.0,
     as_json: _AsJson = False,
 ) -> None:
-    """Try a site with small real jobs: submit, run, launch ranks, cancel.
+    """Test a site with small real jobs: submit, run, launch ranks, cancel.
 
     Example: ridgeline site check local
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.readers.batch_footer import size_bytes
 from ridgeline.readers.lines import number, whole
 from ridgeline.records.finding import Finding, Severity
@@ -362,7 +362,7 @@ class _Ledger:
         return core_s / self.core_s if self.core_s > 0 else None
 
 
-def _claims(jobs: Iterable[_JobRecord]) -> list[Claimed]:
+def _claims(jobs: Iterable[_JobRecord]) -> list[RawFinding]:
     """Claims about one job or about a year of them."""
     ledger = _Ledger()
     for job in jobs:
@@ -370,7 +370,7 @@ def _claims(jobs: Iterable[_JobRecord]) -> list[Claimed]:
     return [claim for rule in (_failed, _idle, _near_memory, _wide_limit, _overall) for claim in rule(ledger)]
 
 
-def _failed(ledger: _Ledger) -> Iterator[Claimed]:
+def _failed(ledger: _Ledger) -> Iterator[RawFinding]:
     for state, (what, advice) in _ENDINGS.items():
         group = ledger.groups.get(state)
         if group is None:
@@ -383,7 +383,7 @@ def _failed(ledger: _Ledger) -> Iterator[Claimed]:
         nodes = max(group.nodes, key=lambda n: group.nodes[n], default="")
         where = f" ({'most often ' if group.jobs > 1 else ''}on {nodes})" if state == "node-fail" and nodes else ""
         severity: Severity = "fault" if group.jobs == ledger.jobs else "warning"
-        yield Claimed(
+        yield RawFinding(
             f"{one}{code}{where}",
             group.quotes,
             advice,
@@ -407,12 +407,12 @@ _ENDINGS = {
 }
 
 
-def _idle(ledger: _Ledger) -> Iterator[Claimed]:
+def _idle(ledger: _Ledger) -> Iterator[RawFinding]:
     group = ledger.groups.get("idle")
     if group and group.worst:
         worst = group.worst
         busy = (worst.cpu_s or 0.0) / ((worst.elapsed_s or 1.0) * (worst.cpus or 1))
-        yield Claimed(
+        yield RawFinding(
             f"{group.jobs} of {ledger.jobs} jobs left cores idle; job {worst.job_id} kept its {worst.cpus} cores "
             f"{busy:.0%} busy",
             group.quotes,
@@ -423,10 +423,10 @@ def _idle(ledger: _Ledger) -> Iterator[Claimed]:
         )
 
 
-def _near_memory(ledger: _Ledger) -> Iterator[Claimed]:
+def _near_memory(ledger: _Ledger) -> Iterator[RawFinding]:
     group = ledger.groups.get("near-memory")
     if group:
-        yield Claimed(
+        yield RawFinding(
             f"{group.jobs} of {ledger.jobs} jobs used nearly all the memory they asked for",
             group.quotes,
             "A little more and the batch system kills them: ask for more.",
@@ -435,11 +435,11 @@ def _near_memory(ledger: _Ledger) -> Iterator[Claimed]:
         )
 
 
-def _wide_limit(ledger: _Ledger) -> Iterator[Claimed]:
+def _wide_limit(ledger: _Ledger) -> Iterator[RawFinding]:
     group = ledger.groups.get("wide-limit")
     if group and group.worst and group.worst.elapsed_s and group.worst.limit_s:
         ratio = group.worst.limit_s / group.worst.elapsed_s
-        yield Claimed(
+        yield RawFinding(
             f"{group.jobs} of {ledger.jobs} jobs asked for far more time than they used; job {group.worst.job_id} for "
             f"{ratio:.0f} times as much",
             group.quotes,
@@ -449,14 +449,14 @@ def _wide_limit(ledger: _Ledger) -> Iterator[Claimed]:
         )
 
 
-def _overall(ledger: _Ledger) -> Iterator[Claimed]:
+def _overall(ledger: _Ledger) -> Iterator[RawFinding]:
     whole = ledger.groups.get("all")
     if whole is None:
         return
     done = ledger.groups.get("completed", _Group()).jobs
     waited = ledger.groups.get("waited")
     wait = f", {waited.core_s / waited.jobs / 3600:.2f} h in the queue on average" if waited and waited.jobs else ""
-    yield Claimed(
+    yield RawFinding(
         f"{done} of {ledger.jobs} jobs completed; {ledger.core_s / 3600:.2f} core-hours in all{wait}",
         whole.quotes,
         "Compare before and after a change with `ridgeline diagnose --compare`.",
@@ -465,26 +465,26 @@ def _overall(ledger: _Ledger) -> Iterator[Claimed]:
     )
 
 
-def _portrait(read: Callable[[Iterable[str]], Iterator[_JobRecord]]) -> Callable[[Iterable[str]], Portrait]:
-    def portray(lines: Iterable[str]) -> Portrait:
+def _summary(read: Callable[[Iterable[str]], Iterator[_JobRecord]]) -> Callable[[Iterable[str]], LogSummary]:
+    def portray(lines: Iterable[str]) -> LogSummary:
         ledger = _Ledger()
         for job in read(lines):
             ledger.add(job)
         if not ledger.jobs:
-            return Portrait()
+            return LogSummary()
         figures = [
-            PortraitFigure("jobs", ledger.jobs),
-            PortraitFigure("core-hours", ledger.core_s / 3600, "h"),
-            PortraitFigure("elapsed", ledger.elapsed_s / 3600, "h"),
-            PortraitFigure("waited in the queue", ledger.waited_s / 3600, "h"),
-            PortraitFigure("idle core-hours", ledger.idle_core_s / 3600, "h"),
+            SummaryFigure("jobs", ledger.jobs),
+            SummaryFigure("core-hours", ledger.core_s / 3600, "h"),
+            SummaryFigure("elapsed", ledger.elapsed_s / 3600, "h"),
+            SummaryFigure("waited in the queue", ledger.waited_s / 3600, "h"),
+            SummaryFigure("idle core-hours", ledger.idle_core_s / 3600, "h"),
             *(
-                PortraitFigure(f"jobs {state}", ledger.groups[state].jobs)
+                SummaryFigure(f"jobs {state}", ledger.groups[state].jobs)
                 for state in ("completed", "cancelled", *_ENDINGS)
                 if state in ledger.groups
             ),
         ]
-        return Portrait(tuple(figures))
+        return LogSummary(tuple(figures))
 
     return portray
 
@@ -498,7 +498,7 @@ SACCT = Analyzer(
     "table of Slurm's sacct",
     re.compile(r"^\s{0,20}JobID(?:\||\s{2,40}\S).{0,400}\bState\b"),
     _of(_read_sacct),
-    _portrait(_read_sacct),
+    _summary(_read_sacct),
 )
 PBS = Analyzer(
     "pbs-jobs",
@@ -508,5 +508,5 @@ PBS = Analyzer(
         r"|^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;E;[^;]{1,100};.{0,300}="
     ),
     _of(_read_pbs_jobs),
-    _portrait(_read_pbs_jobs),
+    _summary(_read_pbs_jobs),
 )

@@ -98,7 +98,9 @@ def _parse_stages(text: str) -> tuple[LoadStage, ...]:
         except ValueError:
             colon = ""
         if not colon:
-            raise InputError(f"--stages {part!r}: write at-once:seconds (8:30,16:30) or rate:seconds (2/s:30,4/s:30)")
+            raise InputError(
+                f"--stages {part!r}: write concurrency:seconds (8:30,16:30) or rate:seconds (2/s:30,4/s:30)"
+            )
         stages.append(stage)
     return tuple(stages)
 

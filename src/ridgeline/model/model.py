@@ -71,7 +71,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weaver:
+class _LayerRows:
     """Makes the rows of one kind of layer: `base` is the dtype of what is never quantised, `dtype` of the rest."""
 
     hidden: int
@@ -293,10 +293,10 @@ class Model:
         )
 
     def _mixing(self, mixer: Mixer) -> tuple[Matrix, ...]:
-        weaver = _Weaver(self.hidden, self.attention_dtype or self.dtype, self.base_dtype, mixer.layers)
+        rows = _LayerRows(self.hidden, self.attention_dtype or self.dtype, self.base_dtype, mixer.layers)
         if isinstance(mixer.kind, LinearAttention):
-            return weaver.linear(mixer.kind)
-        return weaver.attention(mixer.kind, qk_norm=self.qk_norm)
+            return rows.linear(mixer.kind)
+        return rows.attention(mixer.kind, qk_norm=self.qk_norm)
 
     def _dense(self) -> tuple[Matrix, ...]:
         widths = self.ffn_widths or ((self.ffn_width, self.dense_layers),)

@@ -173,7 +173,7 @@ class Presence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerSighting:
+class ControllerState:
     """`pid` is None where the lock names nobody; `last_write_s` is that of the journal, since the epoch."""
 
     presence: Presence
@@ -192,7 +192,7 @@ class ControllerSighting:
         }
 
 
-def find_controller(lock: Path, journal: Path) -> ControllerSighting:
+def find_controller(lock: Path, journal: Path) -> ControllerState:
     holder = holder_of(lock)
     here, pid = socket.gethostname(), holder.get("pid")
     host = str(holder.get("host", here))
@@ -201,4 +201,4 @@ def find_controller(lock: Path, journal: Path) -> ControllerSighting:
     else:
         presence = Presence.GONE if not isinstance(pid, int) or _is_gone(holder) else Presence.HERE
     known = pid if isinstance(pid, int) else None
-    return ControllerSighting(presence, known, host, str(holder.get("since", "")), journal.stat().st_mtime)
+    return ControllerState(presence, known, host, str(holder.get("since", "")), journal.stat().st_mtime)

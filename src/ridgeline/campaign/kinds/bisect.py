@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ridgeline.books import text_of_book
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
@@ -263,7 +263,7 @@ class BisectAgenda(Agenda):
 
     question: BisectQuestion
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if self.history.open_runs or self._without_ratios():
             return None
         if not self.history.trials and self.study.confirm.warmup != "never":

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
@@ -391,7 +391,7 @@ class EdgeAgenda(Agenda):
     rules: _EdgeRules
     out_of_budget: bool = field(default=False, init=False)
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if not self.history.count(Stage.BASELINE):
             return self.new(self.study.baseline, Stage.BASELINE, "edge", "the value to start from")
         step = _next_index(self.ladder, self.seen(), self.rules)

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ridgeline import __version__
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
@@ -161,7 +161,7 @@ def _gate_values(study: Study, history: History) -> list[float]:
 class GateAgenda(Agenda):
     question: GateQuestion
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if not self.history.trials and self.study.confirm.warmup != "never":
             return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
         if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):

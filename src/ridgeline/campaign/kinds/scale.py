@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
@@ -204,7 +204,7 @@ class ScalingAgenda(Agenda):
 
     question: ScalingQuestion
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if not self.history.trials and self.question.seed is not None and self.study.confirm.warmup != "never":
             return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
         if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):

@@ -24,7 +24,7 @@ def bisect(
         str, typer.Option(help="Setting of the other knobs: 'knob=value,knob=value', or 'baseline'.")
     ] = "baseline",
     slower: Annotated[float, typer.Option(min=0.1, max=100, help="Slowdown worth finding, in percent.")] = 3.0,
-    runs: Annotated[int, typer.Option(min=8, help="Most runs.")] = 400,
+    runs: Annotated[int, typer.Option(min=8, help="At most so many runs.")] = 400,
     out: Annotated[
         Path | None, typer.Option(help="Study folder to write; studies/NAME-bisect-KNOB or -environment by default.")
     ] = None,

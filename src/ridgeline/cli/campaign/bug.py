@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def bug(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that failed.")],
     shrink: Annotated[
-        bool, typer.Option(help="Run it again with fewer changes from the baseline, as long as it still fails so.")
+        bool, typer.Option(help="Repeat it with fewer changes from the baseline, as long as it fails the same way.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; printed by default.")] = None,
 ) -> None:
     """Write a failed run as a bug report: command, versions, log around the deciding line, what was tried.
 
     Markdown for an issue tracker, with secrets and home folders masked; read it before you send it. With --shrink the
-    runs are in a study folder beside the first, NAME-shrink-0023; a stopped one goes on when it is asked again.
+    runs go into a study folder beside the first, NAME-shrink-0023; run it again to continue after a stop.
 
     Example: ridgeline bug studies/first/runs/0023-tp8 --shrink --out bug.md
     """

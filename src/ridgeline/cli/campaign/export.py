@@ -44,7 +44,7 @@ def export(
     """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times.
 
     JSON has the answer beside the runs; in CSV the runs of its setting carry verdict and interval (`answer.` columns).
-    mlflow is a folder for `mlflow ui`, optuna a storage for optuna-dashboard, prometheus the metrics of this moment.
+    mlflow is a folder for `mlflow ui`, optuna a storage for optuna-dashboard, prometheus the current metrics.
 
     Example: ridgeline export studies/first --format parquet --out runs.parquet
     """

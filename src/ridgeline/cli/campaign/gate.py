@@ -39,24 +39,26 @@ def gate(
         float | None,
         typer.Option(min=50, max=99.9, help="Percent of such slowdowns that are found; 90, or as the reference says."),
     ] = None,
-    runs: Annotated[int | None, typer.Option(min=12, help="Most runs; 100, of a reference 300.")] = None,
+    runs: Annotated[
+        int | None, typer.Option(min=12, help="At most so many runs; default: 100, 300 for a reference.")
+    ] = None,
     machine: Annotated[
-        str, typer.Option(help="A name for machines that are alike, instead of the host's: runners of one pool.")
+        str, typer.Option(help="A name shared by machines that are alike, such as the runners of a pool.")
     ] = "",
     junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
     gitlab: Annotated[Path | None, typer.Option(help="GitLab Code Quality file to write.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Markdown summary to write.")] = None,
     history: Annotated[
         Path | None,
-        typer.Option(help="File of all gates so far, to which this one is added; a page with changes beside it."),
+        typer.Option(help="File to append this gate to; a page of all gates and their changes goes beside it."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-gate by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Is a program slower than its committed reference? Runs it until that is decided, either way.
 
-    In GitHub Actions it also prints an annotation and adds to the job's summary. A gate that was stopped goes on when
-    it is called again.
+    In GitHub Actions it also prints an annotation and adds to the job's summary. Run it again to continue after a
+    stop.
 
     Exit code 0: not slower. 6: slower. 7: cannot judge (another machine, too few runs). 1: the program failed.
 

@@ -29,9 +29,9 @@ def report(
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
 
-    slides is a deck of it: one HTML file, or with --out NAME.pdf a PDF. paper is a folder with a methods paragraph
-    and a table (Markdown, LaTeX) and the figures (SVG, CSV, with Chromium PNG); `verify` checks its numbers.
-    Of a folder of several studies, their history: what each found and cost, and what was learnt of each knob.
+    slides writes a deck: one HTML file, or a PDF with --out NAME.pdf. paper writes a folder with a methods paragraph,
+    a table (Markdown, LaTeX) and the figures (SVG, CSV; PNG with Chromium); `verify` checks its numbers.
+    For a folder of several studies it writes their history: what each found and cost, and what it taught of each knob.
 
     Example: ridgeline report studies/first
     """

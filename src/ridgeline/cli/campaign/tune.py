@@ -45,7 +45,7 @@ def tune(
 
     Ctrl-C stops it; `ridgeline resume` picks it up again.
 
-    With --search-on, the search is made on a stand-in (a smaller cluster, fewer GPUs, a simulated site), and its best
+    With --search-on, the search runs on a stand-in (a smaller cluster, fewer GPUs, a simulated site), and its best
     settings run here against this study's own baseline.
 
     Example: ridgeline tune study.yaml --out studies/first

@@ -17,7 +17,7 @@ def verify(
 ) -> None:
     """Recompute every number of a study folder from its journal and the files of its runs; list what differs.
 
-    With a folder `paper` in it (`report --format paper`), the numbers of that too.
+    If it has a folder `paper` (`report --format paper`), its numbers are checked too.
     Exit code 1: something differs. What can't be checked is listed, and doesn't count as a difference.
 
     Example: ridgeline verify studies/first

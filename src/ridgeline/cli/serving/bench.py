@@ -34,7 +34,7 @@ class BenchArguments:
     concurrency: option.Concurrency = None
     rate_s: option.Rate = None
     burstiness: option.Burstiness = 1.0
-    stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (at once:seconds) or 2/s:30,4/s:30.")] = None
+    stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (concurrency:seconds) or 2/s:30,4/s:30.")] = None
     requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
     duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
     warmup: Annotated[int, typer.Option(help="Requests sent first and not measured.")] = 0
@@ -59,7 +59,9 @@ class BenchArguments:
     seed: Annotated[int, typer.Option(help="Seed of lengths and arrival times.")] = 0
     # server
     model: Annotated[str | None, typer.Option(help="Model name; default: the first of /v1/models.")] = None
-    api: Annotated[str | None, typer.Option(help="chat, completions or generate; default: by the URL, or chat.")] = None
+    api: Annotated[
+        str | None, typer.Option(help="chat, completions or generate; default: as the URL says, else chat.")
+    ] = None
     key: Annotated[str | None, typer.Option(envvar="RIDGELINE_API_KEY", help="API key, sent as a bearer token.")] = None
     headers: Annotated[
         list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Extra header; may be repeated.")

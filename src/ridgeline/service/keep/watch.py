@@ -11,8 +11,8 @@ than the engine can be busy with anything. How long that is:
   Of processes that work on CPUs only the time counts in which they had cores: others may have taken them away.
 - time in which a compiler runs among its processes, or among those of another server here for whose kernels it may
   wait, does not count, up to `COMPILES_S`.
-- a server of a role whose pace nobody has measured is given `AT_WORK_S`; `SILENT_S` where it has GPUs or another node,
-  and gives no metrics either.
+- a server of a role whose pace nobody has measured is given `UNKNOWN_PACE_S`; `SILENT_S` where it has GPUs or another
+  node, and gives no metrics either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ridgeline.service import probe
 from ridgeline.service.servers import server_of
 
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
-AT_WORK_S = 120.0
+UNKNOWN_PACE_S = 120.0
 SILENT_S = 30.0
 COMPILES_S = 600.0
 PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
@@ -183,7 +183,7 @@ class _Quiet:
         """How long it may work, or seem to, without a sign of it."""
         step_s = max((poll.pace_s or 0.0) * poll.step_tokens, self.longest_s)
         on_cpus = poll.cpu_s is not None and not poll.on_gpus
-        unknown_s = AT_WORK_S if self.spoke or on_cpus else SILENT_S
+        unknown_s = UNKNOWN_PACE_S if self.spoke or on_cpus else SILENT_S
         least_s = HUNG_AFTER_S if poll.pace_s is not None else unknown_s
         return min(max(least_s, PATIENCE * step_s), MOST_PATIENCE_S)
 
