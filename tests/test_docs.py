@@ -96,8 +96,8 @@ HOUSE_WORDS = {
         "guard",
         "setting",
     ),
-    *("point", "slot", "worker", "replica", "rank", "text", "arguments", "study", "sampler", "trial", "workload"),
-    *("executor", "outcome", "measurement", "verdict", "report", "analyzer", "finding", "room", "wing", "session"),
+    *("point", "slot", "worker", "replica", "rank", "study", "sampler", "trial", "workload"),
+    *("executor", "outcome", "measurement", "verdict", "report", "analyzer", "finding", "room", "session"),
     *("scheme", "deployment", "ticket", "reading", "observation", "sentinel", "block", "edge", "ladder"),
 }
 RECORDED = [
