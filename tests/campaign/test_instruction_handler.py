@@ -76,8 +76,8 @@ def test_a_wanted_setting_is_tried_next_and_says_who_wanted_it(tmp_path: Path) -
     ("point", "why"),
     [
         ({"z": 1}, "z is not a knob of this study; it has x, y"),
-        ({"x": 99}, "x=99 lies outside"),
-        ({"x": True}, "x=True lies outside"),
+        ({"x": 99}, "x=99 is outside"),
+        ({"x": True}, "x=True is outside"),
         ({"x": 0, "y": 0}, "tried already"),
         ({"x": 9, "y": 2}, "refused: because"),
     ],
@@ -259,7 +259,7 @@ def test_the_terminal_of_the_campaign_says_what_somebody_else_told_it(
     act = running.on_change
     running.on_change = lambda now: (act(now), face.update(now), None)[-1]
     running.run()
-    assert "  somebody said try x 99: refused: x=99 lies outside the study's space" in capsys.readouterr().out
+    assert "  instruction: try x 99: refused: x=99 is outside the study's space" in capsys.readouterr().out
 
 
 def test_stop_leaves_as_ctrl_c_does_and_the_campaign_goes_on_later(tmp_path: Path) -> None:

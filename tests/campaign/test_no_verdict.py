@@ -167,7 +167,7 @@ def test_a_controller_killed_at_any_moment_of_it_asks_the_same_question(tmp_path
         root.mkdir()
         (root / "journal.jsonl").write_text("".join(lines[:cut]).replace(str(tmp_path / "whole"), str(root)))
         tried = tune(root, lambda job: REFUSED)
-        with pytest.raises(OpenQuestion, match="passed before and does not any more"):
+        with pytest.raises(OpenQuestion, match="passed before and no longer does"):
             tried.run()
         assert tune(root, answer_of).run().conclusion == "confirmed"
 
@@ -282,7 +282,7 @@ def test_the_command_line_leaves_with_a_question_goes_on_and_the_proof_holds(tmp
     stopped = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
     assert stopped.returncode == 3
     told = " ".join((stopped.stdout + stopped.stderr).split())
-    assert "what has changed on the nodes? the baseline passed before and does not any more" in told
+    assert "what has changed on the nodes? the baseline passed before and no longer does" in told
     assert "unrecognized argument --port 68123" in told and "ridgeline resume" in told
     assert "keep the baseline" not in told
     status = " ".join(ridgeline("status", "out", cwd=tmp_path).stdout.split())

@@ -221,8 +221,8 @@ def test_a_flag_is_there_from_its_first_release_to_the_one_without_it(release: t
 def test_a_knob_of_another_release_is_told_apart_from_one_that_went() -> None:
     flags = {"new": Flag("new", "value", (0, 5, 3)), "old": Flag("old", "value", (), (0, 5, 10))}
     engine = EngineFlags("other", flags)
-    assert engine.missing("new", (0, 5, 2)) == "has no new yet: it came with 0.5.3"
-    assert engine.missing("old", (0, 5, 12)) == "has no old any more: it went with 0.5.10"
+    assert engine.missing("new", (0, 5, 2)) == "has no new yet: it was added in 0.5.3"
+    assert engine.missing("old", (0, 5, 12)) == "no longer has old: it was removed in 0.5.10"
     assert engine.missing("new", (0, 5, 3)) == engine.missing("old", (0, 5, 9)) == ""
     assert engine.names((0, 5, 2)) == ["old"] and engine.names((0, 5, 10)) == ["new"]
 

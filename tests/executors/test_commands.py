@@ -62,7 +62,7 @@ def test_two_do_not_submit_the_same_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(batch, "COMMAND_LIMIT_S", 0.2)
     path = tmp_path / "submission"
     path.write_text("name\n")
-    still = pytest.raises(SiteError, match="somebody is still submitting")
+    still = pytest.raises(SiteError, match="another process is still submitting")
     with batch.submitting(path), still as busy, batch.submitting(path):
         pass
     assert busy.value.transient

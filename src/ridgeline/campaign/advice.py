@@ -169,10 +169,10 @@ def open_question(study: Study, history: History, run: Run) -> OpenQuestion:
     who = "the baseline" if base else ", ".join(f"{name}={value}" for name, value in trial.point.items())
     line = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
     return OpenQuestion(
-        f"what has changed on the nodes? {who} passed before and does not any more, also after "
+        f"what has changed on the nodes? {who} passed before and no longer does, even after "
         f"{study.job.retries} retries: {run.outcome.reason}{line} (run folder {run.folder}). That is no "
         "verdict about any setting, so none is given; look for other programs on its nodes, ports, GPUs and files. "
-        f"Everything measured is kept: `ridgeline resume {quote(str(history.root))}` runs it again and goes on"
+        f"Everything measured is kept: `ridgeline resume {quote(str(history.root))}` runs it again and continues"
     )
 
 

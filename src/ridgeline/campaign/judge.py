@@ -152,7 +152,7 @@ def _blamed(
     if what == "program":
         return _without_program(found, name, folder, study)
     if what == "file" and (study.folder / name).exists():
-        return replace(found, remedy=f"{name} lies beside the study: add it to `workload: files`")
+        return replace(found, remedy=f"{name} is beside the study: add it to `workload: files`")
     if what == "file" and (meant := did_you_mean(name, _names_in(folder, study.folder), likeness=0.75)):
         return replace(found, remedy=f"{meant} Otherwise {found.remedy}")
     return found
@@ -175,7 +175,7 @@ def _without_program(found: Outcome, name: str, folder: Path, study: Study) -> O
             return replace(found, reason=reason, remedy=f"correct the first line of {bare}: #!{interpreter[0]}")
         return found
     if beside.is_file():
-        remedy = f"{bare} lies beside the study: add it to `workload: files` and start it as ./{bare}"
+        remedy = f"{bare} is beside the study: add it to `workload: files` and start it as ./{bare}"
         return replace(found, remedy=remedy)
     known = [f"./{file}" for file in _names_in(folder, study.folder)] if "/" in name else _commands()
     meant = did_you_mean(name, known, likeness=0.75)

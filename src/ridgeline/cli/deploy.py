@@ -134,7 +134,7 @@ def restart(
     canary: Annotated[
         float,
         typer.Option(
-            help="With --rolling: compare the first with the others for this many seconds, then go on or roll back.",
+            help="With --rolling: compare the first with the others for this many seconds, then continue or roll back.",
             min=0,
         ),
     ] = 0.0,

@@ -75,7 +75,7 @@ def _claimed(found: _Seen, total: int) -> RawFinding:
     remedy = filled(found.row.remedy, found.match)
     advice = f"{remedy[0].upper()}{remedy[1:]}."
     if went_on:
-        advice += f" The log goes on for {total - found.line} lines: the program may have got over it."
+        advice += f" The log continues for {total - found.line} lines: the program may have recovered."
     about = found.match[0][:40]
     claim = filled(found.row.reason, found.match)
     severity: Severity = "warning" if went_on else "fault"

@@ -39,7 +39,7 @@ class EngineFailure:
 _DOWN = (("memory", -1), ("requests", -1), ("chunk", -1))
 # The cause first: what follows it in a log is only its echo.
 FAILURES: tuple[EngineFailure, ...] = (
-    EngineFailure("gpu-in-use", Kind.NODE_FAULT, "the GPU is in use by somebody else"),
+    EngineFailure("gpu-in-use", Kind.NODE_FAULT, "the GPU is in use by another process"),
     EngineFailure(
         "port-taken",
         Kind.SITE_FAULT,

@@ -201,9 +201,7 @@ def submitting(path: Path) -> Iterator[int]:
         give_up_s = time.monotonic() + COMMAND_LIMIT_S
         while not _locked(file.fileno()):
             if time.monotonic() > give_up_s:
-                raise SiteError(
-                    f"{path}: somebody is still submitting this run; end that process first", transient=True
-                )
+                raise SiteError(f"{path}: another process is still submitting this run; end it first", transient=True)
             time.sleep(0.1)
         yield file.fileno()
 

@@ -121,11 +121,11 @@ class PodForm(Form):
     router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
         default="", description="An image that has the router."
     )
-    keep_image: Annotated[OneLine, DefaultText("nobody watches in the cluster")] = Field(
+    keep_image: Annotated[OneLine, DefaultText("no watcher in the cluster")] = Field(
         default="", description="An image that has ridgeline: `keep` then watches the service there."
     )
     namespace: OneLine = Field(default="default", description="Where everything is made.")
-    model_claim: Annotated[OneLine, DefaultText("the folder lies on every node")] = Field(
+    model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
         default="", description="The PersistentVolumeClaim that holds the model's folder."
     )
     secret: Annotated[OneLine, DefaultText("the service's name, then `-key`")] = Field(

@@ -84,7 +84,7 @@ class Journal:
         if not self.in_place:
             raise StoreError(
                 f"{self._place.parent}: this study folder was moved or deleted while its campaign ran, so the campaign "
-                "ended; nothing was recorded since. If it was moved, go on there with `ridgeline resume`"
+                "ended; nothing was recorded since. If it was moved, continue there with `ridgeline resume`"
             )
 
     def _take_back(self) -> None:

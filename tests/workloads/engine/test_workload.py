@@ -53,9 +53,9 @@ def test_environment_engine_and_knobs_that_something_else_reads_are_accepted(tmp
 
 def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(tmp_path: Path) -> None:
     old = sglang_offline(study(tmp_path, knobs={"moe_runner_backend": ["triton"]}, version="0.4.8"))
-    assert "came with 0.5.1" in messages(old)[0]
+    assert "added in 0.5.1" in messages(old)[0]
     new = sglang_offline(study(tmp_path, knobs={"enable_ep_moe": [True]}, version="0.5.23"))
-    assert "went with 0.5.4" in messages(new)[0]
+    assert "removed in 0.5.4" in messages(new)[0]
 
 
 @pytest.mark.parametrize(

@@ -365,7 +365,9 @@ class BisectAgenda(Agenda):
             return BisectVerdict(NOT_REPRODUCED, text, **known)
         if step != FOUND:
             where = self._likely_text(alive, posterior)
-            text = f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; go on with more --runs or budget"
+            text = (
+                f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; continue with more --runs or budget"
+            )
             return BisectVerdict(_UNRESOLVED, text, **known)
         changes = tuple(self._change(alive, posterior, jump) for jump in jumps(runs, posterior.found))
         text = "; and ".join(map(self._change_text, changes))

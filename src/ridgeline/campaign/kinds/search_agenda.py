@@ -191,7 +191,7 @@ class SearchAgenda(Agenda):
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: a person's wish, the way out of the oldest failure, the study's presets, the sampler."""
         if (wanted := self._wanted()) is not None:
-            return _PERSON, Proposal(wanted, "somebody asked for it")
+            return _PERSON, Proposal(wanted, "requested by a person")
         if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
             return PROPOSER, advised
         for preset in self._presets.values():
@@ -215,7 +215,7 @@ class SearchAgenda(Agenda):
             return point, f"{outside[0]} is not a knob of this study; it has {', '.join(space.by_name)}"
         for name, value in point.items():
             if not space.by_name[name].contains(value):
-                return point, f"{name}={value} lies outside the study's space"
+                return point, f"{name}={value} is outside the study's space"
         point = space.restrict({**self.study.baseline, **point})
         return point, self._why_not(point)
 

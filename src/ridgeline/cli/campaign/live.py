@@ -230,7 +230,7 @@ class TerminalView:
         self._shown_aside = len(aside)
         answers = campaign.history.instructions.answers
         for line in islice(answers.values(), self._shown_answers, None):
-            self._print(clean_line(f"  somebody said {answered_text(line)}"))
+            self._print(clean_line(f"  instruction: {answered_text(line)}"))
         self._shown_answers = len(answers)
         if time.monotonic() - self._drawn_s > REDRAW_S:
             self._draw(campaign)

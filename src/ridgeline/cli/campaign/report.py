@@ -31,7 +31,7 @@ def report(
 
     slides writes a deck: one HTML file, or a PDF with --out NAME.pdf. paper writes a folder with a methods paragraph,
     a table (Markdown, LaTeX) and the figures (SVG, CSV; PNG with Chromium); `verify` checks its numbers.
-    For a folder of several studies it writes their history: what each found and cost, and what was learned about each knob.
+    For a folder of several studies it writes their history: what each found and cost, and what it says about each knob.
 
     Example: ridgeline report studies/first
     """

@@ -194,7 +194,7 @@ class Sglang(ServingEngine):
         ),
         DerivedPorts(
             (13,),
-            "handshake of attention DP where no rendezvous is told",
+            "handshake of attention DP where no rendezvous is given",
             "sglang 0.5.15.post1, srt/managers/data_parallel_controller.py: DP_ATTENTION_HANDSHAKE_PORT_DELTA",
         ),
     )

@@ -135,7 +135,7 @@ class NodeFolder:
         home = Path(os.environ.get("RIDGELINE_SCRATCH") or tempfile.gettempdir()) / f"ridgeline-{os.getuid()}"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home.is_symlink() or home.stat().st_uid != os.getuid():
-            raise OSError(errno.EPERM, "belongs to somebody else", str(home))
+            raise OSError(errno.EPERM, "belongs to another user", str(home))
         self._lock = (home / f"{name}.lock").open("a")
         self.path = home / name
         try:
