@@ -55,7 +55,7 @@ class Actions:
 
     # beginning
 
-    def mend(self, concern: Concern) -> bool:
+    def restart(self, concern: Concern) -> bool:
         """Whether anything was begun about it."""
         operator, folder = self._operator, self._operator.folder
         member = operator.member(concern.member)

@@ -299,7 +299,7 @@ class Keeper:
         elif concern.member in self.operator.folder.replacing:
             return  # another one is on its way to its place
         elif concern.needs_restart:
-            if self._actions.mend(concern):
+            if self._actions.restart(concern):
                 self._watch.forget(concern.member)
                 self._canaries.pop(concern.member, None)
             elif next_try_s := self.operator.folder.next_try_in_s(concern.member) if concern.kind == "dead" else 0.0:
