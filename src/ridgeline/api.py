@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_go_on
+from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_resume
 from ridgeline.campaign.check import CheckedStudy, check_new, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
@@ -225,7 +225,7 @@ def tune(
         other = (path / STUDY).exists() and (path / STUDY).read_text() != given.found.file.text
         if other:
             raise StoreError(f"{path} already holds a campaign of another study; name another folder with `out`")
-        folder, asked = assemble_or_go_on(given.found, path, given.found.study.name, question)
+        folder, asked = assemble_or_resume(given.found, path, given.found.study.name, question)
         given.settle(folder)
     _run(folder, asked, progress)
     return StudyResult(folder.path)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
+from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
@@ -145,7 +145,7 @@ def hunt(
 def open_folder(root: Path, question: EdgeQuestion) -> tuple[StudyFolder, CampaignQuestion | None]:
     found = check_study(root / "study.yaml")
     asked = edge_question(found, question.knob, "baseline", question.repeats, question.margin)
-    return assemble_or_go_on(found, root / "out", "edge", asked)
+    return assemble_or_resume(found, root / "out", "edge", asked)
 
 
 def test_the_edge_and_a_production_value_below_it(tmp_path: Path) -> None:

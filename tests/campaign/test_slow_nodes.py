@@ -124,7 +124,7 @@ def test_baselines_of_the_start_go_to_nodes_not_seen_yet(tmp_path: Path) -> None
     first, second = (r.ending.nodes for _, r in run.history.ok_runs(Stage.BASELINE)[:2])
     assert executor.avoided[:2] == [(), first]
     assert first != second
-    assert not scores.next_look_at_nodes(run.study, run.history, 1).avoid, "all four were seen"
+    assert not scores.next_baseline_placement(run.study, run.history, 1).avoid, "all four were seen"
 
 
 def test_a_node_that_never_came_is_not_waited_for_again(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_a_node_that_never_came_is_not_waited_for_again(tmp_path: Path) -> None:
     events = [*run.journal.read()]
     early = History.replay(tmp_path, events[: 1 + next(i for i, e in enumerate(events) if e["event"] == "ended")])
     many = replace(run.study, site=replace(run.study.site, nodes=99))
-    assert scores.next_look_at_nodes(many, early, 1).avoid
+    assert scores.next_baseline_placement(many, early, 1).avoid
     (only,) = early.runs.values()
     lost = replace(only, number=2, outcome=Outcome(Kind.SITE_FAULT, "waited for nodes that are out of service"))
     early.runs[2] = lost
-    assert not scores.next_look_at_nodes(many, early, 1).avoid
+    assert not scores.next_baseline_placement(many, early, 1).avoid
 
 
 def test_where_too_few_nodes_are_left_the_slow_one_is_used(tmp_path: Path) -> None:

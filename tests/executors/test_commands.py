@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch
-from ridgeline.executors.base import patiently
+from ridgeline.executors.base import with_retries
 from ridgeline.executors.batch import run
 from ridgeline.executors.dialect import Blame
 from ridgeline.executors.pbs import Pbs
@@ -82,6 +82,6 @@ def test_while_a_site_is_away_a_wish_to_leave_is_heard() -> None:
         raise LeavingError
 
     with pytest.raises(LeavingError):
-        patiently(away, leave, 1000.0)
+        with_retries(away, leave, 1000.0)
     with pytest.raises(SiteError, match="away"):
-        patiently(away, leave, -1.0)
+        with_retries(away, leave, -1.0)

@@ -10,7 +10,7 @@ from ridgeline.campaign.advice import baseline_failure, open_question
 from ridgeline.campaign.blocks import broken, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
-from ridgeline.campaign.scores import next_look_at_nodes, slow_nodes
+from ridgeline.campaign.scores import next_baseline_placement, slow_nodes
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError
@@ -275,8 +275,8 @@ class Agenda(ABC):
         return NextTrial(trial, avoid_nodes=(*self._slow(trial), *where.avoid), on_nodes=where.nodes)
 
     def _where(self, trial: Trial) -> BaselinePlacement:
-        look = self._look() if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else BaselinePlacement()
-        return look if look.nodes or look.avoid else BaselinePlacement(self._pinned(trial))
+        placed = self._placement() if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else BaselinePlacement()
+        return placed if placed.nodes or placed.avoid else BaselinePlacement(self._pinned(trial))
 
     def sentinel_due(self) -> bool:
         """Every so many search trials; sooner where one more run of the baseline may show a slow node."""
@@ -287,12 +287,12 @@ class Agenda(ABC):
         most = min(
             done * MOST_URGENT, regular + most_baseline_runs(self.study.site.nodes, self._width(self.study.baseline))
         )
-        return sentinels < regular or (sentinels < most and sentinels < done * self._look().urgent)
+        return sentinels < regular or (sentinels < most and sentinels < done * self._placement().urgent)
 
-    def _look(self) -> BaselinePlacement:
+    def _placement(self) -> BaselinePlacement:
         if self.study.site.nodes < 2:
             return BaselinePlacement()
-        return next_look_at_nodes(self.study, self.history, self._width(self.study.baseline))
+        return next_baseline_placement(self.study, self.history, self._width(self.study.baseline))
 
     def _width(self, point: Point) -> int:
         return self.study.job.resources(self.study.space.settings(point)).nodes

@@ -28,7 +28,7 @@ from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
 from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, SiteError, StoreError
-from ridgeline.executors.base import Executor, patiently
+from ridgeline.executors.base import Executor, with_retries
 from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
 from ridgeline.records.measurement import Reading
@@ -208,7 +208,7 @@ class Campaign:
     def _ticket_of(self, planned: OpenRun, job: Job) -> str | None:
         if planned.ticket and self.executor.detached:
             return planned.ticket
-        return self.patiently(lambda: self.executor.find(job))
+        return self.with_retries(lambda: self.executor.find(job))
 
     # starting
 
@@ -297,7 +297,7 @@ class Campaign:
                     raise
                 self._unpaid[number] = job
                 return
-        ticket = self.patiently(lambda: self.executor.submit(job))
+        ticket = self.with_retries(lambda: self.executor.submit(job))
         self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
 
@@ -314,8 +314,8 @@ class Campaign:
             source = MEASURED if run.ending.charged_s is None else BATCH_SYSTEM
             settle(self.study.grant, self._paid_as, run.number, run.node_hours, source)
 
-    def patiently(self, ask: Callable[[], T]) -> T:
-        return patiently(ask, self.check_stop, _SUBMIT_PATIENCE_S)
+    def with_retries(self, ask: Callable[[], T]) -> T:
+        return with_retries(ask, self.check_stop, _SUBMIT_PATIENCE_S)
 
     def check_stop(self) -> None:
         if self.stop_requested() or self.history.instructions.stopping:

@@ -147,7 +147,7 @@ def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...
     return slow if len(effects) - len(slow) >= width else ()
 
 
-def next_look_at_nodes(study: Study, history: History, width: int) -> BaselinePlacement:
+def next_baseline_placement(study: Study, history: History, width: int) -> BaselinePlacement:
     """Where the baseline should be run next, on a job of so many nodes."""
     seen = _seen(study, history)
     # at least so many, seen or not: a job may ask for as many. None is waited for once a look at one was lost

@@ -110,14 +110,14 @@ class _BuildUnderWay:
 
 @dataclass
 class Builder:
-    """`record` writes an event to the journal before it returns; `patiently` asks a site that is away again."""
+    """`record` writes an event to the journal before it returns; `with_retries` asks a site that is away again."""
 
     recipe: Recipe
     root: Path  # the campaign's folder; variants go to root/builds/KEY
     executor: Executor
     history: History
     record: Callable[[Event], None]
-    patiently: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
+    with_retries: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
     study: str = "study"  # its name, for the names of jobs
     _open: dict[str, _BuildUnderWay] = field(default_factory=dict)
 
@@ -175,10 +175,10 @@ class Builder:
             limit_s=self.recipe.builds.limit_s,
             modules=self.recipe.modules(settings),
         )
-        ticket = self.patiently(lambda: self.executor.find(job)) if folder.is_dir() else None
+        ticket = self.with_retries(lambda: self.executor.find(job)) if folder.is_dir() else None
         if ticket is None:
             self._lay_out(folder)
-            ticket = self.patiently(lambda: self.executor.submit(job))
+            ticket = self.with_retries(lambda: self.executor.submit(job))
         assert ticket is not None
         self._open[folder.name] = _BuildUnderWay(folder.name, job, settings, ticket, again, spent_s)
 

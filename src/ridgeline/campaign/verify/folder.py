@@ -17,7 +17,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
-from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, strangers
+from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
 from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
@@ -165,7 +165,7 @@ def _journal(study: Study, history: History, journal: Path, found: Verification)
     numbers = {*history.runs, *history.open_runs}
     for number in sorted(set(range(1, history.last_run_number + 1)) - numbers):
         found.differs(JOURNAL, "the numbers of the runs", "one after the other", "this one is missing", number)
-    for name in strangers(history):
+    for name in unknown_run_folders(history):
         found.differs(name, "a run's folder", "every run is in the journal", "this one is not")
     for trial in history.trials.values():
         try:

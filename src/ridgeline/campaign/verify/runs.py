@@ -445,7 +445,7 @@ def _what_differs(stated: Measurement, found: Measurement | None) -> tuple[Any, 
     return measurement_line(stated), measurement_line(found)
 
 
-def strangers(history: History) -> Iterator[str]:
+def unknown_run_folders(history: History) -> Iterator[str]:
     """Run folders in which something was started, but of which the journal knows nothing."""
     known = {run.folder for run in history.runs.values()} | {run.folder for run in history.open_runs.values()}
     for folder in sorted((history.root / RUNS).glob("*")):

@@ -40,7 +40,7 @@ def bisect(
 
     Example: ridgeline bisect study.yaml --over threads --good 4 --bad 1
     """
-    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.assembly import assemble_or_resume
     from ridgeline.campaign.check import check_study
     from ridgeline.campaign.kinds.base import CampaignQuestion
     from ridgeline.campaign.kinds.bisect import bisect_question
@@ -60,5 +60,5 @@ def bisect(
             raise InputError("--good and --bad are ends of --over; the files of --between are ends themselves")
         assert between is not None
         name, asked = "environment", environment_question(found, *between, at, slower / 100, runs)
-    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-bisect-{name}", asked)
+    folder, question = assemble_or_resume(found, out, f"{found.study.name}-bisect-{name}", asked)
     drive(folder, question, as_json)

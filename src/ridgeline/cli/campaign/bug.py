@@ -39,7 +39,7 @@ def bug(
 
 
 def _shrunk(now: CampaignStatus, number: int) -> ShrinkVerdict:
-    from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
+    from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume
     from ridgeline.campaign.check import check_file
     from ridgeline.campaign.kinds.shrink import ShrinkVerdict, shrink_question
     from ridgeline.errors import InputError
@@ -49,7 +49,7 @@ def _shrunk(now: CampaignStatus, number: int) -> ShrinkVerdict:
     asked = shrink_question(now.study, now.history, now.history.trials[failed.trial])
     found = check_file(StudyFolder.open(root).load(now.history, to_run=True))
     out = root.parent / f"{root.name}-shrink-{number:04d}"
-    folder, question = assemble_or_go_on(found, out, out.name, asked)
+    folder, question = assemble_or_resume(found, out, out.name, asked)
     told = 0
 
     def tell(campaign: Campaign) -> None:

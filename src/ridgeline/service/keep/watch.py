@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ridgeline.service import probe
-from ridgeline.service.servers import server_of
+from ridgeline.service.servers import FULL_KV_SHARE, server_of
 
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
 UNKNOWN_PACE_S = 120.0
@@ -37,7 +37,6 @@ _WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and t
 _LEAST_POLLS = 3
 _SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
 _SLOW_AFTER_S = 15.0
-_KV_NEAR = 0.9  # of the pool: beyond it requests are soon thrown out and computed again
 _WINDOW_S = 60.0
 
 
@@ -289,7 +288,7 @@ class Watch:
 
     def _kv(self, name: str) -> Concern | None:
         row = list(self._polls[name])[-_LEAST_POLLS:]
-        if len(row) < _LEAST_POLLS or any((poll.kv_share or 0.0) < _KV_NEAR for poll in row):
+        if len(row) < _LEAST_POLLS or any((poll.kv_share or 0.0) < FULL_KV_SHARE for poll in row):
             return None
         return Concern(
             name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {_LEAST_POLLS} polls in a row"
