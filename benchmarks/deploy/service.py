@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.service.file import load_service
 from ridgeline.service.operate import Operator
 from ridgeline.traffic.requests import RequestRecord, Slo

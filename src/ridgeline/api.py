@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_go_on
+from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_resume
 from ridgeline.campaign.check import CheckedStudy, check_new, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
@@ -225,7 +225,7 @@ def tune(
         other = (path / STUDY).exists() and (path / STUDY).read_text() != given.found.file.text
         if other:
             raise StoreError(f"{path} already holds a campaign of another study; name another folder with `out`")
-        folder, asked = assemble_or_go_on(given.found, path, given.found.study.name, question)
+        folder, asked = assemble_or_resume(given.found, path, given.found.study.name, question)
         given.settle(folder)
     _run(folder, asked, progress)
     return StudyResult(folder.path)
@@ -380,8 +380,7 @@ def bench(url: str, **options: Any) -> BenchResult:
     """Loads a server and measures it. `options` are those of `ridgeline bench`, as `BenchOptions` spells them:
     concurrency, rate_s, requests, duration_s, traffic, slos, model, ..."""
     from ridgeline.load.bench import BenchResult
-    from ridgeline.load.options import BenchOptions, plan_from
-    from ridgeline.load.session import run_session
+    from ridgeline.load.session import BenchOptions, plan_from, run_session
 
     options |= {name: tuple(options[name]) for name in ("slos", "headers") if name in options}
     asked = plan_from(BenchOptions(url, **options))

@@ -43,7 +43,7 @@ def book(folder: Path, name: str) -> Book | None:
             content = file.read(_LARGEST_RESULT_BYTES)
             return Book(plain_lines(content), os.fstat(file.fileno()).st_mtime, name)
     except FileNotFoundError:
-        return _folded(read_result(folder)).get(name)
+        return _folded(_read_result(folder)).get(name)
     except OSError:
         return None
 
@@ -79,7 +79,7 @@ def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]
     if (folder / RESULT_FILE).is_dir() and not (folder / RESULT_FILE).is_symlink():
         return {}
     # a run is closed a second time where the journal was cut off: its books may be folded already
-    before = {name: kept for name, kept in _entries(read_result(folder)).items() if name in names}
+    before = {name: kept for name, kept in _entries(_read_result(folder)).items() if name in names}
     return _write(folder, result, before | _loose_books(folder, names))
 
 
@@ -92,7 +92,7 @@ def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[st
     if held is not None and all(_unchanged(folder / name, entry) for name, entry in held.items()):
         _remove(folder, held)
         return
-    result = read_result(folder)
+    result = _read_result(folder)
     if not isinstance(result.get(BOOKS), dict):
         return
     entries, loose = _entries(result), _loose_books(folder, names)
@@ -101,7 +101,7 @@ def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[st
     _remove(folder, [name for name, entry in loose.items() if entries.get(name) == entry])
 
 
-def read_result(folder: Path) -> dict[str, Any]:
+def _read_result(folder: Path) -> dict[str, Any]:
     """What result.json says; empty where there is none, or none of ours. Anybody may have written it."""
     try:
         found = json.loads(read_regular(folder / RESULT_FILE, _LARGEST_RESULT_BYTES))

@@ -73,7 +73,7 @@ TABLE: dict[str, dict[str, str]] = {
 
 
 # what each engine gives: the end of the workload's name, and who makes its factory from the engine's dialect
-ENGINE_WORKLOADS = {
+_ENGINE_WORKLOADS = {
     "offline": "ridgeline.workloads.engine.workload:offline",
     "serve": "ridgeline.workloads.engine.workload:serve",
 }
@@ -101,7 +101,7 @@ def origins(room: str) -> dict[str, str]:
         found.setdefault(entry.name, _package(entry))
     if room == "workloads":
         for engine, package in origins("engines").items():
-            found |= {f"{engine}-{ending}": package for ending in ENGINE_WORKLOADS}
+            found |= {f"{engine}-{ending}": package for ending in _ENGINE_WORKLOADS}
     return found
 
 
@@ -120,7 +120,7 @@ def part(room: str, name: str) -> Any:
     known = names(room)
     if name in known:
         engine, _, ending = name.rpartition("-")
-        return _imported(ENGINE_WORKLOADS[ending])(part("engines", engine))
+        return _imported(_ENGINE_WORKLOADS[ending])(part("engines", engine))
     raise InputError(f"{name!r} is not among the {room}; {near(name, known)}")
 
 

@@ -33,7 +33,7 @@ class ExitCode(IntEnum):
         found.meaning = meaning
         return found
 
-    DONE = 0, "done, and where a setting was asked about it is better; of `gate`: it is not slower"
+    DONE = 0, "done: the setting asked about, if any, is better (`gate`: not slower)"
     NOTHING_BETTER = (
         1,
         "no better setting (keep the baseline), no detectable difference, nothing passed the guards, no answer yet, "
@@ -42,21 +42,21 @@ class ExitCode(IntEnum):
     WRONG_INPUT = 2, "the study or command line is wrong"
     SITE = (
         3,
-        "the site refused, or what had passed does not start any more (the campaign stops and asks; `resume` "
+        "the site refused, or a setting that passed before no longer starts (the campaign stops and asks; `resume` "
         "continues it)",
     )
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
-    WORSE = 6, "what `compare`, `steps` or `gate` was asked about is shown to be worse"
+    WORSE = 6, "`compare`, `steps` or `gate` showed that the setting is worse"
     CANNOT_JUDGE = (
         7,
-        "cannot judge: too few runs for a verdict of `compare`, `steps`, `gate` or `bisect`, or the reference of "
-        "`gate` is of another machine",
+        "cannot judge: too few runs for `compare`, `steps`, `gate` or `bisect` to decide, or the reference of "
+        "`gate` comes from another machine",
     )
     INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 
 
-MOST_NAMES = 12  # of those a message lists
+_MOST_NAMES = 12  # of those a message lists
 
 
 class RidgelineError(Exception):
@@ -130,8 +130,8 @@ def nearest_first(name: str, known: Iterable[str]) -> list[str]:
     """The names there are, those that look like `name` before the others; a long list is cut."""
     names = list(known)
     alike = _alike(name, names, 3, 0.4)
-    shown = [*alike, *(other for other in names if other not in alike)][:MOST_NAMES]
-    return [*shown, "..."] if len(names) > MOST_NAMES else shown
+    shown = [*alike, *(other for other in names if other not in alike)][:_MOST_NAMES]
+    return [*shown, "..."] if len(names) > _MOST_NAMES else shown
 
 
 def _alike(name: str, known: Iterable[str], count: int, likeness: float) -> list[str]:

@@ -2,7 +2,7 @@
 
 A pattern such as `(a+)+$` can take longer than the age of the universe on one line of forty letters. So a search has a
 limit of CPU time, whatever else the machine does meanwhile: a short text is searched here, with a timer that Python's
-matcher heeds; in a long one the matcher looks at signals too rarely, so another process searches it, which the kernel
+matcher obeys; in a long one the matcher looks at signals too rarely, so another process searches it, which the kernel
 ends.
 """
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline import catalog
-from ridgeline.campaign.advice import LONGEST_CHAIN, PROPOSER, Advice, stepped
+from ridgeline.campaign.advice import LONGEST_CHAIN, PROPOSER, Advice, _stepped
 from ridgeline.campaign.engine import Interrupted
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.text.wording import status_lines
@@ -222,7 +222,7 @@ def test_a_conditional_knob_is_moved_only_where_it_exists() -> None:
 def test_a_step_goes_the_way_it_says_and_stays_in_the_knob(values: list[int], at: int, steps: int) -> None:
     knob = Discrete("k", values, ordered=True)
     value = values[at % len(values)]
-    there = stepped(knob, value, steps)
+    there = _stepped(knob, value, steps)
     order = sorted(values)
     if there is None:
         assert value == (order[-1] if steps > 0 else order[0])
@@ -236,7 +236,7 @@ def test_a_step_of_a_continuous_knob(share: float, steps: int, log: bool) -> Non
     knob = Continuous("k", 0.5, 0.9, log=log)
     value = knob.at(share)
     assert isinstance(value, float)
-    there = stepped(knob, value, steps)
+    there = _stepped(knob, value, steps)
     if there is None:
         assert value == (knob.high if steps > 0 else knob.low)
     else:
@@ -245,6 +245,6 @@ def test_a_step_of_a_continuous_knob(share: float, steps: int, log: bool) -> Non
 
 
 def test_words_and_unordered_values_have_no_next_step() -> None:
-    assert stepped(Discrete("k", ("a", "b"), ordered=False), "a", 1) is None
-    assert stepped(Discrete("k", (True, False), ordered=False), True, -1) is None
-    assert stepped(Discrete("k", (1, 2, 3), ordered=False), 1, 1) is None
+    assert _stepped(Discrete("k", ("a", "b"), ordered=False), "a", 1) is None
+    assert _stepped(Discrete("k", (True, False), ordered=False), True, -1) is None
+    assert _stepped(Discrete("k", (1, 2, 3), ordered=False), 1, 1) is None

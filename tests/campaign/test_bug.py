@@ -113,12 +113,12 @@ def test_what_earlier_runs_showed_is_not_run_again(folder: Path) -> None:
 
 def test_a_failure_that_does_not_come_back_is_said_to(folder: Path, tmp_path: Path) -> None:
     """The question claims that a setting failed that passes."""
-    from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
+    from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume
     from ridgeline.campaign.check import check_study
 
     found = check_study(folder.parent / "study.yaml")
     asked = ShrinkQuestion({"a": 2, "b": 1, "c": 0, "d": 1}, "crash")
-    made, question = assemble_or_go_on(found, tmp_path / "out", "out", asked)
+    made, question = assemble_or_resume(found, tmp_path / "out", "out", asked)
     with assemble_campaign(made, question) as campaign:
         verdict = campaign.run()
     assert isinstance(verdict, ShrinkVerdict)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.builds.builder import Builder, failed_build, missing_name
+from ridgeline.campaign.builds.builder import Builder, _failed_build, _missing_name
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.errors import StudyError
 from ridgeline.executors.local import LocalExecutor
@@ -228,7 +228,7 @@ NVIDIA = "NVFORTRAN-S-0034-Syntax error at or near end of line (a.f90: 2)\nmake:
 )
 def test_errors_of_other_compilers(tmp_path: Path, printed: str, decides: str) -> None:
     (tmp_path / "stderr").write_text(printed)
-    outcome = failed_build(tmp_path, Ending(Cause.EXITED, 2))
+    outcome = _failed_build(tmp_path, Ending(Cause.EXITED, 2))
     assert outcome.kind is Kind.BUILD_FAILED
     assert outcome.evidence is not None
     assert outcome.evidence.text.endswith(decides)
@@ -272,10 +272,10 @@ def test_what_is_missing_is_told_from_what_a_makefile_merely_tried(
     tmp_path: Path, printed: str, code: int, name: str
 ) -> None:
     (tmp_path / "stderr").write_text(printed)
-    outcome = failed_build(tmp_path, Ending(Cause.EXITED, code))
+    outcome = _failed_build(tmp_path, Ending(Cause.EXITED, code))
     assert (outcome.kind is Kind.SITE_FAULT) == bool(name)
     assert outcome.evidence is not None
-    assert missing_name(outcome.evidence) == name
+    assert _missing_name(outcome.evidence) == name
 
 
 def test_builds_at_the_site_run_several_at_once_and_builds_here_one_by_one(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.busy import brief_text, busy_machine, busy_text
+from ridgeline.campaign.busy import _brief_text, _busy_text, busy_machine
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.cli.campaign.live import Face
+from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Cause, Ending, Job, Resources, Run
@@ -39,11 +39,11 @@ def run(load: float, cpu_s: float, cores: int = 2, threads: int | None = None) -
     ],
 )
 def test_load_and_processor_time_decide(seen: Run, busy: bool) -> None:
-    assert bool(busy_text(seen)) == busy
+    assert bool(_busy_text(seen)) == busy
 
 
 def test_without_a_load_average_nothing_is_said() -> None:
-    assert busy_text(replace(run(1, 1), ending=Ending(Cause.EXITED, 0, started_s=1.0, ended_s=9.0))) == ""
+    assert _busy_text(replace(run(1, 1), ending=Ending(Cause.EXITED, 0, started_s=1.0, ended_s=9.0))) == ""
 
 
 def test_a_modelled_run_is_not_slowed_by_its_neighbours() -> None:
@@ -53,8 +53,8 @@ def test_a_modelled_run_is_not_slowed_by_its_neighbours() -> None:
 
 
 def test_runs_of_a_few_milliseconds_time_the_shell_as_well() -> None:
-    assert "a run takes 4 ms" in brief_text([0.004, 0.003, 3.0])
-    assert brief_text([0.2, 0.3, 0.001]) == brief_text([]) == ""
+    assert "a run takes 4 ms" in _brief_text([0.004, 0.003, 3.0])
+    assert _brief_text([0.2, 0.3, 0.001]) == _brief_text([]) == ""
 
 
 class Crowded(MemoryExecutor):
@@ -65,7 +65,7 @@ class Crowded(MemoryExecutor):
 
 def test_it_is_said_at_the_baseline_and_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tuning = campaign(tmp_path, study(tmp_path), executor=Crowded())
-    face = Face(quiet=False)
+    face = TerminalView(quiet=False)
     tuning.on_change = face.update
     tuning.run()
     shown = capsys.readouterr().out

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, scores
-from ridgeline.campaign.confirmation import NearestTried, blocks_so_far, choose, mean_value, runs_needed
+from ridgeline.campaign.confirmation import _NearestTried, blocks_so_far, choose, mean_value, runs_needed
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
-from ridgeline.cli.campaign.live import Face
+from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
 from ridgeline.records.measurement import Reading
@@ -251,7 +251,7 @@ def test_settings_that_looked_worse_are_not_run_again(tmp_path: Path, direction:
     line = History.replay(tmp_path, run.journal.read()).verdict
     assert line is not None
     assert run.question.verdict_from(line) == verdict
-    assert isinstance(verdict.nearest_tried, NearestTried)
+    assert isinstance(verdict.nearest_tried, _NearestTried)
 
 
 def test_only_settings_that_looked_better_fill_the_places(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys:
     # block 0 is complete, two runs of block 1 are done and the third is under way
     stopped_in(tmp_path, world, lambda run: confirm_runs_done(8)(run) and bool(run.history.open_runs))
     run = campaign(tmp_path, study(tmp_path), world=world)
-    run.on_change = Face(quiet=False).update
+    run.on_change = TerminalView(quiet=False).update
     verdict = run.run()
     said = "  block 1 of the confirmation is run again: the campaign was stopped in the middle of it\n"
     assert capsys.readouterr().out.count(said) == 1

@@ -151,7 +151,7 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
                 left.discard(min(left))
                 run.journal.close()
                 continue
-            assert scores.yardstick(run.study, run.history).course.changed
+            assert scores.normalisation(run.study, run.history).course.changed
             return [t.point for t in run.history.trials.values() if t.stage is Stage.SEARCH]
 
     assert searched(tmp_path / "calm", set()) == searched(tmp_path / "stopped", {9, 15, 18})

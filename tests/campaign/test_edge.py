@@ -15,22 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
+from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.edge import (
     EdgeQuestion,
-    EdgeRules,
     EdgeVerdict,
-    Ladder,
-    RungResult,
-    bracket,
+    _bracket,
+    _EdgeRules,
+    _Ladder,
+    _ladder_of,
+    _ladder_values,
+    _next_index,
+    _RungResult,
+    _wants_more,
     edge_question,
-    ladder_of,
-    ladder_values,
-    next_index,
-    wants_more,
 )
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import InputError, StoreError
@@ -67,10 +67,10 @@ def study(folder: Path, values: Any = range(100), start: int = 40, **changes: An
 def test_advice_of_the_workload_counts_before_the_words_of_the_program() -> None:
     """`raise --mem` in a log may be about another program's flag; the workload knows its own."""
     words = "out of memory: raise --mem"
-    assert wants_more(Outcome(Kind.OOM_RUN, words), "mem")
-    assert not wants_more(Outcome(Kind.OOM_RUN, words, advice=(Move("mem", -1, "why"),)), "mem")
-    assert wants_more(Outcome(Kind.OOM_START, "no room", advice=(Move("mem", +1, "why"),)), "mem")
-    assert wants_more(Outcome(Kind.OOM_RUN, words, advice=(Move("other", -1, "why"),)), "mem")
+    assert _wants_more(Outcome(Kind.OOM_RUN, words), "mem")
+    assert not _wants_more(Outcome(Kind.OOM_RUN, words, advice=(Move("mem", -1, "why"),)), "mem")
+    assert _wants_more(Outcome(Kind.OOM_START, "no room", advice=(Move("mem", +1, "why"),)), "mem")
+    assert _wants_more(Outcome(Kind.OOM_RUN, words, advice=(Move("other", -1, "why"),)), "mem")
 
 
 class WithModel(FunctionWorkload):
@@ -145,7 +145,7 @@ def hunt(
 def open_folder(root: Path, question: EdgeQuestion) -> tuple[StudyFolder, CampaignQuestion | None]:
     found = check_study(root / "study.yaml")
     asked = edge_question(found, question.knob, "baseline", question.repeats, question.margin)
-    return assemble_or_go_on(found, root / "out", "edge", asked)
+    return assemble_or_resume(found, root / "out", "edge", asked)
 
 
 def test_the_edge_and_a_production_value_below_it(tmp_path: Path) -> None:
@@ -291,42 +291,42 @@ def test_a_killed_hunt_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> Non
 
 def test_advice_is_read_for_the_knob_it_names() -> None:
     line = Evidence("log", 1, "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.")
-    assert wants_more(Outcome(Kind.OOM_START, "", line), "mem_fraction_static")
-    assert not wants_more(Outcome(Kind.OOM_START, "", line), "max_running_requests")
+    assert _wants_more(Outcome(Kind.OOM_START, "", line), "mem_fraction_static")
+    assert not _wants_more(Outcome(Kind.OOM_START, "", line), "max_running_requests")
     both = Outcome(Kind.OOM_RUN, "a GPU had no memory left: lower --mem-fraction-static or --max-running-requests")
-    assert not wants_more(both, "mem_fraction_static")
-    assert not wants_more(both, "max_running_requests")
+    assert not _wants_more(both, "mem_fraction_static")
+    assert not _wants_more(both, "max_running_requests")
     vllm = "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
     either = Outcome(Kind.OOM_START, "no room for the KV pool", Evidence("log", 1, vllm))
-    assert wants_more(either, "gpu_memory_utilization")
-    assert not wants_more(either, "max_model_len")
+    assert _wants_more(either, "gpu_memory_utilization")
+    assert not _wants_more(either, "max_model_len")
 
 
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
-    ladder, question = Ladder(tuple(range(10))), EdgeRules("mem", repeats=3)
+    ladder, question = _Ladder(tuple(range(10))), _EdgeRules("mem", repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
-    closed = {4: RungResult(passes=1, flying=1), 5: RungResult(failures=failed)}
-    assert next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
-    assert next_index(ladder, {4: RungResult(passes=1, flying=2), 5: RungResult(failures=failed)}, question) is None
-    assert next_index(ladder, {4: RungResult(passes=1), 7: RungResult(flying=1)}, question) is None
+    closed = {4: _RungResult(passes=1, flying=1), 5: _RungResult(failures=failed)}
+    assert _next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
+    assert _next_index(ladder, {4: _RungResult(passes=1, flying=2), 5: _RungResult(failures=failed)}, question) is None
+    assert _next_index(ladder, {4: _RungResult(passes=1), 7: _RungResult(flying=1)}, question) is None
 
 
 def test_ladders() -> None:
-    fractions = ladder_values(Continuous("mem", 0.5, 0.95), 0.8123)
+    fractions = _ladder_values(Continuous("mem", 0.5, 0.95), 0.8123)
     assert fractions[0] == 0.5
     assert fractions[-1] == 0.95
     assert 0.8123 in fractions
     assert list(fractions) == sorted(fractions)
-    long = ladder_values(Discrete("n", range(1, 100_001), ordered=True), 77)
+    long = _ladder_values(Discrete("n", range(1, 100_001), ordered=True), 77)
     assert len(long) <= 514
     assert {1, 77, 100_000} <= set(long)
     with pytest.raises(InputError, match="not a knob of ordered numbers"):
-        ladder_values(Discrete("backend", ("fa3", "triton"), ordered=False), 0)
+        _ladder_values(Discrete("backend", ("fa3", "triton"), ordered=False), 0)
 
 
 def test_too_small_above_a_value_that_works_is_not_believed() -> None:
     small = Outcome(Kind.OOM_START, "raise --mem")
-    now = bracket(Ladder(tuple(range(10))), {3: RungResult(passes=1), 6: RungResult(failures=[small])}, "mem")
+    now = _bracket(_Ladder(tuple(range(10))), {3: _RungResult(passes=1), 6: _RungResult(failures=[small])}, "mem")
     assert (now.floor, now.low, now.high) == (-1, 3, 6)
 
 
@@ -388,4 +388,4 @@ def test_questions_that_make_no_sense(tmp_path: Path, knob: str, at: str, messag
 def test_ladder_of_needs_the_knob_to_exist(tmp_path: Path) -> None:
     question = study(tmp_path)
     found = CheckedStudy(_file(question), FunctionWorkload(question, cliff_at(3)))
-    assert len(ladder_of(found, "mem", question.baseline).values) == 100
+    assert len(_ladder_of(found, "mem", question.baseline).values) == 100

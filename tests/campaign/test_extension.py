@@ -246,7 +246,7 @@ def test_what_has_no_end_or_nothing_to_go_on_with_is_refused(tmp_path: Path) -> 
     fresh = History(tmp_path)
     with pytest.raises(InputError, match="not over yet"):
         require_extendable("search", both, fresh, blocks)
-    with pytest.raises(InputError, match="kind edge cannot go on by blocks"):
+    with pytest.raises(InputError, match="kind edge cannot be extended by blocks"):
         require_extendable("edge", (), fresh, blocks)
     with pytest.raises(InputError, match="use --blocks"):
         require_extendable("compare", ("blocks",), fresh, Extension(trials=1))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeline import books
-from ridgeline.books import BOOKS, book, read_result
+from ridgeline.books import BOOKS, _read_result, book
 from ridgeline.campaign import engine
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign
@@ -78,7 +78,7 @@ def left(folder: StudyFolder) -> set[frozenset[str]]:
 
 
 def kept(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_result(run)[BOOKS]
+    found: dict[str, Any] = _read_result(run)[BOOKS]
     return found
 
 

@@ -171,7 +171,7 @@ def test_of_an_earlier_study_what_failed_is_learned_too_unless_it_passed_another
 
 def test_a_damaged_warm_start_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / warm_start.FILE).write_text("[{]")
-    with pytest.raises(StoreError, match="remove it to go on without"):
+    with pytest.raises(StoreError, match="remove it to continue without"):
         warm_start.kept(tmp_path)
 
 

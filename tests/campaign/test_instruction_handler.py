@@ -14,7 +14,7 @@ import pytest
 from ridgeline.campaign import engine
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.cli.campaign.live import Face
+from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
@@ -76,8 +76,8 @@ def test_a_wanted_setting_is_tried_next_and_says_who_wanted_it(tmp_path: Path) -
     ("point", "why"),
     [
         ({"z": 1}, "z is not a knob of this study; it has x, y"),
-        ({"x": 99}, "x=99 lies outside"),
-        ({"x": True}, "x=True lies outside"),
+        ({"x": 99}, "x=99 is outside"),
+        ({"x": True}, "x=True is outside"),
         ({"x": 0, "y": 0}, "tried already"),
         ({"x": 9, "y": 2}, "refused: because"),
     ],
@@ -253,13 +253,13 @@ def test_the_terminal_of_the_campaign_says_what_somebody_else_told_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running = campaign(tmp_path, study(tmp_path))
-    face = Face(quiet=False)
+    face = TerminalView(quiet=False)
     face.title(running)
     when(running, lambda now: searched(now) == 2, lambda: tell(tmp_path, "wish", "try", point={"x": 99}))
     act = running.on_change
     running.on_change = lambda now: (act(now), face.update(now), None)[-1]
     running.run()
-    assert "  somebody said try x 99: refused: x=99 lies outside the study's space" in capsys.readouterr().out
+    assert "  instruction: try x 99: refused: x=99 is outside the study's space" in capsys.readouterr().out
 
 
 def test_stop_leaves_as_ctrl_c_does_and_the_campaign_goes_on_later(tmp_path: Path) -> None:

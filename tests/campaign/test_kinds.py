@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ridgeline import catalog
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.confirmation import ConfirmationVerdict
@@ -243,7 +243,7 @@ class SpreadQuestion:
 class SpreadAgenda(Agenda):
     runs: int
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if len(self.history.trials) < self.runs:
             return self.new(self.study.baseline, Stage.SEARCH, "spread")
         return None

@@ -14,7 +14,7 @@ import pytest
 from ridgeline.campaign import engine
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve, profile_share
-from ridgeline.campaign.status import CampaignStatus, profile_tables
+from ridgeline.campaign.status import CampaignStatus, _profile_tables
 from ridgeline.cli.text.wording import budget_text
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
@@ -77,7 +77,7 @@ def test_what_profiles_took_is_a_share_of_all_node_hours(tmp_path: Path) -> None
     assert profile_share(found) == pytest.approx(0.1)
     now = CampaignStatus(SearchQuestion(), study(tmp_path), found)
     assert budget_text(now).startswith("0.11 node-hours (profile: 10.0% of them), ")
-    (table,) = profile_tables(study(tmp_path), found)
+    (table,) = _profile_tables(study(tmp_path), found)
     assert table.notes == ("profile: 10.0% of node-hours, more than the 5% that a campaign should spend on them",)
 
 

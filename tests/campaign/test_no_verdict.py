@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
-from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeQuestion, EdgeRules, Ladder
+from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeQuestion, _EdgeRules, _Ladder
 from ridgeline.campaign.kinds.scale import ScalingAgenda, ScalingQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import NothingFound, OpenQuestion, SiteError
@@ -20,7 +20,7 @@ from ridgeline.records.outcome import Kind, Outcome, Signature
 from ridgeline.records.run import Job
 from ridgeline.records.study import Budget, JobLimits, SearchStage
 from ridgeline.records.trial import Stage
-from ridgeline.study.codec import outcome_from, outcome_line
+from ridgeline.study.codec import _outcome_from, outcome_line
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, answer_of
@@ -167,7 +167,7 @@ def test_a_controller_killed_at_any_moment_of_it_asks_the_same_question(tmp_path
         root.mkdir()
         (root / "journal.jsonl").write_text("".join(lines[:cut]).replace(str(tmp_path / "whole"), str(root)))
         tried = tune(root, lambda job: REFUSED)
-        with pytest.raises(OpenQuestion, match="passed before and does not any more"):
+        with pytest.raises(OpenQuestion, match="passed before and no longer does"):
             tried.run()
         assert tune(root, answer_of).run().conclusion == "confirmed"
 
@@ -197,8 +197,8 @@ def test_retries_are_those_of_the_study(tmp_path: Path) -> None:
 
 def test_the_journal_keeps_what_it_was() -> None:
     outcome = Outcome(Kind.SITE_FAULT, "why", at_start=True, was=Kind.CRASH)
-    assert outcome_from(outcome_line(outcome)) == outcome
-    assert outcome_from({"kind": "ok"}) == Outcome(Kind.OK)
+    assert _outcome_from(outcome_line(outcome)) == outcome
+    assert _outcome_from({"kind": "ok"}) == Outcome(Kind.OK)
 
 
 @pytest.mark.parametrize(("kind", "never"), [(Kind.REJECTED, True), (Kind.OOM_START, False), (Kind.CRASH, False)])
@@ -234,7 +234,7 @@ def edge(root: Path, act: Act) -> Campaign:
     root.mkdir(exist_ok=True)
     question = EdgeQuestion("x", {"x": 0, "y": 0})
     asked = question.applied_to(study(root))
-    ladder, rules = Ladder(tuple(range(10))), EdgeRules("x", 3)
+    ladder, rules = _Ladder(tuple(range(10))), _EdgeRules("x", 3)
     return other_kind(root, question, lambda history, ledger: EdgeAgenda(asked, history, ledger, ladder, rules), act)
 
 
@@ -282,7 +282,7 @@ def test_the_command_line_leaves_with_a_question_goes_on_and_the_proof_holds(tmp
     stopped = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
     assert stopped.returncode == 3
     told = " ".join((stopped.stdout + stopped.stderr).split())
-    assert "what has changed on the nodes? the baseline passed before and does not any more" in told
+    assert "what has changed on the nodes? the baseline passed before and no longer does" in told
     assert "unrecognized argument --port 68123" in told and "ridgeline resume" in told
     assert "keep the baseline" not in told
     status = " ".join(ridgeline("status", "out", cwd=tmp_path).stdout.split())

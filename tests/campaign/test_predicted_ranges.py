@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.agenda import Next
+from ridgeline.campaign.agenda import NextTrial
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.guidance.predicted import stated, with_range
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
@@ -110,7 +110,7 @@ def test_a_killed_campaign_goes_on_with_the_same_ranges(tmp_path: Path) -> None:
     (tmp_path / "killed").mkdir()
     (tmp_path / "killed/journal.jsonl").write_text("".join(lines[:begins]))
     step = planned(tmp_path / "killed", seed=1).agenda.next()
-    assert isinstance(step, Next) and history.trials[last].predicted is not None
+    assert isinstance(step, NextTrial) and history.trials[last].predicted is not None
     assert step.trial.predicted == history.trials[last].predicted
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import scores
-from ridgeline.campaign.agenda import Next
+from ridgeline.campaign.agenda import NextTrial
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
-from ridgeline.cli.campaign.nodes import node_lines
+from ridgeline.cli.campaign.nodes import _node_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind, Outcome
@@ -90,7 +90,7 @@ def test_it_is_named_with_interval_and_evidence(tmp_path: Path) -> None:
     slow = effects["n2"]
     assert slow.low is not None and slow.high is not None
     assert slow.low < 0.85 < slow.high
-    first = next(iter(node_lines([*effects.values()], MetricText("rate"), 4)))
+    first = next(iter(_node_lines([*effects.values()], MetricText("rate"), 4)))
     assert first.startswith("node n2 is 1")
     assert "% slower in rate than its peers (95%: " in first
     assert "runs there, " in first
@@ -124,7 +124,7 @@ def test_baselines_of_the_start_go_to_nodes_not_seen_yet(tmp_path: Path) -> None
     first, second = (r.ending.nodes for _, r in run.history.ok_runs(Stage.BASELINE)[:2])
     assert executor.avoided[:2] == [(), first]
     assert first != second
-    assert not scores.next_look_at_nodes(run.study, run.history, 1).avoid, "all four were seen"
+    assert not scores.next_baseline_placement(run.study, run.history, 1).avoid, "all four were seen"
 
 
 def test_a_node_that_never_came_is_not_waited_for_again(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_a_node_that_never_came_is_not_waited_for_again(tmp_path: Path) -> None:
     events = [*run.journal.read()]
     early = History.replay(tmp_path, events[: 1 + next(i for i, e in enumerate(events) if e["event"] == "ended")])
     many = replace(run.study, site=replace(run.study.site, nodes=99))
-    assert scores.next_look_at_nodes(many, early, 1).avoid
+    assert scores.next_baseline_placement(many, early, 1).avoid
     (only,) = early.runs.values()
     lost = replace(only, number=2, outcome=Outcome(Kind.SITE_FAULT, "waited for nodes that are out of service"))
     early.runs[2] = lost
-    assert not scores.next_look_at_nodes(many, early, 1).avoid
+    assert not scores.next_baseline_placement(many, early, 1).avoid
 
 
 def test_where_too_few_nodes_are_left_the_slow_one_is_used(tmp_path: Path) -> None:
@@ -179,12 +179,12 @@ def test_the_sampler_is_told_again_only_what_compares_otherwise(
     untaught = SearchAgenda._untaught
 
     def noted(agenda: SearchAgenda) -> Any:
-        made.append(scores.yardstick(agenda.study, agenda.history).corrects_by)
+        made.append(scores.normalisation(agenda.study, agenda.history).corrects_by)
         return untaught(agenda)
 
     monkeypatch.setattr(SearchAgenda, "_untaught", noted)
     run, _ = finished(tmp_path)
-    assert not scores.yardstick(run.study, run.history).course.changed
+    assert not scores.normalisation(run.study, run.history).course.changed
     assert scores.slow_nodes(run.study, run.history) == ("n2",)
     assert len(made) > 1, "the slow node changed what was measured before"
     assert all(before != after for before, after in pairwise(made))
@@ -199,7 +199,7 @@ def test_a_sentinel_that_never_began_goes_where_it_was_to_go(tmp_path: Path) -> 
     past = History.replay(tmp_path, before[: at + 1])
     agenda = SearchAgenda(run.study, past, run.ledger, lambda: None)  # type: ignore[arg-type,return-value]
     again = agenda.next()
-    assert isinstance(again, Next)
+    assert isinstance(again, NextTrial)
     assert (again.trial.number, again.on_nodes) == (number, where)
 
 
@@ -275,18 +275,18 @@ def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_cannot_be_told_is_said_with_what_is_missing() -> None:
     goal = MetricText("rate")
-    assert [*node_lines([], goal, 8)] == ["can't judge: no good run recorded its node"]
+    assert [*_node_lines([], goal, 8)] == ["can't judge: no good run recorded its node"]
     few = node_effects([NodeRun("s", (node,), 1.0) for node in ("a", "a", "b")], "maximize")
-    assert [*node_lines(few, goal, 8)] == [
+    assert [*_node_lines(few, goal, 8)] == [
         "can't judge: a (2 runs), b (1 run); a node is judged by 3 runs there and 3 elsewhere"
     ]
     pairs = [NodeRun("s", pair, 1.0) for pair in (("a", "b"), ("c", "d")) * 6]
-    assert [*node_lines(node_effects(pairs, "maximize"), goal, 8)] == [
+    assert [*_node_lines(node_effects(pairs, "maximize"), goal, 8)] == [
         "can't separate a from b: all runs that count used both; a job on one of them and another node would show it",
         "can't separate c from d: all runs that count used both; a job on one of them and another node would show it",
     ]
     lonely = [NodeRun(f"s{number}", (node,), 1.0) for number, node in enumerate("aaabbb")]
-    (line,) = node_lines(node_effects(lonely, "maximize"), goal, 8)
+    (line,) = _node_lines(node_effects(lonely, "maximize"), goal, 8)
     assert line == "can't judge: a (3 runs), b (3 runs); too few runs of the same setting on different nodes"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.check import Stake, profile_doubt, profiler_doubt, stake
+from ridgeline.campaign.check import Stake, _profile_doubt, _profiler_doubt, stake
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression
 from ridgeline.records.run import Cause, Ending, Job
@@ -151,14 +151,14 @@ def test_short_trials_are_counted_beside_whole_ones(tmp_path: Path) -> None:
 def test_the_share_of_profiles_is_planned_and_warned_about(tmp_path: Path) -> None:
     small = study(tmp_path, budget=Budget(trials=5), profile=ProfileStage("torch"), confirm=ConfirmStage(top=0))
     assert stake(small).share_of("profile") == pytest.approx(2 / (3 + 5 + 1 + 2))
-    assert profile_doubt(small) == (
+    assert _profile_doubt(small) == (
         "stages.profile adds 2 of at most 11 runs, 18% of the node-hours, which is more than 5%; with more trials or "
         "blocks it is less"
     )
     large = replace(small, budget=Budget(trials=60))
-    assert profile_doubt(large) == ""
-    assert profile_doubt(replace(small, profile=None)) == ""
-    assert profile_doubt(replace(small, budget=Budget(node_hours=5.0))) == "", "as many runs as fit: nobody can tell"
+    assert _profile_doubt(large) == ""
+    assert _profile_doubt(replace(small, profile=None)) == ""
+    assert _profile_doubt(replace(small, budget=Budget(node_hours=5.0))) == "", "as many runs as fit: nobody can tell"
 
 
 def test_a_profiler_that_jobs_here_will_not_find_is_warned_about(
@@ -166,11 +166,11 @@ def test_a_profiler_that_jobs_here_will_not_find_is_warned_about(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     asked = study(tmp_path, profile=ProfileStage("vtune"), site=SiteRecord())
-    assert profiler_doubt(asked).startswith("stages.profile: vtune is not on the PATH of this machine")
-    assert profiler_doubt(replace(asked, profile=ProfileStage("mpip"))) == "", "a library, found by the loader"
-    assert profiler_doubt(replace(asked, site=SiteRecord(batch="slurm"))) == "", "the nodes may have it"
-    assert profiler_doubt(replace(asked, site=SiteRecord(modules=("vtune",)))) == ""
+    assert _profiler_doubt(asked).startswith("stages.profile: vtune is not on the PATH of this machine")
+    assert _profiler_doubt(replace(asked, profile=ProfileStage("mpip"))) == "", "a library, found by the loader"
+    assert _profiler_doubt(replace(asked, site=SiteRecord(batch="slurm"))) == "", "the nodes may have it"
+    assert _profiler_doubt(replace(asked, site=SiteRecord(modules=("vtune",)))) == ""
     tool = tmp_path / "vtune"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
-    assert profiler_doubt(asked) == ""
+    assert _profiler_doubt(asked) == ""

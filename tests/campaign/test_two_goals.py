@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign.front import (
+    _metric_of,
     best_at,
     best_at_lines,
     front,
     front_rows,
     front_tables,
-    metric_of,
 )
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.campaign.verify.folder import verify_folder
@@ -142,8 +142,8 @@ def test_prices_come_from_the_site_file(tmp_path: Path) -> None:
     site = load_site("site.yaml", tmp_path)
     assert site.prices == Prices(gpu_hour=4.5)
     priced = study(tmp_path, site=site)
-    assert metric_of(priced, run_with(10_000.0, 2, 8), "dollars_per_million_tokens") == pytest.approx(2.0)
-    assert metric_of(study(tmp_path, site=Site()), run_with(1.0, 1, 1), "dollars_per_million_tokens") is None
+    assert _metric_of(priced, run_with(10_000.0, 2, 8), "dollars_per_million_tokens") == pytest.approx(2.0)
+    assert _metric_of(study(tmp_path, site=Site()), run_with(1.0, 1, 1), "dollars_per_million_tokens") is None
 
 
 STUDY = """\

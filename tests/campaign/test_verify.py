@@ -26,7 +26,7 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.runs import _anywhere, _same_numbers
 from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
-from ridgeline.cli.campaign.verify import verification_lines
+from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import read_history
@@ -582,11 +582,11 @@ def test_every_opening_leaves_a_receipt(folder: Path) -> None:
     with assemble_campaign(StudyFolder.open(folder)) as campaign:
         campaign.run()
     assert len(verify_folder(folder).receipts) == 2
-    assert receipt["host"] in "\n".join(verification_lines(verify_folder(folder)))
+    assert receipt["host"] in "\n".join(_verification_lines(verify_folder(folder)))
 
 
 def test_a_folder_without_a_receipt_says_so() -> None:
-    assert any("no receipt" in line for line in verification_lines(Verification("x")))
+    assert any("no receipt" in line for line in _verification_lines(Verification("x")))
 
 
 def test_gpus_are_read_from_the_driver_or_asked_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

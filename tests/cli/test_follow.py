@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.cli.campaign.status import follow_lines, sparkline
+from ridgeline.cli.campaign.status import _follow_lines, sparkline
 from ridgeline.records.study import Budget
 from tests.campaign.harness import campaign
 from tests.cli.test_faces import message, ridgeline
@@ -37,7 +37,7 @@ def now(tmp_path_factory: pytest.TempPathFactory) -> CampaignStatus:
 
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (39, 23), (24, 12), (200, 60)])
 def test_the_screen_fits(now: CampaignStatus, width: int, height: int) -> None:
-    lines = follow_lines(now, width, height, PLANNED_S + 60)
+    lines = _follow_lines(now, width, height, PLANNED_S + 60)
     assert len(lines) <= height
     # what `picture_lines` says of the setting is never cut in the middle of a word
     assert [line for line in lines if len(line) > width and " " in line.strip()] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from ridgeline.cli.main import VERBS, actions_text, application, commands, help_of, run, verb_named
+from ridgeline.cli.main import VERBS, _actions_text, application, commands, help_of, run, verb_named
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.study.grant import create
 from tests.cli.test_faces import ridgeline
@@ -121,7 +121,7 @@ def test_a_verb_with_subcommands_lists_them(verb: str, capsys: pytest.CaptureFix
     assert isinstance(actions, dict)
     run([verb, "--help"])
     shown = capsys.readouterr().out
-    assert shown.strip() == actions_text(verb, actions)
+    assert shown.strip() == _actions_text(verb, actions)
     assert not [line for line in shown.splitlines() if len(line) > WIDTH]
     assert all(f"\n  {action} " in shown for action in actions)
     with pytest.raises(InputError, match=f"`ridgeline {verb}` needs a subcommand; use one of {', '.join(actions)}"):

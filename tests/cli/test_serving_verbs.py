@@ -261,7 +261,7 @@ def test_a_wrong_option_of_bench_is_named(arguments: list[str], said: str) -> No
 
 def test_bench_options_on_the_command_line_are_those_of_the_load_generator() -> None:
     from ridgeline.cli.serving.bench import BenchArguments
-    from ridgeline.load.options import BenchOptions
+    from ridgeline.load.session import BenchOptions
 
     assert BenchArguments("http://h").options() == BenchOptions("http://h")
     assert {f.name for f in fields(BenchArguments)} == {f.name for f in fields(BenchOptions)}

@@ -25,7 +25,7 @@ from rich.console import Console
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.cli.campaign import live
-from ridgeline.cli.campaign.live import Face
+from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.cli.main import overview
 from ridgeline.cli.text.picture import fitted, picture_lines
 from ridgeline.cli.text.wording import clock_text, status_lines
@@ -91,7 +91,7 @@ def test_an_hour_long_run_shows_a_clock_its_log_and_its_end(
     clock = {"s": 0.0}
     monkeypatch.setattr(live.time, "monotonic", lambda: 1000.0 + clock["s"])
     monkeypatch.setattr(live.time, "time", lambda: PLANNED_S + clock["s"])
-    face = Face(quiet=False, console=console)
+    face = TerminalView(quiet=False, console=console)
     face.title(running)
     with face:
         for clock["s"] in (5.0, 65.0, 3000.0):
@@ -146,7 +146,7 @@ def test_the_footer_stays_in_its_place(tmp_path: Path, console: Console, monkeyp
     """The picture never gets lower, and what stands at its end goes on standing there."""
     monkeypatch.setattr(live, "REDRAW_S", -1.0)
     running = campaign(tmp_path, wide_study(tmp_path), rate)
-    face = Face(quiet=False, console=console)
+    face = TerminalView(quiet=False, console=console)
     pictures: list[list[str]] = []
     running.on_change = face.update
     with face:
@@ -165,7 +165,7 @@ def test_the_footer_stays_in_its_place(tmp_path: Path, console: Console, monkeyp
 
 def test_settings_of_finished_runs_are_shown_in_full(tmp_path: Path, console: Console) -> None:
     running = campaign(tmp_path, wide_study(tmp_path), rate)
-    face = Face(quiet=False, console=console)
+    face = TerminalView(quiet=False, console=console)
     running.on_change = face.update
     with face:
         running.run()
@@ -180,7 +180,7 @@ def test_runs_of_the_confirmation_are_said_on_a_terminal_by_the_number_of_their_
     tmp_path: Path, console: Console
 ) -> None:
     running = campaign(tmp_path, wide_study(tmp_path), rate)
-    face = Face(quiet=False, console=console)
+    face = TerminalView(quiet=False, console=console)
     running.on_change = face.update
     with face:
         running.run()
@@ -206,7 +206,7 @@ def test_the_answer_comes_last_in_a_box_below_what_to_paste(tmp_path: Path, widt
     running.run()
     now = CampaignStatus(running.question, running.study, running.history, running.ledger)
     answer = replace(now.answer, paste="program --with-a-flag " + "--and-more " * 20)
-    Face(quiet=False, console=console).close(answer, now, ["report  report.html"])
+    TerminalView(quiet=False, console=console).close(answer, now, ["report  report.html"])
     lines = seen_by(console).rstrip().split("\n")
     box = next(at for at, line in enumerate(lines) if line.startswith("\N{BOX DRAWINGS LIGHT ARC DOWN AND RIGHT}"))
     inside = " ".join(line.strip(" \N{BOX DRAWINGS LIGHT VERTICAL}") for line in lines[box + 1 : -1])
@@ -349,7 +349,7 @@ def test_a_simulated_campaign_says_so_in_the_terminal(tmp_path: Path, capsys: py
     running.workload.read = lambda run: replace(  # type: ignore[method-assign]
         found := read(run), measurements=tuple(replace(m, origin="modelled", unit="tok/s") for m in found.measurements)
     )
-    running.on_change = Face(quiet=False).update
+    running.on_change = TerminalView(quiet=False).update
     running.run()
     told = capsys.readouterr().out
     assert told.count("simulated: these figures come from a model, nothing is measured") == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.diagnose.accounting import read_pbs_jobs
+from ridgeline.diagnose.accounting import _read_pbs_jobs
 from ridgeline.diagnose.base import Analyzer
 from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.knobs import EngineKnobs, knobs_yaml
@@ -81,7 +81,7 @@ def test_a_jobs_memory_is_that_of_its_largest_step(steps: tuple[str, str]) -> No
 )
 def test_how_a_pbs_job_ended_is_told_by_its_code(fields: str, state: str) -> None:
     line = f"11/15/2026 10:10:00;E;22.vm;user=ann qtime=1000 start=1600 resources_used.walltime=00:09:00 {fields}"
-    (job,) = read_pbs_jobs([line])
+    (job,) = _read_pbs_jobs([line])
     assert (job.state, job.waited_s, job.elapsed_s) == (state, 600.0, 540.0)
 
 
@@ -96,7 +96,7 @@ def test_how_a_pbs_job_ended_is_told_by_its_code(fields: str, state: str) -> Non
 )
 def test_how_a_pbs_job_ended_is_told_by_its_comment(comment: str, state: str) -> None:
     text = f"Job Id: 22.vm\n    job_state = F\n    comment = {comment}\n    Exit_status = 271\n"
-    (job,) = read_pbs_jobs(text.splitlines())
+    (job,) = _read_pbs_jobs(text.splitlines())
     assert job.state == state
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ridgeline import catalog
-from ridgeline.cli.diagnose import comparison_text
+from ridgeline.cli.diagnose import _comparison_text
 from ridgeline.diagnose.base import Analyzer
 from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.knobs import STUDY_KINDS, EngineKnobs, knob, knobs_yaml
@@ -73,7 +73,7 @@ def test_every_kind_can_be_compared(pair: tuple[str, str]) -> None:
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
     comparison = compare_files(SAMPLES / pair[0], SAMPLES / pair[1], analyzers)
     assert comparison.figures and comparison.findings
-    lines = comparison_text(comparison).replace(str(SAMPLES), "").split("\n")
+    lines = _comparison_text(comparison).replace(str(SAMPLES), "").split("\n")
     assert "figures" in "".join(lines) and max(map(len, lines)) <= 80
     json.dumps(comparison.as_json())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Quote, cited, diagnose, kinds_of
+from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited, diagnose, kinds_of
 from ridgeline.records.finding import Finding
 
 SAMPLES = Path(__file__).parent.parent / "samples"
@@ -79,7 +79,7 @@ def test_a_job_output_of_several_kinds_gets_the_findings_of_each(tmp_path: Path)
 
 def echo(source: str, lines: Iterable[str]) -> list[Finding]:
     rows = list(lines)
-    return cited(source, rows, [Claimed("seen", tuple(Quote(i) for i in range(1, len(rows) + 1)), "none")])
+    return cited(source, rows, [RawFinding("seen", tuple(Quote(i) for i in range(1, len(rows) + 1)), "none")])
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_keys_never_appear_in_quotes(line: str) -> None:
 
 def test_a_long_line_is_quoted_around_what_matters() -> None:
     line = "x" * 500 + " token usage: 0.99 " + "y" * 500
-    (finding,) = cited("f", [line], [Claimed("c", (Quote(1, "token usage"),), "a")])
+    (finding,) = cited("f", [line], [RawFinding("c", (Quote(1, "token usage"),), "a")])
     assert "token usage: 0.99" in finding.evidence[0].text and len(finding.evidence[0].text) < 240
 
 
 def test_a_claim_without_a_line_to_show_is_dropped() -> None:
-    assert cited("f", ["only line"], [Claimed("c", (Quote(0), Quote(7)), "a")]) == []
+    assert cited("f", ["only line"], [RawFinding("c", (Quote(0), Quote(7)), "a")]) == []
 
 
 def test_another_persons_analyzer_takes_part(tmp_path: Path) -> None:

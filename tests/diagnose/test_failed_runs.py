@@ -107,7 +107,7 @@ def test_an_exception_after_which_the_program_went_on_is_no_fault(tmp_path: Path
     log = (SAMPLES / "failures/python-exception.txt").read_text() + "step\n" * 500
     (tmp_path / "out").write_text(log)
     (finding,) = diagnosed(tmp_path / "out").findings
-    assert finding.severity == "warning" and "goes on for 500 lines" in finding.advice
+    assert finding.severity == "warning" and "continues for 500 lines" in finding.advice
 
 
 def test_the_words_that_are_looked_for_first_miss_no_row() -> None:

@@ -14,7 +14,7 @@ from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose, opened
 from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.profilers.chrome_trace import read_chrome_trace
-from ridgeline.diagnose.profilers.kernels import purpose_of
+from ridgeline.diagnose.profilers.kernels import _purpose_of
 from tests.diagnose.nsys_database import database_bytes, write_database
 
 ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
@@ -161,7 +161,7 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     ],
 )
 def test_what_a_kernel_is_for(name: str, purpose: str) -> None:
-    assert purpose_of(name) == purpose
+    assert _purpose_of(name) == purpose
 
 
 def _op(name: str, start: float, duration: float, thread: int = 1) -> dict:

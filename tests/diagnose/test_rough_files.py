@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.cli.diagnose import WIDTH, ReadingBar, diagnosis_text, reading_line
+from ridgeline.cli.diagnose import WIDTH, ReadingBar, _diagnosis_text, _reading_line
 from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.errors import RidgelineError
-from ridgeline.readers.lines import ByteStream, TextFile
+from ridgeline.readers.lines import TextFile, _ByteStream
 from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).parent.parent / "samples"
@@ -79,8 +79,8 @@ def test_a_gigabyte_on_one_line(tmp_path: Path, opening: str, size: int) -> None
 def test_a_bomb_of_gzip_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(bytes(40 << 20)))
-    assert max(map(len, ByteStream(path))) <= 1 << 20
-    assert sum(map(len, ByteStream(path))) == 40 << 20
+    assert max(map(len, _ByteStream(path))) <= 1 << 20
+    assert sum(map(len, _ByteStream(path))) == 40 << 20
 
 
 def test_gzip_files_joined_to_one_are_read_to_the_end(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_markup_and_codes_in_a_line_stay_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_what_is_printed_fits_into_80_columns(path: Path) -> None:
     known = diagnose(path, ANALYZERS)
-    text = diagnosis_text(known).replace(str(path), path.name)
+    text = _diagnosis_text(known).replace(str(path), path.name)
     assert all(len(line) <= WIDTH for line in text.split("\n")), [x for x in text.split("\n") if len(x) > WIDTH]
 
 
@@ -133,7 +133,7 @@ def test_logs_with_random_damage_are_still_read(tmp_path: Path, kind: str) -> No
         path = tmp_path / f"{seed}.log"
         path.write_bytes(gzip.compress(bytes(text))[: -pick.randrange(1, 200)] if seed % 5 == 4 else bytes(text))
         known = diagnose(path, ANALYZERS)
-        diagnosis_text(known)
+        _diagnosis_text(known)
         for analyzer in ANALYZERS:
             if analyzer.kind in known.kinds and analyzer.portray:
                 try:
@@ -162,8 +162,8 @@ def test_the_bar_is_for_people_only_and_clears_itself(tmp_path: Path, monkeypatc
     assert file.getvalue() == ""
     assert "50%" in screen.getvalue() and "10%" not in screen.getvalue(), "nothing in the first half second"
     assert screen.getvalue().endswith("\r") and screen.getvalue().rstrip("\r").rsplit("\r", 1)[-1].strip() == ""
-    assert len(reading_line("x" * 90, 4_000_000_000, 8_000_000_000, 42.0)) < WIDTH
-    assert "4.0 of 8.0 GB, 95 MB/s" in reading_line("x", 4_000_000_000, 8_000_000_000, 42.0)
+    assert len(_reading_line("x" * 90, 4_000_000_000, 8_000_000_000, 42.0)) < WIDTH
+    assert "4.0 of 8.0 GB, 95 MB/s" in _reading_line("x", 4_000_000_000, 8_000_000_000, 42.0)
 
 
 def test_the_bar_follows_the_bytes_of_the_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.engines.settings import usual_accept_length
+from ridgeline.engines.settings import _usual_accept_length
 from ridgeline.model.config import load_model
 from ridgeline.traffic.traffic import Fixed, Traffic
 from ridgeline.twin.simulate import simulate
@@ -27,7 +27,7 @@ from tests.twin import deployments as make
     ],
 )
 def test_the_measured_length_of_a_depth(name: str, draft_tokens: int, kept: float) -> None:
-    assert usual_accept_length(load_model(name), draft_tokens) == kept
+    assert _usual_accept_length(load_model(name), draft_tokens) == kept
 
 
 def test_an_answer_says_what_it_assumes_and_what_is_given_goes_first() -> None:

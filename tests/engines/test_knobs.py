@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ridgeline import catalog
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of, values_of
-from ridgeline.engines.knobs.releases import NEWEST, Flag, latest_of, read_flags, release_text, title_of
+from ridgeline.engines.knobs.releases import NEWEST, Flag, _latest_of, read_flags, release_text, title_of
 from ridgeline.engines.knobs.table import (
     ATTENTION_BACKENDS,
     KNOBS,
@@ -32,7 +32,7 @@ from ridgeline.records.expression import Value
 from tests.engines.server_args import RELEASES, applied, log_line
 
 SGLANG, VLLM = engine_flags("sglang"), engine_flags("vllm")
-VLLM_RELEASES = sorted({f.since for f in read_flags("vllm").values() if f.since} | {latest_of("vllm")})
+VLLM_RELEASES = sorted({f.since for f in read_flags("vllm").values() if f.since} | {_latest_of("vllm")})
 VALUES: dict[Domain, st.SearchStrategy[Value]] = {
     Domain.WHOLE: st.integers(1, 10_000),
     Domain.COUNT: st.integers(0, 10_000),
@@ -221,8 +221,8 @@ def test_a_flag_is_there_from_its_first_release_to_the_one_without_it(release: t
 def test_a_knob_of_another_release_is_told_apart_from_one_that_went() -> None:
     flags = {"new": Flag("new", "value", (0, 5, 3)), "old": Flag("old", "value", (), (0, 5, 10))}
     engine = EngineFlags("other", flags)
-    assert engine.missing("new", (0, 5, 2)) == "has no new yet: it came with 0.5.3"
-    assert engine.missing("old", (0, 5, 12)) == "has no old any more: it went with 0.5.10"
+    assert engine.missing("new", (0, 5, 2)) == "has no new yet: it was added in 0.5.3"
+    assert engine.missing("old", (0, 5, 12)) == "no longer has old: it was removed in 0.5.10"
     assert engine.missing("new", (0, 5, 3)) == engine.missing("old", (0, 5, 9)) == ""
     assert engine.names((0, 5, 2)) == ["old"] and engine.names((0, 5, 10)) == ["new"]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.memory import layouts_text, memory_text
+from ridgeline.cli.serving.memory import _memory_text, layouts_text
 from ridgeline.engines.deployment import describe
 from ridgeline.engines.fitting import answer_memory, list_layouts, with_room
 from ridgeline.engines.layout import Layout
@@ -15,11 +15,11 @@ from ridgeline.engines.memory import (
     FITS,
     RUNTIME_OOM,
     STARTUP_OOM,
+    _triton_bytes_per_request,
     decode_graph_sizes,
     plan_memory,
     prefill_graph_sizes,
     roomiest_plan,
-    triton_bytes_per_request,
 )
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError
@@ -163,14 +163,14 @@ def test_a_fraction_that_starves_the_pool_is_named_with_its_remedy() -> None:
     assert plan("deepseek-r1", "h100", TP16_DP).verdict == STARTUP_OOM
     assert answer.plan.fits
     said = "only with --mem-fraction-static 0.88: SGLang's own fraction, 0.353, leaves no KV pool"
-    assert said in memory_text(answer)
+    assert said in _memory_text(answer)
     low = answer_memory("deepseek-r1", "h100", TP16_DP, EngineSettings(mem_fraction=0.4))
     assert low.plan.verdict == STARTUP_OOM
     assert low.nearest[0].startswith("--mem-fraction 0.8")
     assert plan("deepseek-r1", "h100", TP16_DP, mem_fraction=float(low.nearest[0].split()[1])).fits
     tight = answer_memory("deepseek-r1", "h100", TP16, EngineSettings())
     assert tight.plan.fits
-    assert "more room        --mem-fraction 0.88 fits too: a KV pool of 424,992 tokens" in memory_text(tight)
+    assert "more room        --mem-fraction 0.88 fits too: a KV pool of 424,992 tokens" in _memory_text(tight)
     assert tight.as_json()["roomier"] == {"mem_fraction": 0.88, "kv_tokens_per_rank": 424_992}
     assert answer_memory("deepseek-r1", "h100", TP16, EngineSettings(mem_fraction=0.8)).roomier is None
 
@@ -193,12 +193,12 @@ def test_captured_sizes_read_in_logs() -> None:
 def test_the_buffer_that_broke_the_run() -> None:
     # 7.81 GiB for a batch of 1000, as the log says
     model = replace(load_model("deepseek-v2-lite"), context_tokens=16_384)
-    assert 1000 * triton_bytes_per_request(model, load_gpu("h200"), ONE) == pytest.approx(7.81 * GIB, rel=0.001)
+    assert 1000 * _triton_bytes_per_request(model, load_gpu("h200"), ONE) == pytest.approx(7.81 * GIB, rel=0.001)
 
 
 def test_the_answer_names_what_would_fit() -> None:
     answer = answer_memory("deepseek-r1", "h100", Layout(tp=8), EngineSettings())
-    text = memory_text(answer)
+    text = _memory_text(answer)
     assert text.startswith("does not fit: weights need")
     assert "2 nodes (tp 16, or tp 8 pp 2)" in text
     assert "1 node of H200 (tp 8)" in text
@@ -231,7 +231,7 @@ def test_verdict_and_needs_are_those_of_one_named_back_end(named, limit) -> None
     if again.mem_fraction == shown.mem_fraction:
         assert (again.needs, again.verdict, again.margin_bytes) == (shown.needs, shown.verdict, shown.margin_bytes)
     assert shown.margin_bytes == pytest.approx(shown.reserve_bytes - sum(shown.needs.values()))
-    assert shown.backend in memory_text(answer)
+    assert shown.backend in _memory_text(answer)
     assert named in (None, shown.backend)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.sglang.log import read_offline_jsonl, read_sglang_log, sglang_facts
+from ridgeline.engines.sglang.log import _sglang_facts, read_offline_jsonl, read_sglang_log
 from ridgeline.readers.lines import TextFile
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "sglang"
@@ -92,7 +92,7 @@ def test_messages_of_two_ranks_on_one_line_are_told_apart() -> None:
 
 
 def test_facts_stream_while_the_log_grows() -> None:
-    facts = sglang_facts(iter(OLD))
+    facts = _sglang_facts(iter(OLD))
     assert next(facts).used_bytes == round(15.0 * GIB)
 
 

@@ -18,7 +18,7 @@ from ridgeline.books import put_away, write_result
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.batch import BatchExecutor, Folder, _ended_from_outside, conclude
-from ridgeline.executors.dialect import JobReply, Phase, Sighting
+from ridgeline.executors.dialect import JobReply, JobStatus, Phase
 from ridgeline.executors.pbs import Pbs, pbs
 from ridgeline.executors.slurm import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
@@ -153,8 +153,8 @@ class Scripted(Pbs):
     def cancel_command(self, job_id: str) -> list[str]:
         return ["true"]
 
-    def read_poll(self, answer: JobReply) -> dict[str, Sighting]:
-        return {"1.vm": Sighting("1.vm", self.phases.pop(0), reason="so it says")}
+    def read_poll(self, answer: JobReply) -> dict[str, JobStatus]:
+        return {"1.vm": JobStatus("1.vm", self.phases.pop(0), reason="so it says")}
 
 
 def test_hopeless_is_believed_only_when_it_is_said_twice_in_a_row(tmp_path: Path) -> None:
@@ -177,15 +177,15 @@ class Reinstalled(Scripted):
         super().__init__()
         self.folder = folder
 
-    def read_poll(self, answer: JobReply) -> dict[str, Sighting]:
+    def read_poll(self, answer: JobReply) -> dict[str, JobStatus]:
         return {}
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         return [["true"]]
 
-    def read_history(self, answer: JobReply) -> dict[str, Sighting]:
+    def read_history(self, answer: JobReply) -> dict[str, JobStatus]:
         ended = Ending(Cause.MEMORY_LIMIT, reason="another job's end")
-        return {"1.vm": Sighting("1.vm", Phase.ENDED, ending=ended, folder=str(self.folder))}
+        return {"1.vm": JobStatus("1.vm", Phase.ENDED, ending=ended, folder=str(self.folder))}
 
 
 @pytest.mark.parametrize(("folder", "cause"), [("elsewhere", Cause.LOST), ("here", Cause.MEMORY_LIMIT)])
@@ -222,7 +222,7 @@ class Away(Scripted):
         away = "echo 'qdel: cannot connect to server vm (errno=111)' >&2; exit 1"
         return ["sh", "-c", away] if self.is_away else ["true"]
 
-    def read_poll(self, answer: JobReply) -> dict[str, Sighting] | None:  # type: ignore[override]
+    def read_poll(self, answer: JobReply) -> dict[str, JobStatus] | None:  # type: ignore[override]
         return None if self.is_away else super().read_poll(answer)
 
 
@@ -254,7 +254,7 @@ def test_a_batch_system_that_is_away_is_no_news_until_that_lasts_too_long(tmp_pa
 class Forgetful(Reinstalled):
     """Its queue knows no job, and its history is away."""
 
-    def read_history(self, answer: JobReply) -> dict[str, Sighting] | None:  # type: ignore[override]
+    def read_history(self, answer: JobReply) -> dict[str, JobStatus] | None:  # type: ignore[override]
         return None
 
 
@@ -486,8 +486,8 @@ def test_the_users_own_script_runs_unchanged_and_finds_the_command(tmp_path: Pat
     assert (tmp_path / "j" / batch_script.USER_SCRIPT).read_bytes() == own.read_bytes()
 
 
-def ended_with(code: int) -> Sighting:
-    return Sighting("1.vm", Phase.ENDED, ending=Ending(Cause.EXITED, code))
+def ended_with(code: int) -> JobStatus:
+    return JobStatus("1.vm", Phase.ENDED, ending=Ending(Cause.EXITED, code))
 
 
 def test_a_run_that_could_not_keep_its_books_is_no_fault_of_the_setting(tmp_path: Path) -> None:
@@ -533,5 +533,5 @@ def test_a_pipe_in_place_of_a_jobs_own_file_does_not_hold_the_controller_up(
     asked = job(tmp_path, command="true")
     os.mkfifo(asked.folder / name)
     (asked.folder / "started").write_text("7.vm\nvm0\n")
-    seen = Sighting("7.vm", Phase.ENDED, ending=Ending(Cause.EXITED, exit_code=0))
+    seen = JobStatus("7.vm", Phase.ENDED, ending=Ending(Cause.EXITED, exit_code=0))
     assert conclude(Folder(asked.folder), Pbs(), seen).cause in (Cause.LOST, Cause.EXITED)

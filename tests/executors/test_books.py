@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.executors import local
 from ridgeline.executors.batch import Folder, conclude
-from ridgeline.executors.dialect import Phase, Sighting
+from ridgeline.executors.dialect import JobStatus, Phase
 from ridgeline.executors.script import exit_record, machines
 from ridgeline.executors.slurm import Slurm
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Machine
@@ -61,12 +61,12 @@ def test_what_is_missing_in_it_is_left_open(tmp_path: Path) -> None:
 def test_the_jobs_own_account_of_time_comes_before_the_batch_systems(tmp_path: Path) -> None:
     times = {"started_s": 90.0, "ended_s": 170.0, "elapsed_s": 80.0}
     told = Ending(Cause.EXITED, 0, nodes=("n1", "n2"), usage={"cpu_s": 180.0}, **times)
-    ending = conclude(Folder(wrote(tmp_path, WHOLE + TIMES)), Slurm(), Sighting("7", Phase.ENDED, ending=told))
+    ending = conclude(Folder(wrote(tmp_path, WHOLE + TIMES)), Slurm(), JobStatus("7", Phase.ENDED, ending=told))
     assert (ending.started_s, ending.ended_s, ending.elapsed_s) == (100.5, 160.5, 60.0)
     assert ending.usage["cpu_s"] == 180.0, "the shell's account knows one node only"
     assert ending.nodes == ("n1", "n2")
     without = WHOLE.replace("up_began_s=1000.00", "up_began_s=")
-    ending = conclude(Folder(wrote(tmp_path, without)), Slurm(), Sighting("7", Phase.ENDED, ending=told))
+    ending = conclude(Folder(wrote(tmp_path, without)), Slurm(), JobStatus("7", Phase.ENDED, ending=told))
     assert ending.elapsed_s == 80.0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch
-from ridgeline.executors.base import patiently
+from ridgeline.executors.base import with_retries
 from ridgeline.executors.batch import run
 from ridgeline.executors.dialect import Blame
 from ridgeline.executors.pbs import Pbs
@@ -62,7 +62,7 @@ def test_two_do_not_submit_the_same_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(batch, "COMMAND_LIMIT_S", 0.2)
     path = tmp_path / "submission"
     path.write_text("name\n")
-    still = pytest.raises(SiteError, match="somebody is still submitting")
+    still = pytest.raises(SiteError, match="another process is still submitting")
     with batch.submitting(path), still as busy, batch.submitting(path):
         pass
     assert busy.value.transient
@@ -82,6 +82,6 @@ def test_while_a_site_is_away_a_wish_to_leave_is_heard() -> None:
         raise LeavingError
 
     with pytest.raises(LeavingError):
-        patiently(away, leave, 1000.0)
+        with_retries(away, leave, 1000.0)
     with pytest.raises(SiteError, match="away"):
-        patiently(away, leave, -1.0)
+        with_retries(away, leave, -1.0)

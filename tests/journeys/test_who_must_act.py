@@ -43,7 +43,7 @@ def tuned(folder: Path, run: str, files: str = "[]", guards: str = "") -> tuple[
     [
         ("./nosuch {x}", "the program ./nosuch was not found", "`workload: files`"),
         ("./stencill {x}", "the program ./stencill was not found", "did you mean ./stencil?"),
-        ("./beside.sh {x}", "the program ./beside.sh was not found", "beside.sh lies beside the study: add it to"),
+        ("./beside.sh {x}", "the program ./beside.sh was not found", "beside.sh is beside the study: add it to"),
         ("slepe {x}", "the program slepe was not found", "did you mean sleep?"),
         ("timeout 9 ./nosuch {x}", "the program ./nosuch was not found", "`workload: files`"),
         ("./plain.txt {x}", "./plain.txt may not be executed", "chmod +x"),
@@ -51,7 +51,7 @@ def tuned(folder: Path, run: str, files: str = "[]", guards: str = "") -> tuple[
         ("python3 -c 'import nosuchmodule{x}'", "Python has no module nosuchmodule1", "install it"),
         ("python3 -c 'import helper' {x}", "Python has no module helper", "name helper.py under `workload: files`"),
         (": {x}; cat input.dat", "the file input.dat was not found", "`workload: files`"),
-        (": {x}; cat params.dat", "the file params.dat was not found", "params.dat lies beside the study"),
+        (": {x}; cat params.dat", "the file params.dat was not found", "params.dat is beside the study"),
         (": {x}; exit 127", "exit code 127: a command was not found", "correct `run`"),
     ],
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ridgeline.load.bench import BenchPlan, summary_of
-from ridgeline.load.stream import ArrivalDraws, StreamView
+from ridgeline.load.stream import StreamView, _ArrivalDraws
 from ridgeline.load.wire.exchange import Gaps
 from ridgeline.load.workers.assignment import UNDER_WAY
 from ridgeline.traffic.requests import RequestRecord
@@ -188,7 +188,7 @@ class VirtualStream:
         fails: Callable[[float], bool] = lambda _load: False,
     ) -> None:
         self._server, self._running, self._void, self._fails = server, server.start(), void, fails
-        self._draws = ArrivalDraws(plan.traffic)
+        self._draws = _ArrivalDraws(plan.traffic)
         self._pace: ClosedLoop | OpenLoop | None = None
         self._list: tuple[Arrival, ...] = ()
         self._ahead: deque[Served] = deque()  # drawn and not due yet

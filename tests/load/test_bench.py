@@ -20,18 +20,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.bench import result_text
+from ridgeline.cli.serving.bench import _result_text
 from ridgeline.load.bench import bench
 from ridgeline.load.fidelity import judge
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.wire import stamped_socket
 from ridgeline.load.wire.client_stats import ClientStats, quantile_s
 from ridgeline.load.wire.endpoint import parse_endpoint
-from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, spread_coalesced
+from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
 from ridgeline.load.wire.loop import Loop
 from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
-from ridgeline.load.workers.pool import merge_results
-from ridgeline.traffic.prompts import Bodies, Prompts
+from ridgeline.load.workers.pool import _merge_results
+from ridgeline.traffic.prompts import Prompts, RequestBodies
 from ridgeline.traffic.requests import RequestRecord, Spread, _plain_spread, read_records, record_line, summarise
 from ridgeline.traffic.traffic import Arrival, parse_traffic
 from tests.load.scripted import Line, Request, Scripted, delta, event, tokens
@@ -259,7 +259,7 @@ def test_tokens_set_apart_stay_in_order_and_within_what_is_known(counts: list[in
     sent_s, stamps = 1.0, [1.02 + 0.005 * k for k in range(len(counts))]
     times = [at for at, count in zip(stamps, counts, strict=True) for _ in range(count)]
     since = {at: at - late for at, late in zip(stamps, lateness, strict=False) if late > 0}
-    likely, coalesced = spread_coalesced(7, times, since, sent_s)
+    likely, coalesced = _spread_coalesced(7, times, since, sent_s)
     assert len(likely) == len(times) and likely == sorted(likely) and likely[-1] == times[-1]
     assert all(sent_s <= told <= stamp for told, stamp in zip(likely, times, strict=True))
     if coalesced is None:
@@ -271,7 +271,7 @@ def test_tokens_set_apart_stay_in_order_and_within_what_is_known(counts: list[in
 
 def test_tokens_that_were_merged_keep_the_pace_of_their_answer():
     times = [1.02, 1.025, 1.03, 1.08, 1.08, 1.08]
-    likely, coalesced = spread_coalesced(0, times, {1.08: 1.031}, 1.0)
+    likely, coalesced = _spread_coalesced(0, times, {1.08: 1.031}, 1.0)
     assert likely == pytest.approx([1.02, 1.025, 1.03, 1.07, 1.075, 1.08])
     assert coalesced is not None and list(coalesced.gaps_s[0]) == pytest.approx([0.005, 0.005, 0.001, 0, 0.049])
 
@@ -330,7 +330,7 @@ def test_merged_counters_equal_those_of_one_process(buckets: list[int], parts: i
     for k, bucket in enumerate(buckets):
         whole.ages[bucket] += 1
         results[k % parts].stats.ages[bucket] += 1
-    merged = merge_results(results).stats
+    merged = _merge_results(results).stats
     assert merged.ages == whole.ages and quantile_s(merged.ages, 0.99) == quantile_s(whole.ages, 0.99)
 
 
@@ -346,10 +346,10 @@ def test_prompts_have_their_length_and_are_never_the_same_twice(length: int, num
 
 def test_bodies_say_what_was_asked():
     arrival = Arrival(1, 0.0, 16, 20)
-    chat = json.loads(Bodies(Prompts(1), "chat", 'm"1', ignore_eos=True, extra={"temperature": 0}).body(arrival))
+    chat = json.loads(RequestBodies(Prompts(1), "chat", 'm"1', ignore_eos=True, extra={"temperature": 0}).body(arrival))
     assert (chat["model"], chat["max_tokens"], chat["stream"], chat["ignore_eos"]) == ('m"1', 20, True, True)
     assert chat["temperature"] == 0 and chat["stream_options"] == {"include_usage": True}
-    own = json.loads(Bodies(Prompts(1), "generate", "", extra={"temperature": 0}).body(arrival))
+    own = json.loads(RequestBodies(Prompts(1), "generate", "", extra={"temperature": 0}).body(arrival))
     assert own["sampling_params"] == {"max_new_tokens": 20, "temperature": 0} and "model" not in own
 
 
@@ -432,7 +432,7 @@ def test_the_text_for_a_terminal_says_void_and_why():
         result = bench(
             plan_from(BenchOptions(url=server.url, concurrency=1, requests=3, max_tokens=2, slos=("ttft_p95_ms=500",)))
         )
-    text = result_text(result)
+    text = _result_text(result)
     assert "TTFT ms" in text and "goodput" in text and ("VOID" in text) == result.void
 
 

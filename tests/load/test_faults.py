@@ -16,7 +16,7 @@ import pytest
 
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.wire import client_stats
 from ridgeline.traffic.requests import read_records
 from tests.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens

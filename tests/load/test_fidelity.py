@@ -11,7 +11,7 @@ from ridgeline.load.edge import take_off
 from ridgeline.load.fidelity import judge
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.wire.endpoint import parse_endpoint
-from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, spread_coalesced
+from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
 from ridgeline.load.wire.loop import Loop
 from ridgeline.load.wire.reply import Reply, realigned
 from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
@@ -148,7 +148,7 @@ def test_a_run_in_which_nothing_succeeded_is_void():
 
 def test_merged_tokens_are_given_the_usual_pace_of_their_answer_and_not_its_fastest():
     times = [1.00, 1.010, 1.020, 1.030, 1.031, 1.10, 1.10, 1.10]
-    likely, _ = spread_coalesced(0, times, {1.10: 1.04}, 0.99)
+    likely, _ = _spread_coalesced(0, times, {1.10: 1.04}, 0.99)
     assert likely[-3:] == pytest.approx([1.08, 1.09, 1.10])
 
 

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from ridgeline.cli.serving.bench import result_text
+from ridgeline.cli.serving.bench import _result_text
 from ridgeline.load.bench import BenchResult, bench
 from ridgeline.load.flow import Stretch, backlog_of, flow_of
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.traffic.requests import RequestRecord
 from tests.load.queueing import BatchServer, Served
 from tests.load.scripted import Scripted, tokens
@@ -112,7 +112,7 @@ def test_a_rate_reports_all_three_and_a_plain_closed_loop_none():
     assert document["offered_requests_s"] == pytest.approx(20) and document["window_s"] == pytest.approx(1.0)
     assert document["completed_requests_s"] == document["requests_s"] == pytest.approx(in_window(timed, 0.0, 1.0))
     assert document["drained_requests_s"] == pytest.approx(20 / (1.0 + timed.flow.drain_s), rel=1e-3)
-    assert "offered/s 20.00" in result_text(timed) and "to drain" in result_text(timed)
+    assert "offered/s 20.00" in _result_text(timed) and "to drain" in _result_text(timed)
     assert closed.flow is None and "offered_requests_s" not in closed.as_json()
     assert closed.summary.requests_s == pytest.approx(4 / closed.summary.duration_s)
 

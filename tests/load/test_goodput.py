@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.cli.serving.bench import edge_text, probe_text, progress_text
+from ridgeline.cli.serving.bench import _edge_text, _probe_text, _progress_text
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.load.bench import BenchPlan
 from ridgeline.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, goodput_terms
 from ridgeline.load.goodput import FirstEstimate, GoodputSearch, find_goodput
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.stream import StreamView
 from tests.load.queueing import BatchServer, KnownServer, SlotServer, VirtualStream, holds_in_a_long_run, stalls
 
@@ -103,7 +103,7 @@ def test_a_server_that_never_breaks_its_limit_is_stopped_by_what_it_completes(se
     assert close_to(edge.holds, SLOTS.capacity_s, above=0.03), edge.holds
     too_much = [p for p in edge.probes if p.judged and not p.holds]
     assert too_much and {p.verdict for p in too_much} == {ProbeVerdict.SATURATED}
-    assert "saturated" in probe_text(too_much[0])
+    assert "saturated" in _probe_text(too_much[0])
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_bracket_is_known_early_and_every_line_says_the_axis():
     brackets: list[tuple[float, tuple[float | None, float | None]]] = []
 
     def note(part: Probe | FirstEstimate) -> None:
-        lines.append(progress_text(part))
+        lines.append(_progress_text(part))
         if isinstance(part, Probe):
             brackets.append((part.span.end_s, part.so_far))
 
@@ -166,7 +166,7 @@ def test_a_bracket_is_known_early_and_every_line_says_the_axis():
     assert next(at_s for at_s, (low, high) in brackets if low and high) < 60
     assert all("requests/s" in line for line in lines)
     assert any("between" in line and "requests/s so far" in line for line in lines)
-    assert "requests/s holds the SLO, held for 60 s" in edge_text(edge) or not edge.held
+    assert "requests/s holds the SLO, held for 60 s" in _edge_text(edge) or not edge.held
     answer = edge.as_json()
     assert answer["axis"] == "rate_s" and answer["unit"] == "requests/s"
     assert answer["interval"] == [edge.holds, edge.fails] and answer["took_s"] == pytest.approx(edge.took_s, abs=0.01)
@@ -192,9 +192,9 @@ def test_after_a_near_miss_the_next_load_lies_just_below_it():
 
 def test_a_search_for_a_concurrency_says_so_in_every_line():
     lines: list[str] = []
-    edge, _ = search(BATCH, concurrency=4, note=lambda part: lines.append(progress_text(part)))
+    edge, _ = search(BATCH, concurrency=4, note=lambda part: lines.append(_progress_text(part)))
     assert all("requests at once" in line for line in lines)
-    assert "requests at once holds" in edge_text(edge) and edge.as_json()["unit"] == "requests at once"
+    assert "requests at once holds" in _edge_text(edge) and edge.as_json()["unit"] == "requests at once"
 
 
 def test_without_a_load_the_rate_is_walked_and_a_rate_is_where_it_begins():
@@ -218,7 +218,7 @@ def test_limits_broken_from_the_start_are_an_answer_and_a_quick_one():
 def test_a_server_that_never_breaks_is_climbed_until_the_time_is_over():
     edge, _ = search(SlotServer(1 << 16, 0.5), slos=TTFT, terms=GoodputTerms(10, 60, start=1.0), burstiness=0.0)
     assert edge.fails is None and edge.holds >= 16 and edge.probes[-1].window_s >= 9
-    text = edge_text(edge)
+    text = _edge_text(edge)
     assert text.startswith("at least ") and "--within" in text
 
 
@@ -226,7 +226,7 @@ def test_where_the_load_generator_gives_out_is_no_limit_of_the_server():
     edge, _ = search(SLOTS, void=lambda load, _: load > 20, slos=TTFT)
     assert 18 < edge.holds <= 20 and edge.fails is None, "nothing was found to be too much"
     assert edge.unjudged is not None and 20 < edge.unjudged.load <= 21 and edge.unjudged.runs == 3
-    text = edge_text(edge)
+    text = _edge_text(edge)
     assert "could not be judged" in text and "sent 9 ms after" in text and "does not" not in text
     assert all(p.as_json()["holds"] is None for p in edge.probes if p.load > 20)
 
@@ -242,7 +242,7 @@ def test_void_probes_at_random_are_sent_again_and_change_little(seed: int):
     )
     assert close_to(edge.holds, BATCH.rate_at_gap_s(0.040)), edge.holds
     void = [k for k, p in enumerate(edge.probes) if p.verdict is ProbeVerdict.VOID]
-    assert void and edge.void_probes == len(void) and "were sent again" in edge_text(edge)
+    assert void and edge.void_probes == len(void) and "were sent again" in _edge_text(edge)
 
 
 def test_a_search_whose_runs_are_all_void_ends_soon_and_gives_no_verdict():
@@ -270,12 +270,12 @@ def test_the_time_is_kept_and_what_is_known_by_then_is_the_answer(within_s: floa
     assert stream.now_s <= 1.02 * within_s + 1
     assert edge.holds <= 1.01 * BATCH.rate_at_gap_s(0.040)
     if not edge.held:
-        assert "take it as a guess, or raise --within" in edge_text(edge)
+        assert "take it as a guess, or raise --within" in _edge_text(edge)
 
 
 def test_the_answer_is_held_for_as_long_as_asked():
     edge, _ = search(BATCH, terms=GoodputTerms(150, 600), burstiness=0.0)
-    assert edge.held_for_s == pytest.approx(150, rel=0.02) and "held for 150 s" in edge_text(edge)
+    assert edge.held_for_s == pytest.approx(150, rel=0.02) and "held for 150 s" in _edge_text(edge)
 
 
 @pytest.mark.parametrize(("hold_s", "within_s"), [(0.0, None), (-1.0, None), (60.0, 30.0), (float("nan"), None)])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.serving.import_results import imported_text
-from ridgeline.load.imported import imported
+from ridgeline.cli.serving.import_results import _imported_text
+from ridgeline.load.imported import _imported
 from ridgeline.traffic.bench.run import BenchRequest, BenchRun
 from ridgeline.traffic.requests import read_records
 
@@ -26,7 +26,7 @@ def run(**fields: object) -> BenchRun:
 
 
 def test_a_run_that_adds_up_has_no_doubts():
-    assert imported(run()).doubts == {}
+    assert _imported(run()).doubts == {}
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_run_that_adds_up_has_no_doubts():
     ],
 )
 def test_figures_that_contradict_each_other_are_marked(fields: dict[str, object], figure: str, words: str):
-    one = imported(run(**fields))
+    one = _imported(run(**fields))
     assert words in one.doubts[figure]
-    assert f"do not trust {figure}" in imported_text([one])
+    assert f"do not trust {figure}" in _imported_text([one])
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_figures_that_contradict_each_other_are_marked(fields: dict[str, object]
     ],
 )
 def test_what_is_within_the_usual_is_not_doubted(fields: dict[str, object]):
-    assert imported(run(**fields)).doubts == {}
+    assert _imported(run(**fields)).doubts == {}
 
 
 def test_requests_become_records_and_fill_in_percentiles():
     rows = tuple(BenchRequest(True, 8, 3, 0.1 * k, 0.02, 0.03, (0.005, 0.005)) for k in range(4))
-    one = imported(run(rows=(*rows, BenchRequest(False, 8, 0, error="boom")), latencies_ms={"ttft": {"mean": 20.0}}))
+    one = _imported(run(rows=(*rows, BenchRequest(False, 8, 0, error="boom")), latencies_ms={"ttft": {"mean": 20.0}}))
     assert len(one.records) == 5 and one.records[4].status == "failed" and one.records[4].error == "boom"
     third = one.records[2]
     assert (third.sent_s, third.first_token_s, third.end_s) == pytest.approx((0.2, 0.22, 0.23))

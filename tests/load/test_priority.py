@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ridgeline.load.bench import bench
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.workers import process
 from tests.load.scripted import Scripted, tokens
 

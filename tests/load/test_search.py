@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from ridgeline.cli.serving.bench import sweep_text
+from ridgeline.cli.serving.bench import _sweep_text
 from ridgeline.errors import InputError
 from ridgeline.load.bench import BenchPlan, BenchResult
 from ridgeline.load.edge import take_off
 from ridgeline.load.fidelity import Fidelity
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.sweep import parse_grid, sweep
 from ridgeline.traffic.requests import RequestRecord, summarise
 from ridgeline.traffic.traffic import ClosedLoop, Fixed, OpenLoop
@@ -72,7 +72,7 @@ def test_a_sweep_gives_rows_heat_maps_and_knees():
     assert first["z"][0][2] > first["z"][0][0]
     knees = {k["input_tokens"]: k["concurrency"] for k in answer["knees"]}
     assert 4 < knees[128] < 16 and 1 < knees[512] < 4
-    assert "knee" in sweep_text(done)
+    assert "knee" in _sweep_text(done)
 
 
 @pytest.mark.parametrize("text", ["batch=1", "concurrency=a", "concurrency=0", "input="])

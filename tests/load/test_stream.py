@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from ridgeline.load.fidelity import judge
-from ridgeline.load.options import BenchOptions, plan_from
-from ridgeline.load.stream import ArrivalDraws, LiveStream
+from ridgeline.load.session import BenchOptions, plan_from
+from ridgeline.load.stream import LiveStream, _ArrivalDraws
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.workers.assignment import UNDER_WAY, LoadResult
 from ridgeline.traffic.requests import RequestRecord, Slo, summarise
@@ -44,7 +44,7 @@ def test_a_load_is_changed_without_a_drain_on_the_same_connections(workers: int,
 
 
 def test_no_request_is_drawn_twice_and_an_open_loop_keeps_its_rate():
-    draws = ArrivalDraws(plan_from(BenchOptions("http://h", find_goodput=True)).traffic)
+    draws = _ArrivalDraws(plan_from(BenchOptions("http://h", find_goodput=True)).traffic)
     draws.begin(OpenLoop(50.0), 7.0)
     first, second = draws.more(), draws.more()
     assert first[0].at_s == 7.0 and second[0].at_s == pytest.approx(7.0 + len(first) / 50.0)
@@ -59,7 +59,7 @@ def test_a_trace_is_gone_through_again_with_other_prompts(tmp_path):
         f'{{"timestamp": {k}, "input_length": 600, "output_length": 2, "hash_ids": [{k}, 9]}}\n' for k in range(5)
     )
     (tmp_path / "t.jsonl").write_text(rows)
-    draws = ArrivalDraws(plan_from(BenchOptions("http://h", traffic=str(tmp_path / "t.jsonl"), rate_s=1.0)).traffic)
+    draws = _ArrivalDraws(plan_from(BenchOptions("http://h", traffic=str(tmp_path / "t.jsonl"), rate_s=1.0)).traffic)
     draws.begin(OpenLoop(1.0), 0.0)
     hashes = [a.prefix_hashes for a in (*draws.more(), *draws.more())]
     assert len(hashes) == len(set(hashes)) and hashes[0] == (0, 9)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.wire.connection import Connection
 from ridgeline.load.wire.exchange import Exchange

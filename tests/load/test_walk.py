@@ -11,7 +11,7 @@ from ridgeline.load.bench import BenchPlan
 from ridgeline.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, judge_probe
 from ridgeline.load.flow import Stretch
 from ridgeline.load.goodput import GoodputSearch, find_goodput
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.stream import StreamView
 from ridgeline.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.traffic.traffic import ClosedLoop, OpenLoop

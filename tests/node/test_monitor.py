@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import ReadError
 from ridgeline.node import monitor as monitoring
-from ridgeline.node.monitor import Monitor, cpu_share, cpu_ticks, line_of, memory_used_bytes, summary
-from ridgeline.node.nvml import open_gpus, rows_of, sample_of, visible
+from ridgeline.node.monitor import Monitor, _cpu_share, _cpu_ticks, _line_of, _memory_used_bytes, _summary
+from ridgeline.node.nvml import _rows_of, _sample_of, _visible, open_gpus
 from ridgeline.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 
 
@@ -111,10 +111,10 @@ def test_a_monitor_that_never_started_has_nothing_to_say(tmp_path: Path) -> None
 
 def test_only_the_measured_window_counts() -> None:
     samples = [Sample(float(t), 0.1 * t, 1e9, (GpuSample(power_w=100.0 if t < 5 else 400.0),)) for t in range(10)]
-    assert summary(samples, 5, 9)["power_mean_w"] == 400
-    assert summary(samples, 5, 9)["energy_j"] == pytest.approx(1600)
-    assert summary(samples, 0, 4)["energy_j"] == pytest.approx(400)
-    assert summary(samples, 50, 60) == {}
+    assert _summary(samples, 5, 9)["power_mean_w"] == 400
+    assert _summary(samples, 5, 9)["energy_j"] == pytest.approx(1600)
+    assert _summary(samples, 0, 4)["energy_j"] == pytest.approx(400)
+    assert _summary(samples, 50, 60) == {}
 
 
 numbers = st.one_of(st.none(), st.floats(0, 1e12).map(lambda value: round(value, 3)))
@@ -126,9 +126,9 @@ def test_what_is_written_is_read_back(rows: list[tuple[GpuSample, ...]]) -> None
     samples = [Sample(1000.0 + n, 0.5, None, gpus) for n, gpus in enumerate(rows)]
     count = len(rows[0]) if rows else 0
     header = [*HOST_COLUMNS, *(f"gpu{n}_{name}" for n in range(count) for name in GPU_COLUMNS)]
-    text = ",".join(header) + "\n" + "".join(map(line_of, samples))
+    text = ",".join(header) + "\n" + "".join(map(_line_of, samples))
     assert read_samples(io.StringIO(text)) == samples
-    figures = summary(samples)
+    figures = _summary(samples)
     assert all(math.isfinite(value) for value in figures.values())
 
 
@@ -144,25 +144,25 @@ def test_a_row_cut_short_by_a_kill_is_left_out() -> None:
 
 
 def test_proc_files() -> None:
-    assert cpu_ticks("cpu  10 0 20 60 10 0 0 0 99 99\ncpu0 1 2 3\n") == (30, 100)
-    assert cpu_share((30, 100), (50, 140)) == 0.5
-    assert cpu_share((30, 100), (30, 100)) is None
-    assert memory_used_bytes("MemTotal: 100 kB\nMemFree: 5 kB\nMemAvailable: 40 kB\n") == 60 * 1024
+    assert _cpu_ticks("cpu  10 0 20 60 10 0 0 0 99 99\ncpu0 1 2 3\n") == (30, 100)
+    assert _cpu_share((30, 100), (50, 140)) == 0.5
+    assert _cpu_share((30, 100), (30, 100)) is None
+    assert _memory_used_bytes("MemTotal: 100 kB\nMemFree: 5 kB\nMemAvailable: 40 kB\n") == 60 * 1024
 
 
 def test_visible_gpus_follow_cuda() -> None:
     names = ["GPU-aaa1", "GPU-bbb2", "GPU-ccc3"]
-    assert visible(None, names) == [0, 1, 2]
-    assert visible("2,0", names) == [2, 0]
-    assert visible("GPU-bbb", names) == [1]
-    assert visible("", names) == []
-    assert visible("0,9,1", names) == [0]
+    assert _visible(None, names) == [0, 1, 2]
+    assert _visible("2,0", names) == [2, 0]
+    assert _visible("GPU-bbb", names) == [1]
+    assert _visible("", names) == []
+    assert _visible("0,9,1", names) == [0]
 
 
 def test_nvidia_smi_lines() -> None:
-    (row,) = rows_of("Unable to determine a handle: GPU is lost\n97, 71234, 1980, 2619, 412.55, 61\n", 6)
-    assert sample_of(row) == GpuSample(0.97, 71234 * 2**20, 1980.0, 2619.0, 412.55, None, 61.0)
-    assert sample_of(["[N/A]", "10", "[Not Supported]", "1", "[N/A]", "40"]).power_w is None
+    (row,) = _rows_of("Unable to determine a handle: GPU is lost\n97, 71234, 1980, 2619, 412.55, 61\n", 6)
+    assert _sample_of(row) == GpuSample(0.97, 71234 * 2**20, 1980.0, 2619.0, 412.55, None, 61.0)
+    assert _sample_of(["[N/A]", "10", "[Not Supported]", "1", "[N/A]", "40"]).power_w is None
 
 
 # the calls of NVIDIA's library that we use, with its own types: two GPUs, the second without an energy counter
@@ -190,7 +190,7 @@ int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *c) { *c = 61; retu
 ASK = """
 import json
 from dataclasses import asdict
-from ridgeline.node.nvml import rows_of, sample_of
+from ridgeline.node.nvml import _rows_of, _sample_of
 from ridgeline.node.nvml import Nvml
 driver = Nvml()
 print(json.dumps([asdict(sample) for sample in driver.read()]))

@@ -16,28 +16,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.preflight import comparison_text, node_text
+from ridgeline.cli.serving.preflight import _comparison_text, _node_text
 from ridgeline.errors import InputError, ReadError
 from ridgeline.node import preflight
-from ridgeline.node.nvml import rows_of
+from ridgeline.node.nvml import _rows_of
 from ridgeline.node.preflight import (
     KNOWN_BAD,
     Check,
-    FileQuota,
-    HcaPort,
     NodeReport,
+    _FileQuota,
+    _hca_line,
+    _HcaPort,
+    _known_bad,
+    _list_ports,
+    _network_check,
+    _parse_version,
+    _read_ibv_devinfo,
+    _read_infiniband_folder,
+    _read_quota,
+    _version_checks,
     compare_nodes,
-    hca_line,
-    known_bad,
-    list_ports,
-    network_check,
     node_from,
-    parse_version,
-    read_ibv_devinfo,
-    read_infiniband_folder,
     read_nodes,
-    read_quota,
-    version_checks,
 )
 
 DEVINFO = """\
@@ -63,15 +63,15 @@ hca_id:\tmlx5_10
 
 
 def test_only_active_infiniband_ports_are_exported() -> None:
-    ports = read_ibv_devinfo(DEVINFO.splitlines())
+    ports = _read_ibv_devinfo(DEVINFO.splitlines())
     assert ports == [
-        HcaPort("mlx5_1", 1, "InfiniBand", True),
-        HcaPort("mlx5_10", 1, "Ethernet", True),
-        HcaPort("mlx5_10", 2, "InfiniBand", False),
+        _HcaPort("mlx5_1", 1, "InfiniBand", True),
+        _HcaPort("mlx5_10", 1, "Ethernet", True),
+        _HcaPort("mlx5_10", 2, "InfiniBand", False),
     ]
     # without the = NCCL would take mlx5_10, an Ethernet port, for the name mlx5_1
-    assert hca_line(ports) == "export NCCL_IB_HCA='=mlx5_1:1'"
-    check = network_check(ports)
+    assert _hca_line(ports) == "export NCCL_IB_HCA='=mlx5_1:1'"
+    check = _network_check(ports)
     assert check.status == "warn"
     assert "mlx5_10:1 Ethernet, left out" in check.detail
     assert "mlx5_10:2 InfiniBand but not active" in check.detail
@@ -88,24 +88,24 @@ def test_the_kernel_says_the_same_as_ibv_devinfo(tmp_path: Path) -> None:
         (folder / "state").write_text(state + "\n")
         (folder / "link_layer").write_text(layer + "\n")
         (folder / "rate").write_text(rate + "\n")
-    ports = list_ports(tmp_path)
-    plain = [HcaPort(p.device, p.port, p.link_layer, p.active) for p in ports]
-    assert plain == read_ibv_devinfo(DEVINFO.splitlines())
-    assert "400 Gb/sec" in network_check(ports).detail
-    assert read_infiniband_folder(tmp_path / "none") == []
+    ports = _list_ports(tmp_path)
+    plain = [_HcaPort(p.device, p.port, p.link_layer, p.active) for p in ports]
+    assert plain == _read_ibv_devinfo(DEVINFO.splitlines())
+    assert "400 Gb/sec" in _network_check(ports).detail
+    assert _read_infiniband_folder(tmp_path / "none") == []
 
 
 @given(st.lists(st.text(max_size=60), max_size=30))
 def test_readers_take_any_text(lines: list[str]) -> None:
-    assert all(port.port > 0 for port in read_ibv_devinfo(lines))
-    assert all(quota.files >= 0 for quota in read_quota(lines))
+    assert all(port.port > 0 for port in _read_ibv_devinfo(lines))
+    assert all(quota.files >= 0 for quota in _read_quota(lines))
 
 
 def test_ethernet_only_has_no_line() -> None:
-    ports = [HcaPort("mlx5_0", 1, "Ethernet", True)]
-    assert hca_line(ports) is None
-    assert "NCCL_SOCKET_IFNAME" in network_check(ports).detail
-    assert network_check([]).status == "skip"
+    ports = [_HcaPort("mlx5_0", 1, "Ethernet", True)]
+    assert _hca_line(ports) is None
+    assert "NCCL_SOCKET_IFNAME" in _network_check(ports).detail
+    assert _network_check([]).status == "skip"
 
 
 LFS = """\
@@ -124,22 +124,24 @@ nfs-server.example.org:/export/home
 
 
 def test_file_quotas() -> None:
-    assert read_quota(LFS.splitlines()) == [FileQuota("/scratch", 150000, 200000)]
-    assert read_quota(LFS.splitlines())[0].left == 50000
-    nfs, disk = read_quota(LONG.splitlines())
-    assert nfs == FileQuota("nfs-server.example.org:/export/home", 9000, None)
+    assert _read_quota(LFS.splitlines()) == [_FileQuota("/scratch", 150000, 200000)]
+    assert _read_quota(LFS.splitlines())[0].left == 50000
+    nfs, disk = _read_quota(LONG.splitlines())
+    assert nfs == _FileQuota("nfs-server.example.org:/export/home", 9000, None)
     assert disk.left == 0
-    assert read_quota([]) == []
+    assert _read_quota([]) == []
 
 
 def test_a_quota_that_runs_out_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/scratch", 195_000, 202_000)])
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [_FileQuota("/scratch", 195_000, 202_000)])
     check = preflight.file_check(tmp_path)
     assert check.status == "warn"
     assert "7,000 of 202,000 files left on /scratch; prune" in check.detail
-    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/a", 0, 500_000), FileQuota("/b", 0, 400_000)])
+    monkeypatch.setattr(
+        preflight, "quotas", lambda folder: [_FileQuota("/a", 0, 500_000), _FileQuota("/b", 0, 400_000)]
+    )
     assert preflight.file_check(tmp_path) == Check("files", "ok", "400,000 of 400,000 files left on /b")
-    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/home", 5, None)])
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [_FileQuota("/home", 5, None)])
     assert preflight.file_check(tmp_path).status == "ok"
 
 
@@ -212,23 +214,23 @@ def test_processors_without_bfloat16_are_told_how_to_start() -> None:
     ],
 )
 def test_known_bad_pairs(versions: dict[str, str], status: str | None) -> None:
-    found = {row.status for row in known_bad(versions)}
+    found = {row.status for row in _known_bad(versions)}
     assert found == ({status} if status else set())
-    assert len(version_checks(versions)) == 1 + len(found)
+    assert len(_version_checks(versions)) == 1 + len(found)
 
 
 def test_every_known_bad_row_says_why_and_can_match() -> None:
     for row in KNOWN_BAD:
         assert len(row.reason) > 20
         inside = {name: ".".join(map(str, low or (1,))) for name, (low, _) in row.parts.items()}
-        assert row in known_bad(inside), row.reason
-    assert parse_version("2.13.0+cpu") == (2, 13, 0)
-    assert parse_version("unknown") == ()
+        assert row in _known_bad(inside), row.reason
+    assert _parse_version("2.13.0+cpu") == (2, 13, 0)
+    assert _parse_version("unknown") == ()
 
 
 def test_gpu_memory_in_use_is_named() -> None:
     gpus = preflight.gpu_states(
-        rows_of("NVIDIA H200, 143771, 4, 570.124.06\nNVIDIA H200, 143771, 70000, 570.124.06\njunk\n", 4)
+        _rows_of("NVIDIA H200, 143771, 4, 570.124.06\nNVIDIA H200, 143771, 70000, 570.124.06\njunk\n", 4)
     )
     assert len(gpus) == 2
     assert preflight.memory_check(gpus[:1]).status == "ok"
@@ -298,7 +300,7 @@ def test_a_host_without_gpu_says_what_it_skips(tmp_path: Path) -> None:
         assert {"gpu memory", "gpu rates"} <= skipped
     assert not [check for check in node.checks if not check.detail]
     assert node_from(json.loads(json.dumps(node.as_json()))) == node
-    assert node.host in node_text(node)
+    assert node.host in _node_text(node)
 
 
 def node(name: str, matmul: float, noise: float = 0.004, driver: str = "570.1", status: Any = "ok") -> NodeReport:
@@ -310,7 +312,7 @@ def node(name: str, matmul: float, noise: float = 0.004, driver: str = "570.1", 
 def test_the_slow_node_is_named() -> None:
     result = compare_nodes([node("a", 700), node("b", 702), node("c", 590), node("d", 698)])
     assert [difference.node for difference in result.slow] == ["c"]
-    assert "node c is 16% slower than its peers" in comparison_text(result)
+    assert "node c is 16% slower than its peers" in _comparison_text(result)
     assert result.as_json()["slow"][0]["speed"] == pytest.approx(0.84, abs=0.02)
 
 
@@ -333,7 +335,7 @@ def test_rates_are_compared_each_with_its_own_kind() -> None:
     ],
 )
 def test_ports_that_are_down_or_of_another_speed_are_a_warning(ports: Any, status: str, says: str) -> None:
-    check = network_check([HcaPort(name, 1, "InfiniBand", state == "Active", rate) for name, state, rate in ports])
+    check = _network_check([_HcaPort(name, 1, "InfiniBand", state == "Active", rate) for name, state, rate in ports])
     assert check.status == status
     assert says in check.detail
 
@@ -341,7 +343,7 @@ def test_ports_that_are_down_or_of_another_speed_are_a_warning(ports: Any, statu
 def test_small_and_noisy_differences_are_not_tickets() -> None:
     alike = compare_nodes([node("a", 700), node("b", 693), node("c", 705)])
     assert not alike.slow
-    assert "no slow node" in comparison_text(alike)
+    assert "no slow node" in _comparison_text(alike)
     noisy = compare_nodes([node("a", 700, noise=0.2), node("b", 640, noise=0.2)])
     assert not noisy.slow
 
@@ -351,7 +353,7 @@ def test_other_versions_and_failures_are_named_too() -> None:
     assert result.mixed == ("driver differs: 570.1 on a, c; 550.2 on b",)
     assert result.failed[0].startswith("c: gpu matmul")
     nothing = compare_nodes([NodeReport("a", ()), NodeReport("b", ())])
-    assert "no rates to compare" in comparison_text(nothing)
+    assert "no rates to compare" in _comparison_text(nothing)
 
 
 def test_files_to_compare(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.node.monitor import summary
+from ridgeline.node.monitor import _summary
 from ridgeline.node.samples import GpuSample, Sample
 from ridgeline.records.measurement import METRICS, metrics_of, reported, unit_of
 
@@ -83,7 +83,7 @@ def test_a_measurement_has_the_unit_of_its_row() -> None:
 
 def test_everything_that_the_node_s_monitor_says_is_in_the_table() -> None:
     gpu = GpuSample(0.5, 1e9, 1400.0, 1500.0, 300.0, 1000.0, 60.0)
-    seen = summary([Sample(float(at), 0.1, 1e9, (gpu,)) for at in range(4)])
+    seen = _summary([Sample(float(at), 0.1, 1e9, (gpu,)) for at in range(4)])
     assert seen.keys() <= set(metrics_of("serve"))
 
 

@@ -13,10 +13,11 @@ from ridgeline.engines.deployment import describe
 from ridgeline.engines.layout import Layout
 from ridgeline.errors import InputError
 from ridgeline.service import admission
-from ridgeline.service.admission import BELOW_EDGE, MOST_KV, AdmissionLimits, admission_of, with_server_limits
+from ridgeline.service.admission import BELOW_EDGE, AdmissionLimits, admission_of, with_server_limits
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
 from ridgeline.service.routers import router_promise
+from ridgeline.service.servers import FULL_KV_SHARE
 from ridgeline.service.service import Service
 from ridgeline.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.traffic.traffic import parse_traffic
@@ -58,7 +59,7 @@ def test_a_small_pool_is_the_edge_before_the_slo_is(tmp_path: Path) -> None:
     text = TEXT.replace("tp: 4", "tp: 4, mem_fraction_static: 0.5").replace("2000, tpot_p95_ms: 40", "60000")
     found = admission_of(service(tmp_path, text), "fixed:2000:200")
     assert found.bound == "KV pool"
-    assert 0.5 < found.kv_share <= MOST_KV
+    assert 0.5 < found.kv_share <= FULL_KV_SHARE
 
 
 def test_who_waits_in_the_router_may_still_keep_the_slo(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from ridgeline.errors import InputError, SiteError
 from ridgeline.service import rolling
 from ridgeline.service.keep.watch import ServerPoll
-from ridgeline.service.rolling import canary_restart, judge
+from ridgeline.service.rolling import _judge, canary_restart
 
 from .test_operate import ask, operator
 from .test_operate import file as file  # a service of two twins behind a stand-in router
@@ -35,7 +35,7 @@ def rows(speed: float, count: int = 13, noise: float = 0.1, on_it: float = 8.0, 
 
 
 def verdict(polls: list[Polls]) -> rolling.CanaryVerdict:
-    return judge("server-0", NAMES[1:], polls)
+    return _judge("server-0", NAMES[1:], polls)
 
 
 def test_one_that_is_as_fast_goes_on_and_one_that_is_slower_goes_back() -> None:

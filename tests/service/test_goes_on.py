@@ -21,7 +21,7 @@ from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
 from ridgeline.service.folder import STEADY_S, ServiceFolder
-from ridgeline.service.keep.exporter import metrics_text
+from ridgeline.service.keep.exporter import _metrics_text
 from ridgeline.service.keep.keeper import Keeper, rotate
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import members_of
@@ -125,10 +125,10 @@ def fresh(world: World) -> Operator:
     return Operator(load_service(world.root / "two.yaml"), world.root / "service")
 
 
-def mend(kind: str, name: str = "server-1") -> Callable[[Operator], None]:
+def by_keep(kind: str, name: str = "server-1") -> Callable[[Operator], None]:
     def act(service: Operator) -> None:
         keeper = Keeper(service)
-        assert keeper._actions.mend(Concern(name, kind, "as if", certain=True))
+        assert keeper._actions.restart(Concern(name, kind, "as if", certain=True))
         for _ in range(6):
             keeper.step()
 
@@ -159,10 +159,10 @@ def commanded(act: Callable[[Operator], None]) -> Callable[[Operator], None]:
 
 BACK = ["router", "server-0", "server-1"]
 ACTS: dict[str, tuple[Callable[[Operator], None], list[str]]] = {
-    "hung": (mend("hung"), BACK),
-    "slow": (mend("slow"), BACK),
-    "dead": (mend("dead"), BACK),
-    "router": (mend("dead", "router"), BACK),
+    "hung": (by_keep("hung"), BACK),
+    "slow": (by_keep("slow"), BACK),
+    "dead": (by_keep("dead"), BACK),
+    "router": (by_keep("dead", "router"), BACK),
     "limit": (lowered, BACK),
     "replaced": (replaced, ["router", "server-0", "server-1-b"]),
     "restart": (commanded(lambda s: restart(s, [s.member("server-1")], 60)), BACK),
@@ -362,7 +362,7 @@ def test_a_member_in_back_off_is_called_so(world: World) -> None:
     (state,) = [state for state in fresh(world).status() if state.name == "server-1"]
     assert state.state == "back-off"
     assert re.fullmatch(r"back-off, next try in \d+ s: exit code 1", state.detail)
-    page = metrics_text(keeper)
+    page = _metrics_text(keeper)
     assert 'member="server-1",state="back-off"} 1' in page
     assert re.search(r'next_try_seconds\{service="\w+",member="server-1"\} [1-9]', page)
     assert next(text for kind, text in told if kind == "back-off").startswith("exit code 1; back-off, next try in")
@@ -402,7 +402,7 @@ def test_three_quick_faults_are_forgotten_after_minutes_of_service(world: World)
             service.folder.record({"at": at_s + 50, "event": "ready", "url": "", **name})
             at_s += 50 + served_s
     keeper = Keeper(service)
-    assert keeper._actions.mend(Concern("server-1", "hung", "as if", certain=True))
+    assert keeper._actions.restart(Concern("server-1", "hung", "as if", certain=True))
     last = [event["event"] for event in read_events(service.folder.root / "journal.jsonl")][-1]
     assert last == "mend", "and not drained"
 

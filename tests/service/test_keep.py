@@ -77,9 +77,9 @@ def test_a_hung_server_is_found_by_its_tokens_and_mended(
     assert generations == {"server-0": 1, "server-1": 2, "router": 1}
     assert service.folder.url(server) in listed(service)
     assert [ask(url) for _ in range(4)] == [2] * 4
-    (mend,) = events(file, "mend")
-    assert (mend["why"], mend["member"]) == ("hung", "server-1")
-    assert "no token" in str(mend["evidence"])
+    (restart,) = events(file, "mend")
+    assert (restart["why"], restart["member"]) == ("hung", "server-1")
+    assert "no token" in str(restart["evidence"])
     assert keeper.step() == []
 
 
@@ -119,7 +119,7 @@ def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
     keeper = Keeper(service, ready_s=120)
     member = service.member("server-0")
     monkeypatch.setattr(actions.Actions, "_may_end", lambda self, member, until_s: False)
-    keeper._actions.mend(Concern("server-0", "slow", "1 token/s, others 9"))
+    keeper._actions.restart(Concern("server-0", "slow", "1 token/s, others 9"))
     keeper.step()
     monkeypatch.undo()
     assert listed(service) == {service.folder.url(service.member("server-1"))}
@@ -132,7 +132,7 @@ def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
     with service.action():
         RouterAdmin(service.folder.url(service.front), "").take_away(service.folder.url(service.member("server-1")))
         service.folder.record({"event": "drained", "member": "server-1"})
-    assert not keeper._actions.mend(Concern("server-0", "slow", "")), "slow is better than nobody"
+    assert not keeper._actions.restart(Concern("server-0", "slow", "")), "slow is better than nobody"
 
 
 def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path) -> None:
@@ -172,13 +172,13 @@ def test_what_breaks_again_and_again_is_left_out(file: Path, monkeypatch: pytest
     service = operator(file)
     service.up(120)
     with service.action():
-        for _ in range(actions.MOST_MENDS):
+        for _ in range(actions.MOST_RESTARTS):
             service.folder.record({"event": "mend", "member": "server-1", "why": "hung", "evidence": "as if"})
         service.folder.record({"event": "back", "member": "server-1"})
     monkeypatch.setattr(actions, "ROLE_WAIT_S", 0.0)
     said: list[str] = []
     service.say = said.append
-    assert Keeper(service, file="two.yaml")._actions.mend(Concern("server-1", "hung", "no token for 9 s"))
+    assert Keeper(service, file="two.yaml")._actions.restart(Concern("server-1", "hung", "no token for 9 s"))
     assert "after 3 restarts; left out of the router" in said[0]
     assert "`ridgeline deploy restart two.yaml server-1`" in said[0]
     assert service.folder.started["server-1"].generation == 1
@@ -284,12 +284,12 @@ def test_mends_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.Mon
     monkeypatch.setattr(keeper._actions, "_give_up", lambda member, concern: done.append("given up") or True)
     monkeypatch.setattr(keeper._actions, "_spared", lambda member: True)
     with split.action():
-        for _ in range(actions.MOST_MENDS):
+        for _ in range(actions.MOST_RESTARTS):
             split.folder.record({"event": "mend", "member": "decode-1", "why": "hung", "evidence": "as if"})
         split.folder.record({"event": "back", "member": "decode-1"})
-    later_s = time.time() + folder.MENDS_WITHIN_S + 5
+    later_s = time.time() + folder.RESTARTS_WITHIN_S + 5
     monkeypatch.setattr(actions.time, "time", lambda: later_s)
-    assert keeper._actions.mend(Concern("decode-1", "hung", "no token for 9 s"))
+    assert keeper._actions.restart(Concern("decode-1", "hung", "no token for 9 s"))
     assert done == []
     assert "decode-1" in split.folder.leaving
 
@@ -319,20 +319,20 @@ def test_one_prompt_does_not_take_every_server_of_a_role(split: Operator, monkey
     started(split, *everybody)
     monkeypatch.setattr(keeper._actions, "listed", lambda: {f"http://{name}": "" for name in everybody})
 
-    def mend(name: str, after_s: float, kind: str = "hung") -> bool:
+    def restart(name: str, after_s: float, kind: str = "hung") -> bool:
         now_s[0] += after_s
-        return keeper._actions.mend(Concern(name, kind, "as if", certain=True))
+        return keeper._actions.restart(Concern(name, kind, "as if", certain=True))
 
-    assert mend("decode-0", 0.0)
-    assert not mend("decode-1", actions.ROLE_WAIT_S - 1)
-    assert mend("prefill-0", 0.0), "another role is another matter"
-    assert mend("decode-1", 2.0)
+    assert restart("decode-0", 0.0)
+    assert not restart("decode-1", actions.ROLE_WAIT_S - 1)
+    assert restart("prefill-0", 0.0), "another role is another matter"
+    assert restart("decode-1", 2.0)
     with split.action():
         for name in everybody:
             split.folder.record({"event": "back", "member": name})
-    assert not mend("decode-0", 2 * actions.ROLE_WAIT_S - 1), "and twice as long after the second"
-    assert mend("decode-0", 2.0)
-    assert mend("decode-1", 0.0, "dead"), "who is dead is not taken from anybody"
+    assert not restart("decode-0", 2 * actions.ROLE_WAIT_S - 1), "and twice as long after the second"
+    assert restart("decode-0", 2.0)
+    assert restart("decode-1", 0.0, "dead"), "who is dead is not taken from anybody"
 
 
 def test_the_last_server_of_a_role_is_left_alone_unless_it_surely_serves_nobody(
@@ -342,9 +342,9 @@ def test_the_last_server_of_a_role_is_left_alone_unless_it_surely_serves_nobody(
     started(split, "prefill-0", "prefill-1", "decode-0", "decode-1")
     monkeypatch.setattr(keeper._actions, "listed", lambda: {"http://prefill-0": "", "http://decode-0": ""})
     for kind in ("slow", "hung"):
-        assert not keeper._actions.mend(Concern("decode-0", kind, "as if"))
+        assert not keeper._actions.restart(Concern("decode-0", kind, "as if"))
     assert "decode-0" not in split.folder.leaving
-    assert keeper._actions.mend(Concern("decode-0", "hung", "its processes stand still", certain=True))
+    assert keeper._actions.restart(Concern("decode-0", "hung", "its processes stand still", certain=True))
 
 
 def test_what_dies_again_and_again_is_started_ever_more_rarely(
@@ -356,7 +356,7 @@ def test_what_dies_again_and_again_is_started_ever_more_rarely(
     waits = []
     for _ in range(5):
         waited_s = 0.0
-        while not keeper._actions.mend(Concern("decode-0", "dead", "exit code 1")):
+        while not keeper._actions.restart(Concern("decode-0", "dead", "exit code 1")):
             now_s[0] += 5.0
             waited_s += 5.0
         waits.append(waited_s)

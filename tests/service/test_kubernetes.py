@@ -18,7 +18,7 @@ import yaml
 from ridgeline.errors import InputError
 from ridgeline.service.file import load_service
 from ridgeline.service.keep.front import FrontWatch
-from ridgeline.service.kubernetes import progress_script
+from ridgeline.service.kubernetes import _progress_script
 from ridgeline.service.render import render
 from ridgeline.service.service import Service
 from tests.service.kubernetes_shapes import published, schema_of
@@ -184,7 +184,7 @@ def test_the_progress_probe_tells_a_hung_server_from_an_idle_and_a_busy_one(tmp_
             pass
 
     script = tmp_path / "progress.py"
-    script.write_text(progress_script("vllm", "SERVICE_KEY").replace("/tmp/ridgeline-", f"{tmp_path}/kept-"))
+    script.write_text(_progress_script("vllm", "SERVICE_KEY").replace("/tmp/ridgeline-", f"{tmp_path}/kept-"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
 

@@ -11,8 +11,8 @@ from ridgeline.service.keep.plan_check import (
     WINDOWS,
     PlanCheck,
     PlanDoubt,
+    _quantile_bounds_ms,
     commands_after,
-    quantile_bounds_ms,
 )
 from ridgeline.twin.server.metrics import Counters, Gauges, metrics_text
 
@@ -75,9 +75,9 @@ def test_counters_that_begin_anew_begin_a_window() -> None:
 
 
 def test_a_histogram_says_between_which_edges() -> None:
-    assert quantile_bounds_ms({0.1: 50.0, 0.5: 90.0, float("inf"): 100.0}, 0.5) == (0.0, 100.0)
-    assert quantile_bounds_ms({0.1: 50.0, 0.5: 90.0, float("inf"): 100.0}, 0.6) == (100.0, 500.0)
-    assert quantile_bounds_ms({0.1: 50.0, 0.5: 90.0, float("inf"): 100.0}, 0.95) == (500.0, float("inf"))
+    assert _quantile_bounds_ms({0.1: 50.0, 0.5: 90.0, float("inf"): 100.0}, 0.5) == (0.0, 100.0)
+    assert _quantile_bounds_ms({0.1: 50.0, 0.5: 90.0, float("inf"): 100.0}, 0.6) == (100.0, 500.0)
+    assert _quantile_bounds_ms({0.1: 50.0, 0.5: 90.0, float("inf"): 100.0}, 0.95) == (500.0, float("inf"))
 
 
 def test_the_commands_name_these_logs_and_this_service(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.deploy import status_text
+from ridgeline.cli.deploy import _status_text
 from ridgeline.service import probe
 from ridgeline.service.keep import canary
 from ridgeline.service.keep.keeper import Keeper
@@ -29,7 +29,7 @@ def test_status_names_a_router_that_refuses_and_a_server_that_makes_no_token(
     assert found["server-0"] == found["server-1"] == ("ready", "")
     assert found["router"][0] == "refuses"
     assert found["router"][1].startswith("503:")
-    assert "503:" in status_text(operator(file).status())
+    assert "503:" in _status_text(operator(file).status())
     probe.ask(f"{url}/accept", {})
     assert {state.state for state in operator(file).status()} == {"ready"}
 

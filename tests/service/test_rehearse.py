@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.rehearse import rehearsals_text
+from ridgeline.cli.rehearse import _rehearsals_text
 from ridgeline.cli.rehearse import rehearse as rehearse_verb
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchPlan, BenchResult
 from ridgeline.load.fidelity import Fidelity
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.service import rehearsal
 from ridgeline.service.admission import AdmissionLimits
 from ridgeline.service.file import load_service, with_router
@@ -25,18 +25,18 @@ from ridgeline.service.rehearsal import (
     PolicyChoice,
     Rehearsal,
     RehearsedLoad,
+    _as_twins,
+    _challenger,
     _drain_s,
     _imbalance,
+    _in_pairs,
     _kept_limits,
     _limited,
     _rehearsal,
-    as_twins,
-    challenger,
-    in_pairs,
+    _send,
+    _skewed_trace,
     known_policies,
     rehearse,
-    send,
-    skewed_trace,
     sustainable,
 )
 from ridgeline.service.service import RouterChoice
@@ -58,11 +58,11 @@ def run(policy: str, goodput_s: float, ttft_ms: float, case: str = "traffic") ->
 
 def test_only_a_policy_that_looks_better_than_the_files_is_compared_with_it() -> None:
     first = [run(name, goodput, ttft, "skewed") for name, goodput, ttft in POLICIES]
-    assert challenger(first, "poor") == "soon", "of those that keep as much, the one whose first tokens come soonest"
-    assert challenger(first, "late") == "soon"
-    assert challenger(first, "soon") == "", "the others are much later for hardly more"
-    assert challenger([run("own", 0.0, 100.0), run("other", 9.0, 200.0)], "own") == "other"
-    assert challenger(first[:1], "poor") == ""
+    assert _challenger(first, "poor") == "soon", "of those that keep as much, the one whose first tokens come soonest"
+    assert _challenger(first, "late") == "soon"
+    assert _challenger(first, "soon") == "", "the others are much later for hardly more"
+    assert _challenger([run("own", 0.0, 100.0), run("other", 9.0, 200.0)], "own") == "other"
+    assert _challenger(first[:1], "poor") == ""
 
 
 NOISE = 0.04  # what two runs of the same thing differ by on busy cores
@@ -130,7 +130,7 @@ def pairs_of(goodput: tuple[float, float], ttft: tuple[float, float], noise: flo
         first_ms = ttft[which] * rng.lognormvariate(0, noise)
         return run("x", goodput[which] * rng.lognormvariate(0, noise), first_ms, "pairs")
 
-    return in_pairs("own", "other", one, seed)
+    return _in_pairs("own", "other", one, seed)
 
 
 def test_a_sure_gain_that_is_worth_nothing_changes_nothing() -> None:
@@ -162,7 +162,7 @@ def test_each_policy_begins_as_many_pairs_and_both_get_the_same_requests() -> No
         order.append((pair, which))
         return run("x", 10.0 + which * (pair % 2 + 1), 100.0, "pairs")
 
-    in_pairs("own", "other", seen, 7)
+    _in_pairs("own", "other", seen, 7)
     begun = [which for (pair, which), (before, _) in zip(order, [(-1, 0), *order], strict=False) if pair != before]
     assert sorted(begun) == [0, 0, 0, 1, 1, 1]
 
@@ -206,12 +206,12 @@ def test_the_limits_of_the_service_are_those_of_real_time_too(file: Path, monkey
     monkeypatch.setattr(rehearsal, "bench", sent.append)
     service = replace(load_service(file), slo={"ttft_p95_ms": 2000.0, "e2e_p95_ms": 40000.0})
     for speed in (1.0, 4.0):
-        send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=speed))
+        _send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=speed))
     assert [[slo.limit_ms for slo in plan.slos] for plan in sent] == [[2000.0, 40000.0], [500.0, 10000.0]]
     assert [plan.traffic.pace.rate_s for plan in sent] == [3.0, 12.0]  # type: ignore[union-attr]
     assert [plan.duration_s for plan in sent] == [6.0, 6.0]
     assert [plan.give_up_s for plan in sent] == [6.0 + 48.0, 6.0 + 12.0], "until it is clear who is late"
-    send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=4.0), at_least_s=30.0)
+    _send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=4.0), at_least_s=30.0)
     assert sent[-1].give_up_s == 36.0
 
 
@@ -277,14 +277,14 @@ def test_servers_of_a_cluster_become_twins_of_the_same_settings(tmp_path: Path) 
         "units: [{nodes: 2, gpus: 8, replicas: 2, settings: {tp: 16, load_format: dummy}}]\n"
         "router: {policy: cache_aware}\nsite: {name: c, batch: slurm, nodes: 8, launcher: srun}\n"
     )
-    twins = as_twins(load_service(path), speed=4.0)
+    twins = _as_twins(load_service(path), speed=4.0)
     assert (twins.engine, twins.model, twins.site.batch) == ("twin", "deepseek-r1", "local")
     assert twins.units[0].settings == {"tp": 16}, "what the twin does not know is left out"
     assert "--speed 4" in members_of(twins)[0].line
     assert twins.router is not None
     assert twins.router.port != 8000, "a router may be serving there"
     with pytest.raises(InputError, match="name the GPU"):
-        as_twins(replace(twins, gpu=""))
+        _as_twins(replace(twins, gpu=""))
 
 
 def test_the_ports_of_split_twins_are_their_own(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_the_ports_of_split_twins_are_their_own(tmp_path: Path) -> None:
         "version: 1\nmodel: llama-8b\nengine: {kind: sglang, gpu: h100}\nrouter: {}\n"
         "units: [{role: prefill, replicas: 2, settings: {tp: 1}}, {role: decode, settings: {tp: 1}}]\n"
     )
-    prefill, second, *_ = members_of(as_twins(load_service(path)))
+    prefill, second, *_ = members_of(_as_twins(load_service(path)))
     ports = {word for member in (prefill, second) for word in member.argv if word.isdigit()}
     assert "8998" not in ports
     assert "bucket" in known_policies(load_service(path))
@@ -301,18 +301,18 @@ def test_the_ports_of_split_twins_are_their_own(tmp_path: Path) -> None:
 
 def test_a_skewed_trace_shares_prefixes_unevenly_and_keeps_the_times() -> None:
     load = RehearsedLoad("fixed:100:10", rate_s=20.0, seconds=20.0)
-    rows = [json.loads(line) for line in skewed_trace(load).splitlines()]
+    rows = [json.loads(line) for line in _skewed_trace(load).splitlines()]
     assert len(rows) == 400
     assert rows[-1]["at_s"] == pytest.approx(20.0, rel=0.1)
     counts = sorted((sum(row["hash_ids"] == [2 * n, 2 * n + 1] for row in rows) for n in range(16)), reverse=True)
     assert counts[0] > 4 * counts[8] > 0
     assert {row["input_length"] for row in rows} == {1124, 1524}
-    quick = [json.loads(line) for line in skewed_trace(replace(load, speed=2.0)).splitlines()]
+    quick = [json.loads(line) for line in _skewed_trace(replace(load, speed=2.0)).splitlines()]
     assert len(quick) == 800
     assert quick[-1]["at_s"] == pytest.approx(20.0, rel=0.1)
-    mixed = [json.loads(line) for line in skewed_trace(replace(load, plain=0.5)).splitlines()]
+    mixed = [json.loads(line) for line in _skewed_trace(replace(load, plain=0.5)).splitlines()]
     assert sum(row["input_length"] == 100 and not row["hash_ids"] for row in mixed) == pytest.approx(200, rel=0.2)
-    assert skewed_trace(replace(load, seed=8)) != skewed_trace(load)
+    assert _skewed_trace(replace(load, seed=8)) != _skewed_trace(load)
 
 
 def test_no_more_is_sent_than_this_machine_can_pretend_to_serve() -> None:
@@ -344,7 +344,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert starts.count("router-round_robin") == 1, "for all runs that compare policies"
     assert starts.count("router") == 3, "with limits, without, and after a server was lost"
     assert processes_of(tmp_path / "runs") == []
-    text = rehearsals_text(rehearsed, LIMITS, 20.0, 1.0)
+    text = _rehearsals_text(rehearsed, LIMITS, 20.0, 1.0)
     assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
     assert "this machine can sustain 10 of 20 requests/s" in text
     assert "a server hung, with keep watching: " in text

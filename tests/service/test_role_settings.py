@@ -22,7 +22,7 @@ from ridgeline.planner.operating_point import Option
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import Plan, answer_plan
 from ridgeline.service.file import load_service
-from ridgeline.service.from_results import planned_text, role_settings, service_of
+from ridgeline.service.from_results import _planned_text, _role_settings, service_of
 from ridgeline.service.members import members_of
 from ridgeline.traffic.requests import Slo
 from ridgeline.twin.calibration import Calibration
@@ -62,7 +62,7 @@ def unit_of(
 
 
 def told(unit: Unit) -> dict[str, tuple[Any, str]]:
-    return {setting.name: (setting.value, setting.why) for setting in role_settings(unit)}
+    return {setting.name: (setting.value, setting.why) for setting in _role_settings(unit)}
 
 
 def test_running_limits_are_of_the_server_and_say_what_a_rank_gets() -> None:
@@ -96,7 +96,7 @@ def test_graphs_are_for_decode_steps() -> None:
 
 def test_chunks_say_who_waits_for_them() -> None:
     whys = {role: told(unit_of(role))["chunked_prefill_size"][1] for role in ("prefill", "decode", "both")}
-    assert "nobody's next token waits" in whys["prefill"]
+    assert "other requests' next tokens waiting" in whys["prefill"]
     assert "no prompt is computed here" in whys["decode"]
     assert "running requests wait for it" in whys["both"]
     unit = unit_of("prefill")
@@ -151,10 +151,10 @@ def test_deepep_is_told_of_batches_beyond_its_own_limit() -> None:
 def test_the_file_has_every_reason_beside_its_setting_and_reads_back(tmp_path: Path) -> None:
     option = split_option()
     file = tmp_path / "service.yaml"
-    file.write_text(planned_text(option, "/models/r1"))
+    file.write_text(_planned_text(option, "/models/r1"))
     lines = file.read_text().splitlines()
     for unit, _ in groups_of(option.scheme):
-        for setting in role_settings(unit):
+        for setting in _role_settings(unit):
             if setting.why:
                 assert any(setting.name in line and line.endswith(f"# {setting.why}") for line in lines), setting
     service = load_service(file)
@@ -166,7 +166,7 @@ def test_the_file_has_every_reason_beside_its_setting_and_reads_back(tmp_path: P
 
 def test_a_planned_file_can_be_rehearsed_with_what_the_twin_takes(tmp_path: Path) -> None:
     file = tmp_path / "service.yaml"
-    text = planned_text(split_option(), "deepseek-r1")
+    text = _planned_text(split_option(), "deepseek-r1")
     file.write_text(re.sub(r"kind: sglang,.*gpu", "kind: twin, gpu", text, count=1))
     known = {option for group in typer.main.get_command(twin_app()).params for option in group.opts}
     for member in members_of(load_service(file))[:-1]:

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.service import probe
 from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.keep.exporter import metrics_text
+from ridgeline.service.keep.exporter import _metrics_text
 from ridgeline.service.keep.keeper import Keeper
 from ridgeline.service.keep.scale import ScaleDecision
 from ridgeline.service.keep.scaler import GROW_AGAIN_S, scale_states
@@ -213,17 +213,17 @@ def test_the_next_keeper_waits_as_long_as_this_one_would(scaled: World, monkeypa
 
 
 def test_metrics_and_status_know_it(scaled: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ridgeline.cli.deploy import scale_text
+    from ridgeline.cli.deploy import _scale_text
 
     up(scaled)
     kept = Driven(scaled, monkeypatch)
     kept.run(30, 27.0)
-    text = metrics_text(kept.keeper)
+    text = _metrics_text(kept.keeper)
     assert 'ridgeline_scale_servers{service="two",role="both",state="serving"} 3' in text
     assert 'ridgeline_scale_least{service="two",role="both"} 1' in text
     assert 'ridgeline_scale_most{service="two",role="both"} 4' in text
     assert 'ridgeline_keep_events_total{service="two",kind="scale-up"} 1' in text
-    (line,) = scale_text(scale_states(kept.service, 0.0)).splitlines()
+    (line,) = _scale_text(scale_states(kept.service, 0.0)).splitlines()
     assert line.startswith("scale: 3 both servers serve (least 1, most 4); ")
     assert line.endswith("up to 3: 13.5 requests on each of 2 servers, target 10 requests")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ridgeline.service.keep.watch import (
-    AT_WORK_S,
     COMPILES_S,
     HUNG_AFTER_S,
     SILENT_S,
+    UNKNOWN_PACE_S,
     Concern,
     ServerPoll,
     Watch,
@@ -109,7 +109,7 @@ def test_a_server_that_hangs_and_burns_cpu_is_found_as_soon_as_no_step_takes_so_
     slow = first_found(busy(0.004, 2048))
     assert slow is not None and slow[0] == 26, "8.2 s a step, three times"
     unknown = first_found(busy(None, 2048))
-    assert unknown is not None and unknown[0] == AT_WORK_S, "nobody knows how long it may take"
+    assert unknown is not None and unknown[0] == UNKNOWN_PACE_S, "nobody knows how long it may take"
 
 
 def test_a_server_whose_cores_are_taken_is_given_the_time_that_they_were_taken() -> None:
@@ -127,7 +127,7 @@ def test_on_gpus_a_server_has_the_time_that_a_step_of_it_takes() -> None:
     quick, slow, unknown = (first_found(polls(pace_s)) for pace_s in (0.0001, 0.002, None))
     assert quick is not None and quick[0] == HUNG_AFTER_S, "0.8 s a step"
     assert slow is not None and slow[0] == 50, "16.4 s a step, three times"
-    assert unknown is not None and unknown[0] == AT_WORK_S
+    assert unknown is not None and unknown[0] == UNKNOWN_PACE_S
     assert not quick[1].certain
     assert rows(("a", polls(0.0001)))[-1][0].certain, "after three times as long it serves nobody"
 

@@ -21,7 +21,7 @@ from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, JobLimits, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.base import Workload
-from ridgeline.workloads.engine.rules import expected_deployment
+from ridgeline.workloads.engine.rules import _expected_deployment
 from ridgeline.workloads.engine.workload import EngineWorkload
 from ridgeline.workloads.twin.workload import TwinWorkload
 
@@ -59,7 +59,7 @@ def deployments(knobs: dict[str, list[Value]], **options: object) -> dict[str, D
             assert isinstance(workload, EngineWorkload)
             values = workload._names.values(asked.baseline)
             release = parse_version(str(asked.workload.options["version"])) or NEWEST
-            found[kind] = expected_deployment(workload._options, values, release, Resources(2, gpus=8), asked.site)
+            found[kind] = _expected_deployment(workload._options, values, release, Resources(2, gpus=8), asked.site)
     return found
 
 

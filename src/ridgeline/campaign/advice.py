@@ -90,14 +90,14 @@ class Advice:
     def _moved(self, point: Point, move: Move, steps: int) -> Point | None:
         """None where the study has no such knob, or it is at its end already."""
         knob = self.space.by_name.get(move.knob)
-        value = None if knob is None else stepped(knob, point.get(move.knob), steps * move.direction)
+        value = None if knob is None else _stepped(knob, point.get(move.knob), steps * move.direction)
         if value is None:
             return None
         there = self.space.restrict({**point, move.knob: value})
         return None if self.space.missing(there) else there
 
 
-def stepped(knob: Knob, value: Value, steps: int) -> Value | None:
+def _stepped(knob: Knob, value: Value, steps: int) -> Value | None:
     """The value so many steps up (or down) the knob, its last one where it ends before; None for no move at all."""
     if not is_number(value):
         return None
@@ -169,10 +169,10 @@ def open_question(study: Study, history: History, run: Run) -> OpenQuestion:
     who = "the baseline" if base else ", ".join(f"{name}={value}" for name, value in trial.point.items())
     line = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
     return OpenQuestion(
-        f"what has changed on the nodes? {who} passed before and does not any more, also after "
+        f"what has changed on the nodes? {who} passed before and no longer does, even after "
         f"{study.job.retries} retries: {run.outcome.reason}{line} (run folder {run.folder}). That is no "
         "verdict about any setting, so none is given; look for other programs on its nodes, ports, GPUs and files. "
-        f"Everything measured is kept: `ridgeline resume {quote(str(history.root))}` runs it again and goes on"
+        f"Everything measured is kept: `ridgeline resume {quote(str(history.root))}` runs it again and continues"
     )
 
 

@@ -10,7 +10,7 @@ from ridgeline.campaign.advice import baseline_failure, open_question
 from ridgeline.campaign.blocks import broken, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
-from ridgeline.campaign.scores import next_look_at_nodes, slow_nodes
+from ridgeline.campaign.scores import next_baseline_placement, slow_nodes
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError
@@ -29,7 +29,7 @@ _FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, bef
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextTrial:
     """A trial to start now. `again`: it was started before and fell to a fault of node or site."""
 
     trial: Trial
@@ -68,7 +68,7 @@ class Agenda(ABC):
     # what each kind decides
 
     @abstractmethod
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         """A trial that was not started before; None: nothing can be started now."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Agenda(ABC):
 
     # what to run
 
-    def next(self) -> Next | SetAside | None:
+    def next(self) -> NextTrial | SetAside | None:
         """A trial to start now, or a block that must be set aside first; None: nothing can be started now."""
         if self._unanswered is not None:
             raise open_question(self.study, self.history, self._unanswered)
@@ -169,7 +169,7 @@ class Agenda(ABC):
                 f"{cancels[-1].folder}); ask at the site who does that, then resume"
             )
 
-    def _profile(self) -> Next | None:
+    def _profile(self) -> NextTrial | None:
         """A run under the study's profiler, when nothing else is to be started and nothing is disturbed."""
         if self.study.profile is None or self.history.open_runs or not self.history.reference:
             return None
@@ -195,14 +195,14 @@ class Agenda(ABC):
         """Blocks of which a run is under way: two at a time would disturb each other."""
         return {self.history.trials[run.trial].block for run in self.history.open_runs.values()}
 
-    def again(self, trial: Trial) -> Next:
+    def again(self, trial: Trial) -> NextTrial:
         """A trial that is already in the journal, with where it must and must not run."""
         bad = tuple(n for r in self.history.runs_of.get(trial.number, []) for n in _faulty_nodes(r))
         if not self._pinned(trial):
             bad += self._unlucky_nodes(trial, bad)
         # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
         where = BaselinePlacement(self._pinned(trial)) if bad else self._where(trial)
-        return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial), *where.avoid), on_nodes=where.nodes)
+        return NextTrial(trial, again=True, avoid_nodes=(*bad, *self._slow(trial), *where.avoid), on_nodes=where.nodes)
 
     def _unlucky_nodes(self, trial: Trial, bad: Sequence[str]) -> tuple[str, ...]:
         """Where a setting that had passed did not, as long as enough other nodes are left to try it on."""
@@ -211,7 +211,7 @@ class Agenda(ABC):
         left = self.study.site.nodes - len({*bad, *found})
         return tuple(found) if left >= self._width(trial.point) else ()
 
-    def baseline(self) -> Next | None:
+    def baseline(self) -> NextTrial | None:
         """The next run of the baseline. One that did not pass ends the campaign; a resumed one runs it again."""
         if self.history.count(Stage.SEARCH, Stage.SHORT):
             return None  # that stage is over for good, and a long history need not be looked through for each trial
@@ -268,15 +268,15 @@ class Agenda(ABC):
         why: str = "",
         block: int | None = None,
         predicted: PredictedRange | None = None,
-    ) -> Next:
+    ) -> NextTrial:
         number, settings = len(self.history.trials) + 1, settings_of(self.study, point, stage)
         trial = Trial(number, dict(point), settings, stage, proposer, why, block, predicted=predicted)
         where = self._where(trial)
-        return Next(trial, avoid_nodes=(*self._slow(trial), *where.avoid), on_nodes=where.nodes)
+        return NextTrial(trial, avoid_nodes=(*self._slow(trial), *where.avoid), on_nodes=where.nodes)
 
     def _where(self, trial: Trial) -> BaselinePlacement:
-        look = self._look() if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else BaselinePlacement()
-        return look if look.nodes or look.avoid else BaselinePlacement(self._pinned(trial))
+        placed = self._placement() if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else BaselinePlacement()
+        return placed if placed.nodes or placed.avoid else BaselinePlacement(self._pinned(trial))
 
     def sentinel_due(self) -> bool:
         """Every so many search trials; sooner where one more run of the baseline may show a slow node."""
@@ -287,12 +287,12 @@ class Agenda(ABC):
         most = min(
             done * MOST_URGENT, regular + most_baseline_runs(self.study.site.nodes, self._width(self.study.baseline))
         )
-        return sentinels < regular or (sentinels < most and sentinels < done * self._look().urgent)
+        return sentinels < regular or (sentinels < most and sentinels < done * self._placement().urgent)
 
-    def _look(self) -> BaselinePlacement:
+    def _placement(self) -> BaselinePlacement:
         if self.study.site.nodes < 2:
             return BaselinePlacement()
-        return next_look_at_nodes(self.study, self.history, self._width(self.study.baseline))
+        return next_baseline_placement(self.study, self.history, self._width(self.study.baseline))
 
     def _width(self, point: Point) -> int:
         return self.study.job.resources(self.study.space.settings(point)).nodes

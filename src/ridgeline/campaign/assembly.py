@@ -78,7 +78,7 @@ def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:
     return StudyFolder.create(path, found.file, in_place=found.workload.in_place)
 
 
-def assemble_or_go_on(
+def assemble_or_resume(
     found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion
 ) -> tuple[StudyFolder, CampaignQuestion | None]:
     """As `assemble_folder`; a folder in which the same question was asked goes on, and has its question already."""
@@ -100,7 +100,7 @@ def assemble_again(
     One that was stopped before it had its answer goes on.
     """
     if out is not None:
-        return assemble_or_go_on(found, out, name, question)
+        return assemble_or_resume(found, out, name, question)
     for number in itertools.count(1):
         path = Path("studies") / (name if number == 1 else f"{name}-{number}")
         if not (path / "journal.jsonl").exists():
@@ -162,7 +162,7 @@ def _told_of_its_end(campaign: Campaign) -> Iterator[None]:
 def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, history: History) -> Campaign:
     study = found.study
     executor = executor_of(found)
-    ledger = Ledger(study.budget, history, slots=jobs_at_once(study, executor))
+    ledger = Ledger(study.budget, history, slots=_jobs_at_once(study, executor))
     agenda = question.agenda(found, history, ledger)
     campaign = Campaign(question, study, found.workload, executor, journal, history, agenda, ledger)
     campaign.short = found.short
@@ -171,12 +171,12 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
         # one of its own: it is asked about builds, and each look at the queue serves those who ask
         builds_on = executor_of(found) if study.builds.where == "site" else here
         recipe = Recipe(study.builds, study.folder, study.job)
-        how = (recipe, history.root, builds_on, history, campaign.record, campaign.patiently)
+        how = (recipe, history.root, builds_on, history, campaign.record, campaign.with_retries)
         campaign.builder = Builder(*how, study=study.name)
     return campaign
 
 
-def jobs_at_once(study: Study, executor: Executor) -> int:
+def _jobs_at_once(study: Study, executor: Executor) -> int:
     """How many jobs of this study run beside each other: as many as there are slots, where there are cores for them."""
     return executor.at_once(study.job.resources(study.space.settings(study.baseline)))
 

@@ -52,7 +52,7 @@ def why_warm_up(study: Study, history: History, block: int, now_s: float) -> str
     if study.confirm.warmup == "always":
         return "the study asks for it before every block"
     if study.site.nodes > 1:
-        return "nobody knows what ran there before"
+        return "what ran there before is unknown"
     if history.busy_until_s is None:
         return "nothing has run since the campaign was taken up or a program was built"
     idle_s = now_s - history.busy_until_s

@@ -17,7 +17,7 @@ _ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet ma
 _BRIEF_S = 0.02  # a shell and the files of a run take some milliseconds of it
 
 
-def busy_text(run: Run) -> str:
+def _busy_text(run: Run) -> str:
     """What says that other programs took cores from this run, and what to do; empty where nothing does.
 
     The executor leaves the load average before the run (`load_before`) and the machine's cores (`cores`) in its usage.
@@ -42,18 +42,18 @@ def busy_text(run: Run) -> str:
 
 
 def busy_machine(history: History) -> str:
-    """As `busy_text`, of the first run of the baseline that passed."""
+    """As `_busy_text`, of the first run of the baseline that passed."""
     first = next(iter(history.ok_runs(Stage.BASELINE)), None)
-    return "" if first is None else busy_text(first[1])
+    return "" if first is None else _busy_text(first[1])
 
 
 def brief_runs(study: Study, history: History) -> str:
     """What says that runs are too short for their wall time; empty where that is not the goal, or they are not."""
     runs = [run for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH, Stage.CONFIRM)]
-    return brief_text([run.metrics["wall_s"] for run in runs]) if study.goal.metric == "wall_s" else ""
+    return _brief_text([run.metrics["wall_s"] for run in runs]) if study.goal.metric == "wall_s" else ""
 
 
-def brief_text(walls_s: Sequence[float]) -> str:
+def _brief_text(walls_s: Sequence[float]) -> str:
     """The same of these wall times."""
     typical = median(walls_s) if walls_s else _BRIEF_S
     if typical >= _BRIEF_S:

@@ -87,8 +87,8 @@ def _content(folder: Path) -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-DRAWS = 24  # points beside the study's own at which a knob is tried: it may matter only together with another
-SHARES = (0.0, 0.5, 0.999)  # of the way through a knob
+_DRAWS = 24  # points beside the study's own at which a knob is tried: it may matter only together with another
+_SHARES = (0.0, 0.5, 0.999)  # of the way through a knob
 
 
 def _inert_knobs(study: Study, workload: Workload) -> list[Problem]:
@@ -103,7 +103,7 @@ def _inert_knobs(study: Study, workload: Workload) -> list[Problem]:
 def _places(study: Study) -> list[Point]:
     rng = random.Random(0)
     space = study.space
-    drawn = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(DRAWS))
+    drawn = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(_DRAWS))
     return [study.baseline, *study.presets, *map(space.restrict, drawn)]
 
 
@@ -126,7 +126,7 @@ def _same(jobs: _JobComparison, a: Point, b: Point) -> bool:
 
 def _changed(space: Space, knob: Knob, place: Point) -> Iterator[Point]:
     """The place with other values of the knob; knobs that come into being with them get one too."""
-    for value in dict.fromkeys(knob.at(share) for share in SHARES):
+    for value in dict.fromkeys(knob.at(share) for share in _SHARES):
         if value != place[knob.name]:
             spare = {name: other.at(0.0) for name, other in space.by_name.items()}
             yield space.restrict({**spare, **place, knob.name: value})
@@ -196,7 +196,7 @@ class CheckedStudy:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
         found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
-        return [*found, *filter(None, (profile_doubt(self.study), profiler_doubt(self.study)))]
+        return [*found, *filter(None, (_profile_doubt(self.study), _profiler_doubt(self.study)))]
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
@@ -485,7 +485,7 @@ def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
 
 
 @dataclass(frozen=True, slots=True)
-class StakePart:
+class _StakePart:
     """What one part of a campaign may cost at the most: so many runs, each on so many nodes, and what they are for."""
 
     name: str
@@ -502,7 +502,7 @@ class Stake:
     repeated, which `runs_with_faults` counts. Stopping and resuming, and what people ask of it meanwhile, are extra.
     """
 
-    parts: tuple[StakePart, ...]
+    parts: tuple[_StakePart, ...]
     limit_s: float  # of one run
     budget_hours: float  # what the study's own limits allow, builds on the site included; infinite without any
     runs_with_faults: int | None
@@ -519,7 +519,7 @@ class Stake:
         hours = {part.name: self.node_hours_of(part) or 0.0 for part in self.parts}
         return None if self.runs is None else hours.get(name, 0.0) / sum(hours.values())
 
-    def node_hours_of(self, part: StakePart) -> float | None:
+    def node_hours_of(self, part: _StakePart) -> float | None:
         return None if part.runs is None else part.runs * part.nodes * self.limit_s / 3600.0
 
     @property
@@ -543,11 +543,11 @@ def stake(study: Study, trials: int | None = None) -> Stake:
         width, widest = _width(study), _widest(study)
     except (ExpressionError, ValueError) as error:
         raise StudyError(f"job: {error}") from None
-    parts = [StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
+    parts = [_StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
     if search.short:
         short = None if searched is None else searched + 1
-        parts.append(StakePart("short", short, widest, "every trial short first, and the baseline once"))
-    parts.append(StakePart("search", searched, widest, "trials, one run each"))
+        parts.append(_StakePart("short", short, widest, "every trial short first, and the baseline once"))
+    parts.append(_StakePart("search", searched, widest, "trials, one run each"))
     if search.sentinel_every:
         parts += _looks(study, searched, width)
     top, who = confirm.top, f"best {confirm.top}"
@@ -557,14 +557,14 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
     repeats = "one run" if confirm.repeats == 1 else f"{confirm.repeats} runs"
     blocks = f"baseline and {who}, {repeats} each in each of {confirm.blocks} blocks"
-    parts.append(StakePart("confirmation", confirmed, widest, blocks))
+    parts.append(_StakePart("confirmation", confirmed, widest, blocks))
     if confirm.top and confirm.warmup != "never":
         why = "one that does not count before each block, where nothing ran just before it"
-        parts.append(StakePart("warm-up", confirm.blocks, width, why))
+        parts.append(_StakePart("warm-up", confirm.blocks, width, why))
     if not confirm.top:  # else it runs in place of the confirmation
-        parts.append(StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
+        parts.append(_StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
     if study.profile is not None:
-        parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
+        parts.append(_StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
     known = [part.runs for part in parts if part.runs is not None]
     with_faults = None
     if len(known) == len(parts):
@@ -580,7 +580,7 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours)
 
 
-def profile_doubt(study: Study) -> str:
+def _profile_doubt(study: Study) -> str:
     """Of a study whose profiles take more than they should; else empty."""
     from ridgeline.campaign.ledger import PROFILE_SHARE
 
@@ -599,7 +599,7 @@ def profile_doubt(study: Study) -> str:
 _PROFILERS_ON_PATH = ("perf", "vtune", "nsys")  # the others are libraries, or the engine's own
 
 
-def profiler_doubt(study: Study) -> str:
+def _profiler_doubt(study: Study) -> str:
     """Of a profiler that jobs on this machine will not find; empty where they may, or where jobs run elsewhere."""
     tool, site = study.profile.tool if study.profile is not None else "", study.site
     brought = site.modules or study.job.modules or site.setup or site.container or "PATH" in site.env
@@ -612,18 +612,18 @@ def profiler_doubt(study: Study) -> str:
     )
 
 
-def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
+def _looks(study: Study, searched: int | None, width: int) -> list[_StakePart]:
     """Runs of the baseline between those of the search: after the last trial there is none."""
     every = study.search.sentinel_every
     why = f"the baseline again after every {every} trials"
     done = None if searched is None else max(0, searched - (0 if study.search.short else 1))
     regular = None if done is None else done // every
-    found = [StakePart("sentinels", regular, width, why)]
+    found = [_StakePart("sentinels", regular, width, why)]
     if study.site.nodes > 1:
         most = most_baseline_runs(study.site.nodes, width)
         more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
-        why = "the baseline on nodes not seen yet or under suspicion"
-        found.append(StakePart("survey of nodes", more, width, why))
+        why = "the baseline on nodes not seen yet or suspected to be slow"
+        found.append(_StakePart("survey of nodes", more, width, why))
     return found
 
 

@@ -162,7 +162,7 @@ def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, st
 
 
 @dataclass(frozen=True, slots=True)
-class NearestTried:
+class _NearestTried:
     """The best setting of a search in which none looked better than the baseline; `ratio` is above 1 for better."""
 
     point: Point
@@ -184,7 +184,7 @@ class ConfirmationVerdict:
     disqualified: Mapping[str, str] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
     repeated: tuple[SetAside, ...] = ()
-    nearest_tried: NearestTried | None = None
+    nearest_tried: _NearestTried | None = None
     equivalence: Equivalence | None = None  # where the study asks for it
 
     @property
@@ -221,7 +221,7 @@ class ConfirmationVerdict:
         winner, failed = line.details.get("winner"), line.details.get("disqualified", {})
         again = tuple(set_aside_from(aside) for aside in line.details.get("repeated", ()))
         nearest_ = line.details.get("nearest_tried")
-        tried = None if nearest_ is None else NearestTried(nearest_["point"], nearest_["ratio"])
+        tried = None if nearest_ is None else _NearestTried(nearest_["point"], nearest_["ratio"])
         machines = tuple(line.details.get("machines", ()))
         same = line.details.get("equivalence")
         if same is not None:
@@ -243,7 +243,7 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
         headline = f"no setting but the baseline passed ({_outcomes_of_search(history)})"
         return ConfirmationVerdict(NOTHING_PASSED, headline)
     if not history.candidates and not better_than_baseline(study, history):
-        tried = NearestTried(ranked[0][0], looked_like(study, history, ranked[0][1]))
+        tried = _NearestTried(ranked[0][0], looked_like(study, history, ranked[0][1]))
         headline = "keep the baseline: no setting looked better in the search"
         return ConfirmationVerdict(KEEP_BASELINE, headline, nearest_tried=tried)
     if not history.candidates:

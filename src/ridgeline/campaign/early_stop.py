@@ -21,7 +21,7 @@ from ridgeline.study.history import History, OpenRun
 from ridgeline.workloads.base import Workload
 
 POLL_EVERY_S = 2.0  # at one run: its output is read again each time
-STARTED_FILE = "machine"  # written on the node before anything of the job runs
+_STARTED_FILE = "machine"  # written on the node before anything of the job runs
 
 
 def cannot_be_watched(study: Study, workload: Workload) -> str:
@@ -60,7 +60,7 @@ class EarlyStops:
         return self._by_values(run, best)
 
     def _by_time(self, run: OpenRun, best: Run, now_s: float) -> EarlyStop | None:
-        began = book(run.folder, STARTED_FILE)
+        began = book(run.folder, _STARTED_FILE)
         if began is None or best.ending.duration_s <= 0:
             return None  # still in a queue
         passed_s = now_s - began.changed_s

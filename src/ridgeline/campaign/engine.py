@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ridgeline.books import put_away, write_result
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
 from ridgeline.campaign.early_stop import EarlyStops
@@ -28,7 +28,7 @@ from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
 from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, SiteError, StoreError
-from ridgeline.executors.base import Executor, patiently
+from ridgeline.executors.base import Executor, with_retries
 from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
 from ridgeline.records.measurement import Reading
@@ -126,7 +126,7 @@ class Campaign:
     on_change: Callable[[Campaign], None] = lambda campaign: None
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
-    _unbuilt: dict[int, Next] = field(default_factory=dict)  # runs whose program is not built yet
+    _unbuilt: dict[int, NextTrial] = field(default_factory=dict)  # runs whose program is not built yet
     _unpaid: dict[int, Job] = field(default_factory=dict)  # runs that wait for what others of ours have reserved
     _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose books
 
@@ -208,7 +208,7 @@ class Campaign:
     def _ticket_of(self, planned: OpenRun, job: Job) -> str | None:
         if planned.ticket and self.executor.detached:
             return planned.ticket
-        return self.patiently(lambda: self.executor.find(job))
+        return self.with_retries(lambda: self.executor.find(job))
 
     # starting
 
@@ -226,7 +226,7 @@ class Campaign:
             started = True
         return started
 
-    def _start(self, step: Next) -> None:
+    def _start(self, step: NextTrial) -> None:
         trial = step.trial
         if not step.again:
             self.record(event_of(trial))
@@ -262,7 +262,7 @@ class Campaign:
     def _workload(self, trial: Trial) -> Workload:
         return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload
 
-    def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: Next) -> None:
+    def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: NextTrial) -> None:
         if job is None:
             self._unbuilt[planned.number] = step
         elif isinstance(job, Outcome):
@@ -297,7 +297,7 @@ class Campaign:
                     raise
                 self._unpaid[number] = job
                 return
-        ticket = self.patiently(lambda: self.executor.submit(job))
+        ticket = self.with_retries(lambda: self.executor.submit(job))
         self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
 
@@ -314,8 +314,8 @@ class Campaign:
             source = MEASURED if run.ending.charged_s is None else BATCH_SYSTEM
             settle(self.study.grant, self._paid_as, run.number, run.node_hours, source)
 
-    def patiently(self, ask: Callable[[], T]) -> T:
-        return patiently(ask, self.check_stop, _SUBMIT_PATIENCE_S)
+    def with_retries(self, ask: Callable[[], T]) -> T:
+        return with_retries(ask, self.check_stop, _SUBMIT_PATIENCE_S)
 
     def check_stop(self) -> None:
         if self.stop_requested() or self.history.instructions.stopping:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.campaign.scores import yardstick
+from ridgeline.campaign.scores import normalisation
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.costs import COSTS, costs, unpriced
 from ridgeline.records.exhibit import TextTable, changes
@@ -24,16 +24,16 @@ def front(study: Study, history: History) -> list[Tradeoff]:
     """Every setting that was measured in both goals; empty for a study with one goal."""
     if study.second_goal is None:
         return []
-    through = yardstick(study, history)
+    through = normalisation(study, history)
     runs: dict[str, list[tuple[float, float]]] = {}
     for trial, run in history.ok_runs(*Stage):
-        second = metric_of(study, run, study.second_goal.metric)
+        second = _metric_of(study, run, study.second_goal.metric)
         if second is not None:
             runs.setdefault(trial.key, []).append((through.value(run, study.goal.metric), second))
     return tradeoffs(runs, (study.goal.direction, study.second_goal.direction), study.confirm.level)
 
 
-def metric_of(study: Study, run: Run, metric: str) -> float | None:
+def _metric_of(study: Study, run: Run, metric: str) -> float | None:
     """What the run measured; of a journal that was written before its study had prices, what follows from them."""
     if metric not in run.metrics and (found := costs(run, study.site).get(metric)) is not None:
         return found.value

@@ -46,7 +46,7 @@ class InstructionHandler:
 
     def finish(self) -> None:
         """At the end: what came too late."""
-        self._answer(dict.fromkeys(Act, "the campaign is over; `ridgeline resume --help` says how it can go on"))
+        self._answer(dict.fromkeys(Act, "the campaign is over; `ridgeline resume --help` says how to extend it"))
 
     def _answer(self, refusals: dict[Act, str]) -> bool:
         waiting = waiting_instructions(self.history.root)

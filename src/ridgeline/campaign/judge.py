@@ -29,12 +29,12 @@ from ridgeline.stats.wording import count
 from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
 
-LONGEST_LINE = 400
+_LONGEST_LINE = 400
 _LONGEST_SEARCHED_LINE = 4096
 SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
 _MOST_KEPT_LINES = 10_000
-TAIL_BYTES = 64 << 10  # in which the last thing that a program said is looked for first
+_TAIL_BYTES = 64 << 10  # in which the last thing that a program said is looked for first
 SIGNATURES_S = 30.0  # of CPU time for all of them in all logs of a run; those of ours need a second
 # what a shell says about a program that we ourselves ended
 _SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
@@ -152,7 +152,7 @@ def _blamed(
     if what == "program":
         return _without_program(found, name, folder, study)
     if what == "file" and (study.folder / name).exists():
-        return replace(found, remedy=f"{name} lies beside the study: add it to `workload: files`")
+        return replace(found, remedy=f"{name} is beside the study: add it to `workload: files`")
     if what == "file" and (meant := did_you_mean(name, _names_in(folder, study.folder), likeness=0.75)):
         return replace(found, remedy=f"{meant} Otherwise {found.remedy}")
     return found
@@ -175,7 +175,7 @@ def _without_program(found: Outcome, name: str, folder: Path, study: Study) -> O
             return replace(found, reason=reason, remedy=f"correct the first line of {bare}: #!{interpreter[0]}")
         return found
     if beside.is_file():
-        remedy = f"{bare} lies beside the study: add it to `workload: files` and start it as ./{bare}"
+        remedy = f"{bare} is beside the study: add it to `workload: files` and start it as ./{bare}"
         return replace(found, remedy=remedy)
     known = [f"./{file}" for file in _names_in(folder, study.folder)] if "/" in name else _commands()
     meant = did_you_mean(name, known, likeness=0.75)
@@ -205,7 +205,7 @@ def _result(
     values = {**settings, **reading.texts, **reading.metrics}
     # a guard on something that could not be read has not failed: how it is read is what must be corrected
     readable = [guard for guard in study.guards if not reading.problem or guard.names <= values.keys()]
-    if failure := first_failure(readable, values, baseline, folder):
+    if failure := _first_failure(readable, values, baseline, folder):
         return Outcome(Kind.WRONG, failure)
     if reading.wrong:
         return Outcome(Kind.WRONG, reading.wrong)
@@ -271,7 +271,7 @@ def misplaced(ending: Ending, nodes: int, on_nodes: Sequence[str]) -> str:
     return ""
 
 
-def first_failure(
+def _first_failure(
     guards: Iterable[Guard], values: Mapping[str, object], baseline: Mapping[str, object], folder: Path
 ) -> str | None:
     for guard in guards:
@@ -351,7 +351,7 @@ def last_line(
     quiet = _quiet(folder)
     names = ("stderr", *(log for log in logs if log != "stderr"))
     for name in sorted(names, key=lambda log: -quiet[log][0] if log in quiet else 0.0):
-        for tail in (TAIL_BYTES, None):
+        for tail in (_TAIL_BYTES, None):
             last = None
             for number, line in _lines(folder / name, tail):
                 if matching is not None and not matching.search(line):
@@ -379,7 +379,7 @@ def first_line(
 
 def _evidence(name: str, number: int, line: str) -> Evidence:
     # a program may have written anything, and the terminal on which this is shown obeys control characters
-    shown = masked("".join(c if c.isprintable() else " " for c in line[: 2 * LONGEST_LINE]))[:LONGEST_LINE]
+    shown = masked("".join(c if c.isprintable() else " " for c in line[: 2 * _LONGEST_LINE]))[:_LONGEST_LINE]
     return Evidence(name, number, shown)
 
 

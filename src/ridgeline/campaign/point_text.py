@@ -32,7 +32,7 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
             raise InputError(f"{part.strip()!r} is not knob=value; {near(name, space.by_name)}")
         values[name] = value if space.by_name[name].contains(value) else resolve(value)
         if not space.by_name[name].contains(values[name]):
-            raise InputError(f"{name}={value} lies outside the study's space; see `ridgeline check`")
+            raise InputError(f"{name}={value} is outside the study's space; see `ridgeline check`")
     point = space.restrict(values)
     if gaps := space.missing(point):
         raise InputError(f"{text!r} leaves {', '.join(gaps)} without a value; add {gaps[0]}=VALUE")

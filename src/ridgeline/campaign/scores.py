@@ -45,7 +45,7 @@ def ranking(study: Study, history: History) -> list[tuple[Point, float]]:
 
 def compared_scores(study: Study, history: History, *stages: Stage) -> list[tuple[Trial, float]]:
     """Scores as they may be compared, wherever and whenever they were measured."""
-    through = yardstick(study, history)
+    through = normalisation(study, history)
     return [(trial, study.goal.score(through.value(run, study.goal.metric))) for trial, run in history.ok_runs(*stages)]
 
 
@@ -70,7 +70,7 @@ class Normalisation:
         return value / self.course.seen_through(1.0, number)
 
 
-def yardstick(study: Study, history: History) -> Normalisation:
+def normalisation(study: Study, history: History) -> Normalisation:
     seen = _seen(study, history)
     # asked first because of long campaigns on one node: numpy is needed to tell several apart
     effects = seen.effects(study) if len(seen.placements) > 1 else []
@@ -147,7 +147,7 @@ def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...
     return slow if len(effects) - len(slow) >= width else ()
 
 
-def next_look_at_nodes(study: Study, history: History, width: int) -> BaselinePlacement:
+def next_baseline_placement(study: Study, history: History, width: int) -> BaselinePlacement:
     """Where the baseline should be run next, on a job of so many nodes."""
     seen = _seen(study, history)
     # at least so many, seen or not: a job may ask for as many. None is waited for once a look at one was lost

@@ -19,7 +19,7 @@ from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
-from ridgeline.diagnose.base import Analyzer, Portrait, diagnose, figure_changes, opened
+from ridgeline.diagnose.base import Analyzer, LogSummary, diagnose, figure_changes, opened
 from ridgeline.engines.base import PROFILE_FOLDER
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
@@ -33,20 +33,20 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.contribution import contributions
 from ridgeline.study.folder import StudyFolder, read_history_as_far
 from ridgeline.study.history import History, read_history
-from ridgeline.study.lock import ControllerSighting, find_controller
+from ridgeline.study.lock import ControllerState, find_controller
 from ridgeline.workloads.base import Workload
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
-FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
+_FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
 _TRACE, _TABLE = "torch-trace", "nsys"
-KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE, _TABLE)
+_KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE, _TABLE)
 
 
-def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
+def _profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     """One row for each finding of each profiled run, and the figures of the two side by side where the profiler gives
     any; empty where nothing was profiled."""
     profiled = [run for run in history.runs.values() if history.trials[run.trial].stage is Stage.PROFILE]
-    analyzers: list[Analyzer] = [catalog.part("analyzers", kind) for kind in KINDS]
+    analyzers: list[Analyzer] = [catalog.part("analyzers", kind) for kind in _KINDS]
     rows: list[tuple[str, ...]] = []
     for run in profiled:
         found = _findings(run.folder, analyzers)
@@ -68,12 +68,12 @@ def profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
 
 def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable | None:
     """The traces of the first and the last profiled run: the baseline's and the best setting's."""
-    traced = [(run, traces[0]) for run in runs if (traces := traces_in(run.folder))]
+    traced = [(run, traces[0]) for run in runs if (traces := _traces_in(run.folder))]
     if len(traced) < 2:
         return None
     (before, first), (after, second) = traced[0], traced[-1]
     try:
-        changes = figure_changes(*(portrait_of(path) for path in (first, second)))
+        changes = figure_changes(*(_summary_of(path) for path in (first, second)))
     except RidgelineError:
         return None  # gone or not readable: the report goes on without it
     labels = (_whose(study, history.trials[run.trial]) for run in (before, after))
@@ -85,15 +85,15 @@ def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable 
     return TextTable("Profiles, before and after", ("figure", *labels, "change"), rows, notes=(note,))
 
 
-def traces_in(folder: Path) -> list[Path]:
+def _traces_in(folder: Path) -> list[Path]:
     """What was recorded of an engine: traces of its own profiler, the first rank's first, or a kernel table of nsys."""
     files = [path for pattern in ("*.json*", "*.csv") for path in (folder / PROFILE_FOLDER).glob(pattern)]
     return sorted(files, key=lambda path: (_RANK.findall(path.name), path.name))
 
 
-def portrait_of(trace: Path) -> Portrait:
+def _summary_of(trace: Path) -> LogSummary:
     analyzer = catalog.part("analyzers", _TABLE if trace.suffix == ".csv" else _TRACE)
-    found: Portrait = analyzer.portray(opened(trace))
+    found: LogSummary = analyzer.portray(opened(trace))
     return found
 
 
@@ -102,8 +102,8 @@ _RANK = re.compile(r"(?:TP-|DP-|PP-|EP-|rank_?)(\d+)", re.IGNORECASE)
 
 def _findings(folder: Path, analyzers: list[Analyzer]) -> list[Finding]:
     found: list[Finding] = []
-    files = [path for pattern in FILES for path in sorted(folder.glob(pattern))]
-    for file in (*files, *traces_in(folder)[:1]):
+    files = [path for pattern in _FILES for path in sorted(folder.glob(pattern))]
+    for file in (*files, *_traces_in(folder)[:1]):
         try:
             found += diagnose(file, analyzers).findings
         except RidgelineError:
@@ -123,7 +123,7 @@ class CampaignStatus:
     study: Study
     history: History
     ledger: Ledger | None = None
-    controller: ControllerSighting | None = None
+    controller: ControllerState | None = None
 
     @cached_property
     def answer(self) -> Answer:
@@ -138,7 +138,7 @@ class CampaignStatus:
         shown = self.question.exhibits(self.study, self.history)
         doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
         shown = replace(shown, notes=(*shown.notes, *doubts))
-        shown = replace(shown, tables=(*shown.tables, *profile_tables(self.study, self.history)))
+        shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
             kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
             shown = replace(shown, tables=(*shown.tables, kept))

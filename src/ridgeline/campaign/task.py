@@ -171,7 +171,7 @@ def nodes_for(
 # the record
 
 
-RuleCheck = tuple[str, str, str]  # the rule; yes or no, or why nobody can tell; the evidence
+_RuleCheck = tuple[str, str, str]  # the rule; yes or no, or why nobody can tell; the evidence
 
 
 def compliance(study: Study, root: Path, workload: Workload | None) -> dict[str, Any]:
@@ -243,7 +243,7 @@ _TELLING = ("model_path", "model", "tp_size", "pp_size", "dp_size", "mem_fractio
 
 def _checks(
     study: Study, task: TaskRules, history: History, applied: Mapping[str, Mapping[str, Any]]
-) -> Iterator[RuleCheck]:
+) -> Iterator[_RuleCheck]:
     """Of the runs that count: those that broke a rule are refused, and counted here."""
     good = [run for _, run in history.ok_runs(*Stage)]
     refused = [run for run in history.runs.values() if run.outcome is not None and BREAKS in run.outcome.reason]

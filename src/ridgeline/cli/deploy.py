@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ridgeline.service.service import Service
 
 
-File = Annotated[Path, typer.Argument(help="The deployment file.")]
-Folder = Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")]
-ServerName = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline deploy status` lists them.")]
-Ready = Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)]
+_File = Annotated[Path, typer.Argument(help="The deployment file.")]
+_Folder = Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")]
+_ServerName = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline deploy status` lists them.")]
+_Ready = Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)]
 
 
 def check(
-    file: File,
+    file: _File,
     for_: Annotated[str, typer.Option("--for", help="local, slurm, pbs or kubernetes; default: the site's.")] = "",
 ) -> None:
     """Validate a deployment file and print what it would run.
@@ -45,7 +45,7 @@ def check(
 
 
 def render(
-    file: File,
+    file: _File,
     out: Annotated[Path | None, typer.Option(help="The folder to write to; default: FILE.scripts.")] = None,
     for_: Annotated[
         str, typer.Option("--for", help="local, slurm, pbs, kubernetes or systemd; default: the site's.")
@@ -62,7 +62,7 @@ def render(
         print(path)
 
 
-def up(file: File, folder: Folder = None, timeout: Ready = 1800.0) -> None:
+def up(file: _File, folder: _Folder = None, timeout: _Ready = 1800.0) -> None:
     """Start the servers, then the router; send a real request through it.
 
     What already runs is left alone, so it can be repeated after any failure. Prints the address for users.
@@ -76,8 +76,8 @@ def up(file: File, folder: Folder = None, timeout: Ready = 1800.0) -> None:
 
 
 def status(
-    file: File,
-    folder: Folder = None,
+    file: _File,
+    folder: _Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show the state, load and address of every server and the router.
@@ -95,13 +95,13 @@ def status(
         members = [state.as_json() for state in states]
         print(json_text({"service": operator.service.name, "url": url, "members": members, **scaled}))
     else:
-        print(status_text(states))
+        print(_status_text(states))
         if scale:
-            print(scale_text(scale))
+            print(_scale_text(scale))
         print(_front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
-def drain(file: File, member: ServerName, folder: Folder = None) -> None:
+def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     """Take a server out of the router; it finishes the requests it has.
 
     Example: ridgeline deploy drain service.yaml server-1
@@ -115,7 +115,7 @@ def drain(file: File, member: ServerName, folder: Folder = None) -> None:
         take_out(operator, operator.member(member))
 
 
-def undrain(file: File, member: ServerName, folder: Folder = None) -> None:
+def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     """Put a drained server back into the router.
 
     Example: ridgeline deploy undrain service.yaml server-1
@@ -128,19 +128,19 @@ def undrain(file: File, member: ServerName, folder: Folder = None) -> None:
 
 
 def restart(
-    file: File,
+    file: _File,
     member: Annotated[str, typer.Argument(help="A server, such as server-0; with --rolling: none.")] = "",
     rolling: Annotated[bool, typer.Option("--rolling", help="All servers, one after the other.")] = False,
     canary: Annotated[
         float,
         typer.Option(
-            help="With --rolling: compare the first with the others for this many seconds, then go on or roll back.",
+            help="With --rolling: compare the first with the others for this many seconds, then continue or roll back.",
             min=0,
         ),
     ] = 0.0,
     force: Annotated[bool, typer.Option("--force", help="Don't wait for the requests that it has.")] = False,
-    folder: Folder = None,
-    timeout: Ready = 1800.0,
+    folder: _Folder = None,
+    timeout: _Ready = 1800.0,
 ) -> None:
     """Restart one server, or all of them in turn, each drained first.
 
@@ -161,7 +161,7 @@ def restart(
             start_again(operator, [operator.member(member)] if member else operator.servers, timeout, force)
 
 
-def down(file: File, folder: Folder = None) -> None:
+def down(file: _File, folder: _Folder = None) -> None:
     """Stop the router and all servers of this service, and nothing else.
 
     Example: ridgeline deploy down service.yaml
@@ -222,7 +222,7 @@ def _front_text(url: str, file: Path) -> str:
     return f"users: {url} (always in {file})" if url else f"users: not reachable now; the address will be in {file}"
 
 
-def scale_text(states: Sequence[RoleScaleState]) -> str:
+def _scale_text(states: Sequence[RoleScaleState]) -> str:
     """A line for each role that is scaled: how many there are, between which limits, and the latest change."""
     lines = []
     for state in states:
@@ -235,7 +235,7 @@ def scale_text(states: Sequence[RoleScaleState]) -> str:
     return "\n".join(lines)
 
 
-def status_text(states: Sequence[MemberState]) -> str:
+def _status_text(states: Sequence[MemberState]) -> str:
     rows: list[tuple[str, ...]] = [("member", "state", "running", "tokens", "address")]
     for state in states:
         counts = ["" if n is None else f"{n:,}" for n in (state.running, state.tokens)]

@@ -57,7 +57,7 @@ def diagnose(
     elif as_json:
         print(json_escaped(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2, ensure_ascii=False)))
     else:
-        print("\n\n".join(diagnosis_text(d) for d in diagnoses if d.kinds))
+        print("\n\n".join(_diagnosis_text(d) for d in diagnoses if d.kinds))
     _complain(diagnoses, analyzers)
 
 
@@ -74,7 +74,7 @@ def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_kno
     for bar in bars:
         bar.close()
     document = json.dumps(comparison.as_json(), indent=2, ensure_ascii=False)
-    print(json_escaped(document) if as_json else comparison_text(comparison))
+    print(json_escaped(document) if as_json else _comparison_text(comparison))
 
 
 def _diagnosed(path: Path, analyzers: list[Analyzer]) -> Diagnosis:
@@ -114,7 +114,7 @@ class ReadingBar:
         if not self._on or now - self._began < _WAIT_S or now - self._last < _STEP_S:
             return
         self._last = now
-        self._show(reading_line(self._name, done, self._size, now - self._began))
+        self._show(_reading_line(self._name, done, self._size, now - self._began))
 
     def close(self) -> None:
         if self._width:
@@ -126,7 +126,7 @@ class ReadingBar:
         self._width = len(line)
 
 
-def reading_line(name: str, done: int, size: int, seconds: float) -> str:
+def _reading_line(name: str, done: int, size: int, seconds: float) -> str:
     """`server.log [######------]  50%  4.0 of 8.0 GB, 95 MB/s`, within 79 columns."""
     share = min(1.0, done / size) if size else 0.0
     bar = "#" * round(_BAR * share) + "-" * (_BAR - round(_BAR * share))
@@ -134,7 +134,7 @@ def reading_line(name: str, done: int, size: int, seconds: float) -> str:
     return f"{short} [{bar}] {share:4.0%}  {done / 1e9:.1f} of {size / 1e9:.1f} GB, {done / 1e6 / seconds:.0f} MB/s"
 
 
-def diagnosis_text(diagnosis: Diagnosis) -> str:
+def _diagnosis_text(diagnosis: Diagnosis) -> str:
     head = f"{diagnosis.path} ({', '.join(diagnosis.kinds)})"
     notes = [_wrapped(f"  note: {note}", "    ") for note in diagnosis.notes]
     if not diagnosis.findings:
@@ -189,7 +189,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c in "\t\r\n" else "\ufffd" for c in text)
 
 
-def comparison_text(comparison: LogComparison) -> str:
+def _comparison_text(comparison: LogComparison) -> str:
     first, second = comparison.first, comparison.second
     parts = [_wrapped(f"A {first.path} ({', '.join(first.kinds)})", "  ")]
     parts[0] += "\n" + _wrapped(f"B {second.path} ({', '.join(second.kinds)})", "  ")

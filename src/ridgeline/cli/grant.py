@@ -12,11 +12,13 @@ import typer
 if TYPE_CHECKING:
     from ridgeline.study.grant import Grant, GrantedRun
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The grant's file, as in `budget: {grant: FILE}`.")]
-Amount = Annotated[float, typer.Argument(help="How much, in the grant's unit.")]
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="The grant's file, as in `budget: {grant: FILE}`.")]
+_Amount = Annotated[float, typer.Argument(help="How much, in the grant's unit.")]
 
 
-def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+def show(
+    file: _File, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+) -> None:
     """Show what is spent, reserved and left of a grant, by study.
 
     Example: ridgeline grant show grant.jsonl
@@ -31,12 +33,12 @@ def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="Print
 
 
 def create(
-    file: File,
-    amount: Amount,
+    file: _File,
+    amount: _Amount,
     unit: Annotated[str, typer.Option(help="What is granted: node-hours, or the site's own unit.")] = "node-hours",
     per_node_hour: Annotated[float, typer.Option(help="What the site charges for a node-hour, in that unit.")] = 1.0,
 ) -> None:
-    """Make the file of a grant.
+    """Create the file of a grant.
 
     Those who share it must be able to write it.
 
@@ -47,7 +49,7 @@ def create(
     print("\n".join(_lines(file, grant.create(file, amount, unit, per_node_hour))))
 
 
-def top_up(file: File, amount: Amount) -> None:
+def top_up(file: _File, amount: _Amount) -> None:
     """Add to a grant.
 
     Example: ridgeline grant top-up grant.jsonl 500
@@ -58,9 +60,9 @@ def top_up(file: File, amount: Amount) -> None:
 
 
 def release(
-    file: File, study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study folder, as `show` names it.")]
+    file: _File, study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study folder, as `show` names it.")]
 ) -> None:
-    """Give back what a campaign reserved that will never be resumed.
+    """Give back the reservation of a campaign that will never be resumed.
 
     One that is resumed settles it by itself.
 

@@ -28,7 +28,7 @@ def keep(
     ] = "",
     metrics_host: Annotated[str, typer.Option(help="--front: the address for --metrics.")] = "127.0.0.1",
 ) -> None:
-    """Watch a service by the tokens it generates; take out and restart servers that died, hang or have become slow.
+    """Watch a service by the tokens it generates; take out and restart servers that have died, hung or become slow.
 
     Stops on Ctrl-C or SIGTERM; the service keeps running. Every action is in the service's journal with its reason,
     and goes to whoever the deployment file names under `notify`.

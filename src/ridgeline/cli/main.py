@@ -22,7 +22,7 @@ from ridgeline.errors import (
 
 # heading -> verb -> (module of this room:name, the line `ridgeline --help` shows). The name is a function, or for a
 # verb with subcommands a table of them: name -> function.
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Every day": {
         "check": ("campaign.check:check", "Validate a study; count its legal points and what they may cost."),
         "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
@@ -37,13 +37,13 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
         "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
         "compare": ("campaign.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
-        "gate": ("campaign.gate:gate", "Fail a CI job when a program became slower than its reference."),
+        "gate": ("campaign.gate:gate", "Fail a CI job when a program is slower than its reference."),
         "bisect": ("campaign.bisect:bisect", "Find the release or commit that made a program slower."),
         "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
         "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
         "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
-        "grant": ("grant:ACTIONS", "Show, make and top up a grant that studies share."),
-        "site": ("site:ACTIONS", "Try a site with small real jobs, or list the shipped ones."),
+        "grant": ("grant:ACTIONS", "Show, create and top up a grant that studies share."),
+        "site": ("site:ACTIONS", "Test a site with small real jobs, or list the shipped site files."),
         "schema": ("schema:schema", "Print the JSON schema of study, site or deployment files."),
     },
     "Understand": {
@@ -78,9 +78,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "serve-twin": ("serving.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
     },
 }
-HELP = ("-h", "--help")
+_HELP = ("-h", "--help")
 Command = Callable[..., Any]
-VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
+VERBS = {verb: row for group in _GROUPS.values() for verb, row in group.items()}
 
 
 _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
@@ -95,7 +95,7 @@ _LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so th
 def overview() -> str:
     width = max(len(verb) for verb in VERBS if len(verb) <= _LONGEST_IN_COLUMN)
     lines = [_ABOUT]
-    for heading, verbs in GROUPS.items():
+    for heading, verbs in _GROUPS.items():
         lines += [f"{heading}:", *(f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()), ""]
     return "\n".join([*lines, "Exit codes:", *_exit_codes()])
 
@@ -140,7 +140,7 @@ def _example_lines(example: str) -> list[str]:
     return ["Example:", *(f"  {piece} \\" for piece in pieces[:-1]), f"  {pieces[-1]}"]
 
 
-def actions_text(verb: str, actions: dict[str, Command]) -> str:
+def _actions_text(verb: str, actions: dict[str, Command]) -> str:
     width = max(map(len, actions))
     lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {VERBS[verb][1]}", "", "Subcommands:"]
     lines += [f"  {name:<{width}}  {help_of(action)[0].splitlines()[0]}" for name, action in actions.items()]
@@ -160,7 +160,7 @@ def application(command: Command) -> Any:
 
 
 def run(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in (*HELP, "help"):
+    if not arguments or arguments[0] in (*_HELP, "help"):
         print(overview())
     elif arguments[0] == "--version":
         print(f"ridgeline {__version__}")
@@ -169,8 +169,8 @@ def run(arguments: list[str]) -> None:
         found = verb_named(verb)
         if not isinstance(found, dict):
             application(found)(args=rest, prog_name=f"ridgeline {verb}")
-        elif rest and rest[0] in HELP:
-            print(actions_text(verb, found))
+        elif rest and rest[0] in _HELP:
+            print(_actions_text(verb, found))
         else:
             action, *rest = rest or [""]
             if action not in found:

@@ -49,7 +49,8 @@ def rehearse(
         float | None, typer.Option(help="--scale: how long; default: an hour, or all of a trace.", min=0.1)
     ] = None,
     double_at: Annotated[
-        float | None, typer.Option(help="--scale: minutes after which every request comes twice.", min=0)
+        float | None,
+        typer.Option(help="--scale: minutes after which the load doubles: every request comes twice.", min=0),
     ] = None,
     server_start: Annotated[float, typer.Option(help="--scale: seconds that a server takes to start.", min=0)] = 120.0,
     begins: Annotated[
@@ -61,8 +62,8 @@ def rehearse(
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
-    With --scale the servers are simulated from beginning to end, so that an hour takes seconds: when `keep` would add
-    and remove servers, why, and what that costs and keeps beside numbers of servers that stay.
+    With --scale everything is simulated, so an hour takes seconds: when `keep` would add and remove servers, why,
+    and how that compares in cost and latency with a fixed number of servers.
 
     Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
@@ -127,7 +128,7 @@ def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _Ask
         answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
         print(json_text({"runs": [one.as_json() for one in done.runs], **answer}))
     else:
-        print(rehearsals_text(done, limits, asked.rate_s, asked.speed))
+        print(_rehearsals_text(done, limits, asked.rate_s, asked.speed))
         print(_limits_text(with_server_limits(service, limits), limits))
 
 
@@ -185,7 +186,7 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
 
 
-def rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
+def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
     """A table of the runs, one of the pairs with intervals, what was chosen and why, and which runs not to trust."""
     from ridgeline.service.rehearsal import PAIRED
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 POLL_S = 5.0  # a check is short: it may ask more often than a campaign
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def _list_sites(as_json: AsJson = False) -> None:
+def _list_sites(as_json: _AsJson = False) -> None:
     """List the site files that come with Ridgeline, to copy and fill in.
 
     Example: ridgeline site list
@@ -48,9 +48,9 @@ def check(
         Path, typer.Option(help="Where the small jobs run; compute nodes must see it.", file_okay=False)
     ] = Path(),
     patience: Annotated[float, typer.Option(help="Seconds to wait in the queue.", min=1)] = 600.0,
-    as_json: AsJson = False,
+    as_json: _AsJson = False,
 ) -> None:
-    """Try a site with small real jobs: submit, run, launch ranks, cancel.
+    """Test a site with small real jobs: submit, run, launch ranks, cancel.
 
     Example: ridgeline site check local
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.readers.batch_footer import size_bytes
 from ridgeline.readers.lines import number, whole
 from ridgeline.records.finding import Finding, Severity
@@ -17,7 +17,7 @@ from ridgeline.records.finding import Finding, Severity
 
 
 @dataclass(slots=True)
-class JobRecord:
+class _JobRecord:
     """`state` is completed, failed, timeout, memory, node-fail, cancelled, running or waiting."""
 
     job_id: str
@@ -39,7 +39,7 @@ class JobRecord:
     end_text: str = ""
 
 
-def duration_s(text: str | None) -> float | None:
+def _duration_s(text: str | None) -> float | None:
     """Seconds from [days-][hours:]minutes:seconds[.fraction], as Slurm and PBS write times; None for UNLIMITED."""
     if not text or len(text) > 30:
         return None
@@ -69,7 +69,7 @@ _INSIDE = ("resources_used", "Resource_List")
 _OVER_MEMORY = re.compile(r"exceeded resource p?v?mem\b")
 
 
-def read_pbs_jobs(lines: Iterable[str]) -> Iterator[JobRecord]:
+def _read_pbs_jobs(lines: Iterable[str]) -> Iterator[_JobRecord]:
     """Jobs in the order of the text, one held at a time; a field that is cut off is left out."""
     reader = _PbsReader()
     for line_number, raw in enumerate(lines, 1):
@@ -87,7 +87,7 @@ class _PbsReader:
         self.inside = ""
         self.end = (0, "")
 
-    def line(self, number: int, text: str) -> JobRecord | None:
+    def line(self, number: int, text: str) -> _JobRecord | None:
         """The job that ended where `text` begins the next."""
         if record := _RECORD.match(text):
             done = self.finished()
@@ -126,24 +126,24 @@ class _PbsReader:
             return
         self.fields[f"{self.inside}.{name}" if self.inside else name] = said
 
-    def finished(self) -> JobRecord | None:
+    def finished(self) -> _JobRecord | None:
         if not self.job_id or not self.fields:
             return None
         of, job_id = self.fields, self.job_id
         self.job_id = ""
         exit_code = whole(of.get("Exit_status"))
-        elapsed = duration_s(of.get("resources_used.walltime"))
+        elapsed = _duration_s(of.get("resources_used.walltime"))
         hosts = {h.partition("/")[0] for h in of.get("exec_host", "").split("+") if h}
-        return JobRecord(
+        return _JobRecord(
             job_id,
             self.begins,
             self.text,
             state=_state(of, exit_code),
             exit_code=exit_code,
             elapsed_s=elapsed,
-            limit_s=duration_s(of.get("Resource_List.walltime")),
+            limit_s=_duration_s(of.get("Resource_List.walltime")),
             waited_s=_waited(of),
-            cpu_s=duration_s(of.get("resources_used.cput")),
+            cpu_s=_duration_s(of.get("resources_used.cput")),
             cpus=whole(of.get("resources_used.ncpus") or of.get("Resource_List.ncpus")),
             nodes=len(hosts) or None,
             node_names=",".join(sorted(hosts))[:200],
@@ -204,12 +204,12 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _JOB = re.compile(r"^\d{1,12}(?:_\S{1,20})?(?:\+\d{1,4})?(?:\.\S{1,30})?$", re.ASCII)
 
 
-def _read_sacct(lines: Iterable[str]) -> Iterator[JobRecord]:
+def _read_sacct(lines: Iterable[str]) -> Iterator[_JobRecord]:
     """Jobs in the order of the table, one held at a time; rows that are no jobs are skipped."""
     columns: list[str] = []
     spans: list[tuple[int, int]] = []
     header = ""
-    job: JobRecord | None = None
+    job: _JobRecord | None = None
     for line_number, raw in enumerate(lines, 1):
         line = raw[:8000]
         if "JobID" in line and "State" in line:
@@ -232,21 +232,21 @@ def _read_sacct(lines: Iterable[str]) -> Iterator[JobRecord]:
         yield job
 
 
-def _job(row: dict[str, str], line: int, text: str) -> JobRecord:
+def _job(row: dict[str, str], line: int, text: str) -> _JobRecord:
     state = row.get("State", "").split(" ")[0].rstrip("+")
     code = row.get("ExitCode", "").partition(":")[0]
     cpus = whole(row.get("AllocCPUS") or row.get("NCPUS") or row.get("ReqCPUS"))
     nodes = whole(row.get("NNodes") or row.get("AllocNodes"))
-    return JobRecord(
+    return _JobRecord(
         row["JobID"],
         line,
         text[:2000],
         state=_STATES.get(state, state.lower()),
         exit_code=whole(code),
-        elapsed_s=duration_s(row.get("Elapsed")),
-        limit_s=duration_s(row.get("Timelimit")),
+        elapsed_s=_duration_s(row.get("Elapsed")),
+        limit_s=_duration_s(row.get("Timelimit")),
         waited_s=_between(row.get("Submit"), row.get("Start")),
-        cpu_s=duration_s(row.get("TotalCPU")),
+        cpu_s=_duration_s(row.get("TotalCPU")),
         cpus=cpus,
         nodes=nodes,
         node_names=row.get("NodeList", ""),
@@ -256,12 +256,12 @@ def _job(row: dict[str, str], line: int, text: str) -> JobRecord:
     )
 
 
-def _add_step(job: JobRecord, row: dict[str, str]) -> None:
+def _add_step(job: _JobRecord, row: dict[str, str]) -> None:
     """Memory is counted per step, and the job's own row has none."""
     memory = _size(row.get("MaxRSS"))
     if memory is not None:
         job.memory_bytes = max(job.memory_bytes or 0, memory)
-    cpu_s = duration_s(row.get("TotalCPU"))
+    cpu_s = _duration_s(row.get("TotalCPU"))
     if cpu_s is not None and not job.cpu_s:
         job.cpu_s = cpu_s
 
@@ -299,11 +299,11 @@ class _Group:
 
     jobs: int = 0
     core_s: float = 0.0
-    worst: JobRecord | None = None
+    worst: _JobRecord | None = None
     worst_s: float = -1.0
     nodes: dict[str, int] = field(default_factory=dict)
 
-    def add(self, job: JobRecord, core_s: float) -> None:
+    def add(self, job: _JobRecord, core_s: float) -> None:
         self.jobs += 1
         self.core_s += core_s
         if core_s > self.worst_s:
@@ -331,7 +331,7 @@ class _Ledger:
     idle_core_s: float = 0.0
     groups: dict[str, _Group] = field(default_factory=dict)
 
-    def add(self, job: JobRecord) -> None:
+    def add(self, job: _JobRecord) -> None:
         elapsed, cores = job.elapsed_s or 0.0, job.cpus or 1
         core_s = elapsed * cores
         self.jobs += 1
@@ -344,7 +344,7 @@ class _Ledger:
             self._into("waited", job, job.waited_s)
         self._use(job, elapsed, core_s)
 
-    def _use(self, job: JobRecord, elapsed: float, core_s: float) -> None:
+    def _use(self, job: _JobRecord, elapsed: float, core_s: float) -> None:
         known = job.cpu_s and job.cpus and job.state in _USED_UP
         if known and job.cpu_s is not None and elapsed >= _LONG_S and job.cpu_s < _IDLE * core_s:
             self.idle_core_s += core_s - job.cpu_s
@@ -355,14 +355,14 @@ class _Ledger:
         if job.state == "completed" and job.limit_s and elapsed >= _LONG_S and job.limit_s > _WIDE * elapsed:
             self._into("wide-limit", job, core_s)
 
-    def _into(self, name: str, job: JobRecord, cost: float) -> None:
+    def _into(self, name: str, job: _JobRecord, cost: float) -> None:
         self.groups.setdefault(name, _Group()).add(job, cost)
 
     def share(self, core_s: float) -> float | None:
         return core_s / self.core_s if self.core_s > 0 else None
 
 
-def _claims(jobs: Iterable[JobRecord]) -> list[Claimed]:
+def _claims(jobs: Iterable[_JobRecord]) -> list[RawFinding]:
     """Claims about one job or about a year of them."""
     ledger = _Ledger()
     for job in jobs:
@@ -370,7 +370,7 @@ def _claims(jobs: Iterable[JobRecord]) -> list[Claimed]:
     return [claim for rule in (_failed, _idle, _near_memory, _wide_limit, _overall) for claim in rule(ledger)]
 
 
-def _failed(ledger: _Ledger) -> Iterator[Claimed]:
+def _failed(ledger: _Ledger) -> Iterator[RawFinding]:
     for state, (what, advice) in _ENDINGS.items():
         group = ledger.groups.get(state)
         if group is None:
@@ -383,7 +383,7 @@ def _failed(ledger: _Ledger) -> Iterator[Claimed]:
         nodes = max(group.nodes, key=lambda n: group.nodes[n], default="")
         where = f" ({'most often ' if group.jobs > 1 else ''}on {nodes})" if state == "node-fail" and nodes else ""
         severity: Severity = "fault" if group.jobs == ledger.jobs else "warning"
-        yield Claimed(
+        yield RawFinding(
             f"{one}{code}{where}",
             group.quotes,
             advice,
@@ -407,12 +407,12 @@ _ENDINGS = {
 }
 
 
-def _idle(ledger: _Ledger) -> Iterator[Claimed]:
+def _idle(ledger: _Ledger) -> Iterator[RawFinding]:
     group = ledger.groups.get("idle")
     if group and group.worst:
         worst = group.worst
         busy = (worst.cpu_s or 0.0) / ((worst.elapsed_s or 1.0) * (worst.cpus or 1))
-        yield Claimed(
+        yield RawFinding(
             f"{group.jobs} of {ledger.jobs} jobs left cores idle; job {worst.job_id} kept its {worst.cpus} cores "
             f"{busy:.0%} busy",
             group.quotes,
@@ -423,10 +423,10 @@ def _idle(ledger: _Ledger) -> Iterator[Claimed]:
         )
 
 
-def _near_memory(ledger: _Ledger) -> Iterator[Claimed]:
+def _near_memory(ledger: _Ledger) -> Iterator[RawFinding]:
     group = ledger.groups.get("near-memory")
     if group:
-        yield Claimed(
+        yield RawFinding(
             f"{group.jobs} of {ledger.jobs} jobs used nearly all the memory they asked for",
             group.quotes,
             "A little more and the batch system kills them: ask for more.",
@@ -435,11 +435,11 @@ def _near_memory(ledger: _Ledger) -> Iterator[Claimed]:
         )
 
 
-def _wide_limit(ledger: _Ledger) -> Iterator[Claimed]:
+def _wide_limit(ledger: _Ledger) -> Iterator[RawFinding]:
     group = ledger.groups.get("wide-limit")
     if group and group.worst and group.worst.elapsed_s and group.worst.limit_s:
         ratio = group.worst.limit_s / group.worst.elapsed_s
-        yield Claimed(
+        yield RawFinding(
             f"{group.jobs} of {ledger.jobs} jobs asked for far more time than they used; job {group.worst.job_id} for "
             f"{ratio:.0f} times as much",
             group.quotes,
@@ -449,14 +449,14 @@ def _wide_limit(ledger: _Ledger) -> Iterator[Claimed]:
         )
 
 
-def _overall(ledger: _Ledger) -> Iterator[Claimed]:
+def _overall(ledger: _Ledger) -> Iterator[RawFinding]:
     whole = ledger.groups.get("all")
     if whole is None:
         return
     done = ledger.groups.get("completed", _Group()).jobs
     waited = ledger.groups.get("waited")
     wait = f", {waited.core_s / waited.jobs / 3600:.2f} h in the queue on average" if waited and waited.jobs else ""
-    yield Claimed(
+    yield RawFinding(
         f"{done} of {ledger.jobs} jobs completed; {ledger.core_s / 3600:.2f} core-hours in all{wait}",
         whole.quotes,
         "Compare before and after a change with `ridgeline diagnose --compare`.",
@@ -465,31 +465,31 @@ def _overall(ledger: _Ledger) -> Iterator[Claimed]:
     )
 
 
-def _portrait(read: Callable[[Iterable[str]], Iterator[JobRecord]]) -> Callable[[Iterable[str]], Portrait]:
-    def portray(lines: Iterable[str]) -> Portrait:
+def _summary(read: Callable[[Iterable[str]], Iterator[_JobRecord]]) -> Callable[[Iterable[str]], LogSummary]:
+    def portray(lines: Iterable[str]) -> LogSummary:
         ledger = _Ledger()
         for job in read(lines):
             ledger.add(job)
         if not ledger.jobs:
-            return Portrait()
+            return LogSummary()
         figures = [
-            PortraitFigure("jobs", ledger.jobs),
-            PortraitFigure("core-hours", ledger.core_s / 3600, "h"),
-            PortraitFigure("elapsed", ledger.elapsed_s / 3600, "h"),
-            PortraitFigure("waited in the queue", ledger.waited_s / 3600, "h"),
-            PortraitFigure("idle core-hours", ledger.idle_core_s / 3600, "h"),
+            SummaryFigure("jobs", ledger.jobs),
+            SummaryFigure("core-hours", ledger.core_s / 3600, "h"),
+            SummaryFigure("elapsed", ledger.elapsed_s / 3600, "h"),
+            SummaryFigure("waited in the queue", ledger.waited_s / 3600, "h"),
+            SummaryFigure("idle core-hours", ledger.idle_core_s / 3600, "h"),
             *(
-                PortraitFigure(f"jobs {state}", ledger.groups[state].jobs)
+                SummaryFigure(f"jobs {state}", ledger.groups[state].jobs)
                 for state in ("completed", "cancelled", *_ENDINGS)
                 if state in ledger.groups
             ),
         ]
-        return Portrait(tuple(figures))
+        return LogSummary(tuple(figures))
 
     return portray
 
 
-def _of(read: Callable[[Iterable[str]], Iterator[JobRecord]]) -> Callable[[str, Iterable[str]], list[Finding]]:
+def _of(read: Callable[[Iterable[str]], Iterator[_JobRecord]]) -> Callable[[str, Iterable[str]], list[Finding]]:
     return lambda source, lines: cited(source, {}, _claims(read(lines)))
 
 
@@ -498,7 +498,7 @@ SACCT = Analyzer(
     "table of Slurm's sacct",
     re.compile(r"^\s{0,20}JobID(?:\||\s{2,40}\S).{0,400}\bState\b"),
     _of(_read_sacct),
-    _portrait(_read_sacct),
+    _summary(_read_sacct),
 )
 PBS = Analyzer(
     "pbs-jobs",
@@ -507,6 +507,6 @@ PBS = Analyzer(
         r"^Job(?: Id)?: ?\d{1,12}\S{0,90}\s*$|^\s{0,9}\"pbs_version\""
         r"|^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;E;[^;]{1,100};.{0,300}="
     ),
-    _of(read_pbs_jobs),
-    _portrait(read_pbs_jobs),
+    _of(_read_pbs_jobs),
+    _summary(_read_pbs_jobs),
 )

@@ -29,7 +29,7 @@ _HEAD_LINES, _TAIL_LINES, _MARK_CHARS = 5000, 1000, 2000
 
 
 @dataclass(frozen=True, slots=True)
-class PortraitFigure:
+class SummaryFigure:
     """One number of a log or profile that can be held against the same number of another."""
 
     name: str
@@ -38,10 +38,10 @@ class PortraitFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class LogSummary:
     """What a file says in numbers: figures, the settings that ran, and curves over time. All of it is plain data."""
 
-    figures: tuple[PortraitFigure, ...] = ()
+    figures: tuple[SummaryFigure, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     curves: tuple[CurveFigure, ...] = ()
 
@@ -84,13 +84,13 @@ def _amount(value: float | None, unit: str) -> str:
     return f"{shown} {unit}".strip()
 
 
-def figure_changes(first: Portrait, second: Portrait) -> tuple[FigureChange, ...]:
+def figure_changes(first: LogSummary, second: LogSummary) -> tuple[FigureChange, ...]:
     """Every figure of either, in the order of the first."""
     one, other = ({f.name: f for f in p.figures} for p in (first, second))
     changes = []
     for name in dict.fromkeys((*one, *other)):
         a, b = one.get(name), other.get(name)
-        unit = (a or b or PortraitFigure("", 0.0)).unit
+        unit = (a or b or SummaryFigure("", 0.0)).unit
         changes.append(FigureChange(name, unit, a.value if a else None, b.value if b else None))
     return tuple(changes)
 
@@ -114,7 +114,7 @@ class Analyzer:
     what: str
     mark: LineMark
     analyze: Callable[[str, Iterable[str]], list[Finding]]
-    portray: Callable[[Iterable[str]], Portrait] | None = None
+    portray: Callable[[Iterable[str]], LogSummary] | None = None
     failures: Literal["none", "own", "any", "outside"] = "none"
 
 
@@ -128,7 +128,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class RawFinding:
     """A finding whose evidence is still only line numbers."""
 
     claim: str
@@ -169,7 +169,7 @@ def rereadable(lines: Iterable[str]) -> Iterable[str]:
     return list(lines) if isinstance(lines, Iterator) else lines
 
 
-def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequence[Claimed]) -> list[Finding]:
+def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequence[RawFinding]) -> list[Finding]:
     """Claims with their lines quoted, most at stake first. Without a line to show, in a torn file, a claim is dropped,
     and so is advice with no time at stake.
 
@@ -191,7 +191,7 @@ def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequenc
     return most_at_stake_first(findings)
 
 
-def _quoted(lines: Iterable[str], claims: Sequence[Claimed]) -> dict[int, str]:
+def _quoted(lines: Iterable[str], claims: Sequence[RawFinding]) -> dict[int, str]:
     wanted = {quote.line for claim in claims for quote in claim.quotes if not quote.text}
     last = max(wanted, default=0)
     texts: dict[int, str] = {}

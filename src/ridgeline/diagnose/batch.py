@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Quote, cited, rereadable
+from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited, rereadable
 from ridgeline.readers.batch_footer import BatchFooter, read_batch_footer
 from ridgeline.readers.report_bindings import read_bindings
 from ridgeline.records.finding import Finding
@@ -21,11 +21,11 @@ def _analyze_footer(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [*_ended(footer), *_memory(footer), *_idle_cores(footer), *_idle_gpus(footer)])
 
 
-def _ended(footer: BatchFooter) -> list[Claimed]:
+def _ended(footer: BatchFooter) -> list[RawFinding]:
     if footer.killed:
         what = "ask for more time" if "walltime" in footer.killed else "ask for more of it, or use less"
         return [
-            Claimed(
+            RawFinding(
                 f"the batch system killed the job: {footer.killed}",
                 (Quote(footer.killed_line),),
                 f"The job went over its limit: {what}. What it printed before is not a complete result.",
@@ -34,7 +34,7 @@ def _ended(footer: BatchFooter) -> list[Claimed]:
         ]
     if footer.exit_status:
         return [
-            Claimed(
+            RawFinding(
                 f"the job ended with status {footer.exit_status}",
                 (Quote(footer.line),),
                 "Above 256, subtract 256 for the signal: 271 is a termination, 265 a kill (often memory).",
@@ -44,12 +44,12 @@ def _ended(footer: BatchFooter) -> list[Claimed]:
     return []
 
 
-def _memory(footer: BatchFooter) -> list[Claimed]:
+def _memory(footer: BatchFooter) -> list[RawFinding]:
     used, asked = footer.memory_used_bytes, footer.memory_requested_bytes
     if not used or not asked or used < 0.9 * asked:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"the job used {used / asked:.0%} of the memory it asked for",
             (Quote(footer.line),),
             "A little more and the batch system kills it: ask for more, or lower what the program may use.",
@@ -58,7 +58,7 @@ def _memory(footer: BatchFooter) -> list[Claimed]:
     ]
 
 
-def _idle_cores(footer: BatchFooter) -> list[Claimed]:
+def _idle_cores(footer: BatchFooter) -> list[RawFinding]:
     cores = footer.ncpus_used or footer.ncpus_requested
     if not cores or not footer.cpu_s or not footer.wall_used_s or footer.ngpus_requested:
         return []
@@ -66,7 +66,7 @@ def _idle_cores(footer: BatchFooter) -> list[Claimed]:
     if busy >= 0.6:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"the {cores} cores were busy {busy:.0%} of the time",
             (Quote(footer.line),),
             "Start-up and input may be long against the run; otherwise fewer cores would do the same work. "
@@ -75,11 +75,11 @@ def _idle_cores(footer: BatchFooter) -> list[Claimed]:
     ]
 
 
-def _idle_gpus(footer: BatchFooter) -> list[Claimed]:
+def _idle_gpus(footer: BatchFooter) -> list[RawFinding]:
     if footer.gpu_share is None or footer.gpu_share >= 0.6:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"the GPUs were in use {footer.gpu_share:.0%} of the time",
             (Quote(footer.line),),
             "Look for start-up, compilation and host-bound phases; a larger batch may fill the gaps.",
@@ -101,7 +101,7 @@ def _analyze_bindings(source: str, lines: Iterable[str]) -> list[Finding]:
     if shared:
         (host, cpu), ranks = min(shared.items(), key=lambda s: (str(s[0][0]), s[0][1]))
         claims.append(
-            Claimed(
+            RawFinding(
                 f"{len(shared)} cores are given to more than one rank; core {cpu} of {host or 'the node'} to ranks "
                 + ", ".join(map(str, ranks[:4])),
                 tuple(Quote(line_of[r]) for r in ranks[:2]),
@@ -113,7 +113,7 @@ def _analyze_bindings(source: str, lines: Iterable[str]) -> list[Finding]:
     loose = [b for b in bindings if b.cpus is None]
     if loose:
         claims.append(
-            Claimed(
+            RawFinding(
                 f"{len(loose)} of {len(bindings)} ranks are not bound to cores",
                 (Quote(loose[0].line),),
                 "Bind them: mpirun --map-by node --bind-to core (or numa with threads), srun --cpu-bind=cores.",

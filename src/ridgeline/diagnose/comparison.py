@@ -11,8 +11,8 @@ from ridgeline.diagnose.base import (
     Analyzer,
     Diagnosis,
     FigureChange,
-    Portrait,
-    PortraitFigure,
+    LogSummary,
+    SummaryFigure,
     diagnose,
     figure_changes,
     opened,
@@ -75,14 +75,14 @@ def compare_files(
         raise InputError(
             f"{first} is {' and '.join(one.kinds)}, {second} is {' and '.join(other.kinds)}: compare files of one kind"
         )
-    portraits = [_portrait(path, shared) for path in (first, second)]
+    summaries = [_summary(path, shared) for path in (first, second)]
     return LogComparison(
-        one, other, _settings(*portraits), figure_changes(*portraits), _findings(one.findings, other.findings)
+        one, other, _settings(*summaries), figure_changes(*summaries), _findings(one.findings, other.findings)
     )
 
 
-def _portrait(path: Path, analyzers: Iterable[Analyzer]) -> Portrait:
-    figures: list[PortraitFigure] = []
+def _summary(path: Path, analyzers: Iterable[Analyzer]) -> LogSummary:
+    figures: list[SummaryFigure] = []
     settings: dict[str, object] = {}
     for analyzer in analyzers:
         if analyzer.portray is not None:
@@ -92,10 +92,10 @@ def _portrait(path: Path, analyzers: Iterable[Analyzer]) -> Portrait:
                 continue  # the diagnosis has said it
             figures += found.figures
             settings.update(found.settings)
-    return Portrait(tuple(figures), settings)
+    return LogSummary(tuple(figures), settings)
 
 
-def _settings(first: Portrait, second: Portrait) -> tuple[tuple[str, object, object], ...]:
+def _settings(first: LogSummary, second: LogSummary) -> tuple[tuple[str, object, object], ...]:
     one, other = dict(_flat(first.settings)), dict(_flat(second.settings))
     names = (n for n in dict.fromkeys((*one, *other)) if not _INCIDENTAL.search(n))
     return tuple((n, one.get(n), other.get(n)) for n in names if one.get(n) != other.get(n))

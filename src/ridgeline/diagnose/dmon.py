@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.readers.lines import number, whole
 from ridgeline.records.finding import Finding
 
@@ -18,7 +18,7 @@ _MOST_GPUS = 1024
 
 
 @dataclass(slots=True)
-class DmonColumn:
+class _DmonColumn:
     """One column of one GPU over time."""
 
     count: int = 0
@@ -45,8 +45,8 @@ class _DmonGpu:
     text: str
     samples: int = 0
     busy: int = 0
-    columns: dict[str, DmonColumn] = field(default_factory=dict)
-    busy_clock: DmonColumn = field(default_factory=DmonColumn)
+    columns: dict[str, _DmonColumn] = field(default_factory=dict)
+    busy_clock: _DmonColumn = field(default_factory=_DmonColumn)
     violations: dict[str, tuple[int, str]] = field(default_factory=dict)
     violated: dict[str, int] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ def _row(row: dict[str, str], line: int, text: str, gpus: dict[int, _DmonGpu]) -
     values = {name: value for name, cell in row.items() if name != "gpu" and (value := number(cell)) is not None}
     gpu.samples += 1
     for name, value in values.items():
-        gpu.columns.setdefault(name, DmonColumn()).add(value)
+        gpu.columns.setdefault(name, _DmonColumn()).add(value)
     if values.get("sm", 0.0) > _BUSY:
         gpu.busy += 1
         if "pclk" in values:
@@ -102,7 +102,7 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, {}, [claim for rule in rules for claim in rule(gpus)])
 
 
-def _idle(gpus: list[_DmonGpu]) -> list[Claimed]:
+def _idle(gpus: list[_DmonGpu]) -> list[RawFinding]:
     """Of all GPUs together; one that is idle alone is behind the others."""
     used = [gpu for gpu in gpus if gpu.mean("sm") is not None]
     samples = sum(gpu.samples for gpu in used)
@@ -111,7 +111,7 @@ def _idle(gpus: list[_DmonGpu]) -> list[Claimed]:
         return []
     idlest = min(used, key=lambda g: g.busy / g.samples)
     return [
-        Claimed(
+        RawFinding(
             f"no kernel ran in {1 - busy / samples:.0%} of the samples of {_counted(used)}",
             (_quote(idlest),),
             "Look for start-up, compilation and host-bound phases in the program's log; more load or a larger batch "
@@ -122,7 +122,7 @@ def _idle(gpus: list[_DmonGpu]) -> list[Claimed]:
     ]
 
 
-def _behind(gpus: list[_DmonGpu]) -> list[Claimed]:
+def _behind(gpus: list[_DmonGpu]) -> list[RawFinding]:
     means = [(gpu.mean("sm") or 0.0, gpu) for gpu in gpus if gpu.mean("sm") is not None]
     if len(means) < 2:
         return []
@@ -134,7 +134,7 @@ def _behind(gpus: list[_DmonGpu]) -> list[Claimed]:
     least, gpu = min(low, key=lambda m: m[0])
     top = max(means, key=lambda m: m[0])[1]
     return [
-        Claimed(
+        RawFinding(
             f"GPU {gpu.index} is at {least:.0f}% while the others are at {usual:.0f}%",
             (_quote(gpu), _quote(top)),
             "Without work of its own: check the layout and CUDA_VISIBLE_DEVICES. With work: it waits less because the "
@@ -146,7 +146,7 @@ def _behind(gpus: list[_DmonGpu]) -> list[Claimed]:
     ]
 
 
-def _held_down(gpus: list[_DmonGpu]) -> list[Claimed]:
+def _held_down(gpus: list[_DmonGpu]) -> list[RawFinding]:
     claims = []
     for column, what, advice in _HOLDS:
         held = [gpu for gpu in gpus if gpu.violated.get(column, 0) >= max(2, gpu.samples // 20)]
@@ -155,7 +155,7 @@ def _held_down(gpus: list[_DmonGpu]) -> list[Claimed]:
             line, text = worst.violations[column]
             share = worst.violated[column] / worst.samples
             claims.append(
-                Claimed(
+                RawFinding(
                     f"{what} held down the clock of {len(held)} of {len(gpus)} GPUs, of GPU {worst.index} in "
                     f"{share:.0%} of its samples",
                     (Quote(line, "", text),),
@@ -177,7 +177,7 @@ _HOLDS = (
 )
 
 
-def _slow_clock(gpus: list[_DmonGpu]) -> list[Claimed]:
+def _slow_clock(gpus: list[_DmonGpu]) -> list[RawFinding]:
     """GPUs that work at a lower clock than the fastest of the same node."""
     clocked = [gpu for gpu in gpus if gpu.busy_clock.count >= _FEWEST]
     if not clocked:
@@ -188,7 +188,7 @@ def _slow_clock(gpus: list[_DmonGpu]) -> list[Claimed]:
     if lost < 0.1:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"GPU {slow.index} worked at {slow.busy_clock.mean:.0f} MHz on average, {lost:.0%} below the best clock",
             (_quote(slow),),
             "Power, heat or a locked clock: nvidia-smi -q -d CLOCK,PERFORMANCE says which. Kernels bound by memory "
@@ -199,7 +199,7 @@ def _slow_clock(gpus: list[_DmonGpu]) -> list[Claimed]:
     ]
 
 
-def _overall(gpus: list[_DmonGpu]) -> list[Claimed]:
+def _overall(gpus: list[_DmonGpu]) -> list[RawFinding]:
     if not gpus:
         return []
     parts = []
@@ -210,7 +210,7 @@ def _overall(gpus: list[_DmonGpu]) -> list[Claimed]:
     if not parts:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"{_counted(gpus)} over {max(g.samples for g in gpus)} samples: {', '.join(parts)} on average",
             (_quote(gpus[0]),),
             "High sm with low power and memory means small or waiting kernels: profile a few seconds with nsys.",
@@ -228,13 +228,13 @@ def _quote(gpu: _DmonGpu) -> Quote:
     return Quote(gpu.line, "", gpu.text)
 
 
-def _portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> LogSummary:
     figures = []
     for gpu in _read_dmon(lines):
         for name, unit in (("sm", "%"), ("mem", "%"), ("pwr", "W"), ("pclk", "MHz"), ("gtemp", "C")):
             if (mean := gpu.mean(name)) is not None:
-                figures.append(PortraitFigure(f"GPU {gpu.index} {name}, mean", mean, unit))
-    return Portrait(tuple(figures))
+                figures.append(SummaryFigure(f"GPU {gpu.index} {name}, mean", mean, unit))
+    return LogSummary(tuple(figures))
 
 
 ANALYZER = Analyzer(

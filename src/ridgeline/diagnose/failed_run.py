@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Quote, cited
+from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited
 from ridgeline.readers.failures import PROGRAM_FAILURES, ProgramFailure, failure_in
 from ridgeline.readers.lines import plain
 from ridgeline.records.finding import Finding, Severity
@@ -70,17 +70,17 @@ def _causes(seen: list[_Seen]) -> list[_Seen]:
     return [*causes, *left[:1]]
 
 
-def _claimed(found: _Seen, total: int) -> Claimed:
+def _claimed(found: _Seen, total: int) -> RawFinding:
     went_on = total - found.line > _AFTER_THE_END and not found.row.outside
     remedy = filled(found.row.remedy, found.match)
     advice = f"{remedy[0].upper()}{remedy[1:]}."
     if went_on:
-        advice += f" The log goes on for {total - found.line} lines: the program may have got over it."
+        advice += f" The log continues for {total - found.line} lines: the program may have recovered."
     about = found.match[0][:40]
     claim = filled(found.row.reason, found.match)
     severity: Severity = "warning" if went_on else "fault"
     key, echo = f"run.{found.row.name}", found.row.echo
-    return Claimed(claim, (Quote(found.line, about),), advice, severity, key=key, echo=echo)
+    return RawFinding(claim, (Quote(found.line, about),), advice, severity, key=key, echo=echo)
 
 
 OUTSIDE = Analyzer(

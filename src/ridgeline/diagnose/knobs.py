@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.diagnose.base import knob
+from ridgeline.engines.base import engine_named
+from ridgeline.engines.failures import NextValues
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry
 
@@ -18,7 +20,6 @@ STUDY_KINDS = {
     "nwchem": ("nwchem",),
 }
 _MOST_GRAPHS = 4096
-_MOST_MEMORY = 0.94
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class EngineKnobs:
 
     def named(self, what: str) -> tuple[KnobToTry, ...]:
         """Knobs for one kind of advice; none where the log does not say what ran."""
-        moves = _MOVES[self.engine].get(what, ())
+        moves = engine_named(self.engine).values_to_try.get(what, ())
         return tuple(k for name, move in moves for k in self._moved(name, move))
 
     def graphs_up_to(self, batch: int) -> tuple[KnobToTry, ...]:
@@ -43,8 +44,8 @@ class EngineKnobs:
         cap = self._whole("max_running_requests")
         return graphs + (knob(self.engine, "max_running_requests", cap, [largest]) if cap else ())
 
-    def _moved(self, name: str, move: Callable[[float], Sequence[Value]]) -> tuple[KnobToTry, ...]:
-        current = self.said.get(name, _DEFAULTS[self.engine].get(name))
+    def _moved(self, name: str, move: NextValues) -> tuple[KnobToTry, ...]:
+        current = self.said.get(name, engine_named(self.engine).when_omitted.get(name))
         if isinstance(current, str):
             return knob(self.engine, name, current, move(0.0))
         if not isinstance(current, int | float):
@@ -54,47 +55,6 @@ class EngineKnobs:
     def _whole(self, name: str) -> int | None:
         value = self.said.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _times(*factors: float) -> Callable[[float], Sequence[Value]]:
-    return lambda value: [max(1, round(value * factor)) for factor in factors] if value >= 1 else []
-
-
-def _plus(*steps: float) -> Callable[[float], Sequence[Value]]:
-    return lambda value: [round(value + s, 3) for s in steps if 0.3 <= value + s <= _MOST_MEMORY]
-
-
-def _one_of(*values: Value) -> Callable[[float], Sequence[Value]]:
-    return lambda _: values
-
-
-_Moves = dict[str, tuple[tuple[str, Callable[[float], Sequence[Value]]], ...]]
-_MOVES: dict[str, _Moves] = {
-    "sglang": {
-        "cap": (("max_running_requests", _times(2, 4)),),
-        "no-graphs": (("disable_cuda_graph", _one_of(False)),),
-        "more-pool": (("mem_fraction_static", _plus(0.02, 0.04)), ("kv_cache_dtype", _one_of("fp8_e5m2"))),
-        "less-memory": (("mem_fraction_static", _plus(-0.04, -0.08)), ("max_running_requests", _times(0.5, 0.25))),
-        "fewer-graphs": (("mem_fraction_static", _plus(-0.04, -0.08)), ("cuda_graph_max_bs", _times(0.5))),
-        "retractions": (
-            ("schedule_conservativeness", _one_of(1.0, 1.3, 1.6)),
-            ("max_running_requests", _times(0.5)),
-        ),
-        "chunk": (("chunked_prefill_size", _times(0.5, 0.25)),),
-    },
-    "vllm": {
-        "cap": (("max_num_seqs", _times(2, 4)),),
-        "more-pool": (("gpu_memory_utilization", _plus(0.02, 0.04)), ("kv_cache_dtype", _one_of("fp8"))),
-        "less-memory": (("gpu_memory_utilization", _plus(-0.04, -0.08)), ("max_num_seqs", _times(0.5, 0.25))),
-        "retractions": (("max_num_seqs", _times(0.5)), ("gpu_memory_utilization", _plus(0.02, 0.04))),
-        "chunk": (("max_num_batched_tokens", _times(0.5, 0.25)),),
-    },
-}
-# what an engine does when nothing is said; vLLM's log repeats only what was said
-_DEFAULTS: dict[str, dict[str, Value]] = {
-    "sglang": {"schedule_conservativeness": 1.0, "kv_cache_dtype": "auto"},
-    "vllm": {"kv_cache_dtype": "auto"},
-}
 
 
 def knobs_yaml(findings: Iterable[Finding]) -> str:

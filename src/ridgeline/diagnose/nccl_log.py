@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Quote, cited, knob, rereadable
+from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited, knob, rereadable
 from ridgeline.readers.nccl_log import NcclLog, read_nccl_log
 from ridgeline.records.finding import Finding
 
@@ -18,14 +18,14 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [claim for rule in rules for claim in rule(log)])
 
 
-def _unapplied(log: NcclLog) -> list[Claimed]:
+def _unapplied(log: NcclLog) -> list[RawFinding]:
     asked = {name: setting.value for name, setting in log.exported.items()}
     claims = []
     for name, said in log.unapplied(asked).items():
         echo = f"NCCL says {said}" if said else "NCCL does not mention it"
         quotes = [Quote(log.exported[name].line)] + ([Quote(log.settings[name].line)] if name in log.settings else [])
         claims.append(
-            Claimed(
+            RawFinding(
                 f"{name}={asked[name]} was asked for, but {echo}",
                 tuple(quotes),
                 "Check the name's spelling and that the variable reaches every rank (mpirun -x, srun --export). NCCL "
@@ -36,20 +36,20 @@ def _unapplied(log: NcclLog) -> list[Claimed]:
     return claims
 
 
-def _refused(log: NcclLog) -> list[Claimed]:
+def _refused(log: NcclLog) -> list[RawFinding]:
     return [
-        Claimed("NCCL refused or ignored a setting", (Quote(w.line),), "Correct or remove it.", "warning")
+        RawFinding("NCCL refused or ignored a setting", (Quote(w.line),), "Correct or remove it.", "warning")
         for w in log.refused[:3]
     ]
 
 
-def _sockets(log: NcclLog) -> list[Claimed]:
+def _sockets(log: NcclLog) -> list[RawFinding]:
     over_tcp = [t for t in log.transports if t.name.startswith("NET/Socket")]
     if log.network != "Socket" and not over_tcp:
         return []
     quotes = [Quote(log.network_line)] if log.network_line else []
     return [
-        Claimed(
+        RawFinding(
             "NCCL uses TCP sockets between nodes, not InfiniBand",
             (*quotes, *(Quote(t.line) for t in over_tcp[:1])),
             "Look above for `NET/IB : No device found`: the container needs /dev/infiniband and libibverbs, "
@@ -60,7 +60,7 @@ def _sockets(log: NcclLog) -> list[Claimed]:
     ]
 
 
-def _ethernet(log: NcclLog) -> list[Claimed]:
+def _ethernet(log: NcclLog) -> list[RawFinding]:
     links = {nic.link for nic in log.nics}
     wrong = [nic for nic in log.nics if nic.link in ("RoCE", "Ethernet")]
     right = [nic.name for nic in log.nics if nic.link == "IB"]
@@ -68,7 +68,7 @@ def _ethernet(log: NcclLog) -> list[Claimed]:
         return []
     names = ", ".join(nic.name for nic in wrong)
     return [
-        Claimed(
+        RawFinding(
             f"{names} is an Ethernet port among InfiniBand ports, and NCCL spreads its channels over all of them",
             (Quote(wrong[0].line, wrong[0].name),),
             f"List the InfiniBand ports only: NCCL_IB_HCA={','.join(right)}",
@@ -84,7 +84,7 @@ def _asked(log: NcclLog, name: str) -> str:
     return said.value.rstrip(".") if said else ""
 
 
-def _chosen(log: NcclLog) -> list[Claimed]:
+def _chosen(log: NcclLog) -> list[RawFinding]:
     claims = []
     for name, attribute in (("NCCL_ALGO", "algorithm"), ("NCCL_PROTO", "protocol")):
         setting = log.settings.get(name)
@@ -94,7 +94,7 @@ def _chosen(log: NcclLog) -> list[Claimed]:
         other = [c for c in log.chosen if getattr(c, attribute).upper() not in wanted]
         if other:
             claims.append(
-                Claimed(
+                RawFinding(
                     f"{name} is {setting.value}, yet {other[0].collective} of {other[0].size_bytes} bytes used "
                     f"{getattr(other[0], attribute)}",
                     (Quote(setting.line), Quote(other[0].line)),
@@ -105,12 +105,12 @@ def _chosen(log: NcclLog) -> list[Claimed]:
     return claims
 
 
-def _no_gpu_direct(log: NcclLog) -> list[Claimed]:
+def _no_gpu_direct(log: NcclLog) -> list[RawFinding]:
     plain = [t for t in log.transports if t.name.startswith("NET/IB") and "GDR" not in t.name]
     if not plain:
         return []
     return [
-        Claimed(
+        RawFinding(
             "InfiniBand is used without GPUDirect: data passes through host memory",
             (Quote(plain[0].line),),
             "Load the nvidia_peermem module on the nodes, and see nvidia-smi topo -m for a NIC far from its GPU.",
@@ -119,7 +119,7 @@ def _no_gpu_direct(log: NcclLog) -> list[Claimed]:
     ]
 
 
-def _no_p2p(log: NcclLog) -> list[Claimed]:
+def _no_p2p(log: NcclLog) -> list[RawFinding]:
     """Ranks of one node that talk through host memory, although GPUs of one node can reach each other."""
     shared = [t for t in log.transports if t.name.startswith("SHM")]
     direct = [t for t in log.transports if t.name.startswith(("P2P", "NVLS"))]
@@ -136,7 +136,7 @@ def _no_p2p(log: NcclLog) -> list[Claimed]:
         "GPUs from each other), at ACS and IOMMU for PCIe, and at `ridgeline preflight`."
     )
     return [
-        Claimed(
+        RawFinding(
             f"GPUs of one node talk through host memory, not by NVLink or PCIe peer access{part}",
             tuple(Quote(line) for line in lines if line),
             advice,
@@ -147,13 +147,13 @@ def _no_p2p(log: NcclLog) -> list[Claimed]:
     ]
 
 
-def _warnings(log: NcclLog) -> list[Claimed]:
+def _warnings(log: NcclLog) -> list[RawFinding]:
     if not log.warnings:
         return []
     first = log.warnings[0]
     times = f" {log.warned} times, first" if log.warned > 1 else ""
     return [
-        Claimed(
+        RawFinding(
             f"NCCL warned{times}: {first.text.strip()[:120]}",
             (Quote(first.line),),
             "A connection that fails or a completion with an error points to a node or a link: try the same run "

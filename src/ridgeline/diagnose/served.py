@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ridgeline.diagnose.base import Claimed, PortraitFigure, Quote
+from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure
 from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.engines.base import ServingEngine
 from ridgeline.engines.failures import leading_cause
@@ -37,7 +37,7 @@ class Served:
         return self.tally.totals
 
 
-def what_limits(served: Served) -> list[Claimed]:
+def what_limits(served: Served) -> list[RawFinding]:
     """One note: where the time went, how full batch and pool were, and what holds the engine back."""
     totals = served.totals
     quotes = [Quote(line) for line in dict.fromkeys(map(served.line, ("limits", "busiest", "peak"))) if line]
@@ -45,7 +45,7 @@ def what_limits(served: Served) -> list[Claimed]:
         return []
     limit, advice, share = _limit(served)
     return [
-        Claimed(
+        RawFinding(
             f"{limit}; {_usage(served)}",
             tuple(quotes[:2]),
             advice,
@@ -97,7 +97,7 @@ def _limit(served: Served) -> tuple[str, str, float | None]:
     return "what came in was the limit: hardly anything waited", advice, None
 
 
-def queue_growth(served: Served) -> list[Claimed]:
+def queue_growth(served: Served) -> list[RawFinding]:
     """The queue at the end of the log is far longer than at its beginning: more came in than was served."""
     timeline = served.tally.timeline()
     if len(timeline) < 8 or not served.line("waiting"):
@@ -108,7 +108,7 @@ def queue_growth(served: Served) -> list[Claimed]:
     if late < 10 or late < 2 * max(1.0, early) or late < half:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"the queue grew from {early:.0f} to {late:.0f} waiting requests: more came in than was served",
             tuple(Quote(line) for line in dict.fromkeys((served.line("waiting"), served.line("last-waiting"))) if line),
             "Latency grows without bound at this rate: send less here, add a replica, or raise what limits it.",
@@ -124,26 +124,26 @@ def _mean_queue(moments: tuple[ServedMoment, ...]) -> float:
     return sum(m.queued for m in moments) / len(moments)
 
 
-def served_figures(tally: ServedTally) -> tuple[PortraitFigure, ...]:
+def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
     """What two logs are compared by."""
     totals = tally.totals
     if not totals.decodes:
         return ()
     figures = [
-        PortraitFigure("decode rate, mean", totals.mean_decode_tok_s, "tok/s"),
-        PortraitFigure("running requests, mean", totals.mean_running),
-        PortraitFigure("running requests, most", totals.most_running),
-        PortraitFigure("KV pool, mean", totals.mean_kv_share, "share"),
-        PortraitFigure("KV pool, peak", totals.peak_kv_share, "share"),
-        PortraitFigure("lines with requests waiting", totals.waiting / totals.decodes, "share"),
-        PortraitFigure("lines without a CUDA graph", totals.eager / totals.decodes, "share"),
+        SummaryFigure("decode rate, mean", totals.mean_decode_tok_s, "tok/s"),
+        SummaryFigure("running requests, mean", totals.mean_running),
+        SummaryFigure("running requests, most", totals.most_running),
+        SummaryFigure("KV pool, mean", totals.mean_kv_share, "share"),
+        SummaryFigure("KV pool, peak", totals.peak_kv_share, "share"),
+        SummaryFigure("lines with requests waiting", totals.waiting / totals.decodes, "share"),
+        SummaryFigure("lines without a CUDA graph", totals.eager / totals.decodes, "share"),
     ]
     if totals.span_s > 0:
         figures += [
-            PortraitFigure("time covered", totals.span_s, "s"),
-            PortraitFigure("time in decode", totals.decode_s / totals.span_s, "share"),
-            PortraitFigure("time in prefill", totals.prefill_s / totals.span_s, "share"),
-            PortraitFigure("time idle", totals.idle_s / totals.span_s, "share"),
+            SummaryFigure("time covered", totals.span_s, "s"),
+            SummaryFigure("time in decode", totals.decode_s / totals.span_s, "share"),
+            SummaryFigure("time in prefill", totals.prefill_s / totals.span_s, "share"),
+            SummaryFigure("time idle", totals.idle_s / totals.span_s, "share"),
         ]
     return tuple(figures)
 
@@ -167,7 +167,7 @@ def served_curves(tally: ServedTally) -> tuple[CurveFigure, ...]:
 
 def failure_claims(
     engine: ServingEngine, failures: Sequence[tuple[str, bool, int]], last_work_line: int, knobs: EngineKnobs
-) -> list[Claimed]:
+) -> list[RawFinding]:
     """One claim for the cause of a failed run, from (kind, whether the engine was ready, line).
 
     An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
@@ -178,4 +178,4 @@ def failure_claims(
     kind, failure, line = found
     advice = failure.advice.format(memory_flag=engine.memory_flag)
     key, tried = f"{engine.name}.failed-{kind}", knobs.named(failure.try_)
-    return [Claimed(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)]
+    return [RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)]

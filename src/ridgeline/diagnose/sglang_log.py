@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.diagnose.served import Served, failure_claims, queue_growth, served_curves, served_figures, what_limits
 from ridgeline.engines.sglang.engine import SGLANG
@@ -45,20 +45,20 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     )
 
 
-def _portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> LogSummary:
     log = tally_sglang_log(lines)
     figures = list(served_figures(log.served))
     if log.result is not None:
-        figures.insert(0, PortraitFigure("result: duration", log.result.duration_s, "s"))
+        figures.insert(0, SummaryFigure("result: duration", log.result.duration_s, "s"))
         if log.result.total_tok_s is not None:
-            figures.insert(0, PortraitFigure("result: throughput", log.result.total_tok_s, "tok/s"))
+            figures.insert(0, SummaryFigure("result: throughput", log.result.total_tok_s, "tok/s"))
     figures += [
-        PortraitFigure("requests taken back", log.retracted),
-        PortraitFigure("KV pool size", _tokens(log), "tokens"),
+        SummaryFigure("requests taken back", log.retracted),
+        SummaryFigure("KV pool size", _tokens(log), "tokens"),
     ]
     if (share := log.cached_token_share) is not None:
-        figures.append(PortraitFigure("prompt tokens from cache", share, "share"))
-    return Portrait(tuple(figures), log.settings, served_curves(log.served))
+        figures.append(SummaryFigure("prompt tokens from cache", share, "share"))
+    return LogSummary(tuple(figures), log.settings, served_curves(log.served))
 
 
 def _tokens(log: SglangTally) -> float:
@@ -76,12 +76,12 @@ def _knobs(log: SglangTally) -> EngineKnobs:
     return EngineKnobs("sglang", said)
 
 
-def _contaminated(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+def _contaminated(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
     share = log.cached_token_share
     if share is None or share <= _CONTAMINATED_SHARE:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"{share:.1%} of the prompt tokens came from the cache: these prompts were seen before",
             (Quote(log.line("cached"), "#cached-token"),),
             "Unless users really share these prefixes, the result is too good. Use another seed for warm-up and "
@@ -92,14 +92,14 @@ def _contaminated(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _graphs(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+def _graphs(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
     totals, largest = log.served.totals, log.largest_graph
     if not totals.eager:
         return []
     capture = [Quote(log.line("graphs"))] if log.line("graphs") else []
     if largest is None:
         return [
-            Claimed(
+            RawFinding(
                 f"{totals.eager} of {totals.decodes} decode lines ran without a CUDA graph, and none was captured",
                 (*capture, Quote(log.line("eager"))),
                 "Decode steps of small batches are then limited by the host. Leave CUDA graphs on unless they do not "
@@ -112,7 +112,7 @@ def _graphs(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     if not totals.beyond:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"{totals.beyond} of {totals.decodes} decode lines ran more requests ({log.least_beyond} to "
             f"{log.most_beyond}) than the largest captured CUDA graph holds ({largest}), so the host became the limit",
             (*capture, Quote(log.line("beyond"))),
@@ -125,7 +125,7 @@ def _graphs(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _pool(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+def _pool(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
     totals = log.served.totals
     if totals.full < max(2, totals.decodes // 10):
         return []
@@ -133,7 +133,7 @@ def _pool(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     spare = f" {free / 2**30:.1f} GiB of GPU memory stayed free after start." if free else ""
     pool = [Quote(log.line("pool"))] if log.line("pool") else []
     return [
-        Claimed(
+        RawFinding(
             f"the KV pool limits the batch: full in {totals.full} of {totals.decodes} decode lines while requests "
             "waited",
             (*pool, Quote(log.line("full"), "token usage")),
@@ -146,12 +146,12 @@ def _pool(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _retractions(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+def _retractions(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
     if not log.retractions:
         return []
     lines = dict.fromkeys((log.line("retraction"), log.line("last-retraction")))
     return [
-        Claimed(
+        RawFinding(
             f"{log.retracted} requests were taken back because the KV pool was full, and computed again later",
             tuple(Quote(line) for line in lines),
             "Raise --schedule-conservativeness (1.3, say), lower --max-running-requests, or give the pool more memory.",
@@ -162,13 +162,13 @@ def _retractions(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _capped(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+def _capped(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
     """Requests wait although the pool has room: the cap on running requests is the limit."""
     totals = log.served.totals
     if log.cap is None or totals.capped < max(2, totals.decodes // 10):
         return []
     return [
-        Claimed(
+        RawFinding(
             f"requests waited in {totals.capped} of {totals.decodes} decode lines at the cap of {log.cap} running "
             f"requests, with the KV pool at most {log.capped_kv_share:.0%} full",
             (Quote(log.line("limits"), "max_running_requests"), Quote(log.line("capped"))),
@@ -180,11 +180,11 @@ def _capped(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _compiles(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+def _compiles(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
     if not log.late_compiles:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"kernels were compiled while the run was being measured ({log.late_compiles} lines)",
             (Quote(log.line("compile")),),
             "The first run of a setting pays this once. Compile before (sglang.compile_deep_gemm, a warm-up with the "
@@ -195,7 +195,7 @@ def _compiles(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _chunks(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+def _chunks(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
     """Prefill keeps running requests from their next token: in one long stretch, or over the whole log."""
     totals, stretch = log.served.totals, log.longest
     share = totals.share(totals.starved_s)
@@ -214,11 +214,11 @@ def _chunks(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
             "running requests got no token"
         )
         quotes = (Quote(log.line("stretch-first")), Quote(log.line("stretch-last")))
-        return [Claimed(claim, quotes, advice, severity, share, tried, key)]
+        return [RawFinding(claim, quotes, advice, severity, share, tried, key)]
     if share is None or share < _STARVED_SHARE or totals.busy_s < 5 or not log.line("starved"):
         return []
     claim = f"prefill took {share:.0%} of the working time while other requests were waiting for their next token"
-    return [Claimed(claim, (Quote(log.line("starved")),), advice, severity, share, tried, key)]
+    return [RawFinding(claim, (Quote(log.line("starved")),), advice, severity, share, tried, key)]
 
 
 def _offline(log: SglangTally) -> bool:
@@ -226,12 +226,12 @@ def _offline(log: SglangTally) -> bool:
     return log.result is not None or log.line("benchmark") > 0 or not log.line("ready")
 
 
-def _answers(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+def _answers(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
     failed = sum(count for code, count in log.refused.items() if code.startswith("5") and code != "503")
     if failed < 2 or not log.line("answered-5"):
         return []
     return [
-        Claimed(
+        RawFinding(
             f"{failed} requests were answered with a server error",
             (Quote(log.line("answered-5")),),
             "Look for the exception above each; a measurement with failed requests does not count.",
@@ -241,18 +241,18 @@ def _answers(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _stop(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+def _stop(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
     if not log.stop_line:
         return []
     advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
-    return [Claimed("the server was told to stop", (Quote(log.line("stop")),), advice, "note", key="sglang.stopped")]
+    return [RawFinding("the server was told to stop", (Quote(log.line("stop")),), advice, "note", key="sglang.stopped")]
 
 
-def _never_ready(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+def _never_ready(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
     if not log.line("settings") or log.limits or log.failures or log.stop_line or log.last_work_line:
         return []
     return [
-        Claimed(
+        RawFinding(
             "the log ends before the engine was ready, without saying why",
             (Quote(log.line("settings"), "ServerArgs("),),
             "It is still starting, or was killed from outside (time limit, memory of the node): look at the batch "
@@ -263,7 +263,7 @@ def _never_ready(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _held_up_by_kv(log: SglangTally) -> list[Claimed]:
+def _held_up_by_kv(log: SglangTally) -> list[RawFinding]:
     """One warning, where for much of the log many requests of prefill or decode servers had their KV on its way.
 
     Such a server looks idle in every other figure: its queue is empty, since what waits was taken in already.
@@ -273,7 +273,7 @@ def _held_up_by_kv(log: SglangTally) -> list[Claimed]:
         ("unsent", log.unsent, "were read and had not handed over their KV", "the transfer, or the decode servers,"),
     )
     return [
-        Claimed(
+        RawFinding(
             f"up to {side.most} requests at once {what}: {whose} are the limit",
             (Quote(log.line(name)),),
             "Look at the other side's log for the same minutes. If neither is busy, the transfer is slow: check its "
@@ -293,12 +293,12 @@ def _is_much(side: KvOnItsWay) -> bool:
     return side.many > 0 and side.many >= _MUCH * side.lines
 
 
-def _notices(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+def _notices(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
     claims = []
     for kind, claim, advice in _NOTICES:
         if line := log.line(kind):
             severity: Severity = "note" if kind == "deprecated" else "advice"
-            claims.append(Claimed(claim, (Quote(line),), advice, severity, key=f"sglang.{kind}"))
+            claims.append(RawFinding(claim, (Quote(line),), advice, severity, key=f"sglang.{kind}"))
     return claims
 
 

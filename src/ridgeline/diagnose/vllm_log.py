@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.diagnose.served import Served, failure_claims, queue_growth, served_curves, served_figures, what_limits
 from ridgeline.engines.knobs.releases import parse_version
@@ -31,22 +31,22 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, log.texts(), [*claims, *queue_growth(served), *what_limits(served)])
 
 
-def _portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> LogSummary:
     log = tally_vllm_log(lines)
     figures = [
         *served_figures(log.served),
-        PortraitFigure("requests preempted", log.preempted),
-        PortraitFigure("KV cache size", float(sum(c.tokens for c in log.caches)), "tokens"),
-        PortraitFigure("prefix cache hits, peak", log.prefix_hit_share, "share"),
+        SummaryFigure("requests preempted", log.preempted),
+        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), "tokens"),
+        SummaryFigure("prefix cache hits, peak", log.prefix_hit_share, "share"),
     ]
-    return Portrait(tuple(figures), log.args, served_curves(log.served))
+    return LogSummary(tuple(figures), log.args, served_curves(log.served))
 
 
-def _preemptions(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
+def _preemptions(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
     if not log.preempted or not log.line("preemption"):
         return []
     return [
-        Claimed(
+        RawFinding(
             f"{log.preempted} requests were preempted for lack of KV cache and computed again",
             (Quote(log.line("preemption"), "reempt"),),
             "Raise --gpu-memory-utilization, lower --max-num-seqs, or use --kv-cache-dtype fp8 where accuracy allows.",
@@ -57,13 +57,13 @@ def _preemptions(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _pool(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
+def _pool(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
     totals = log.served.totals
     if not totals.full:
         return []
     size = [Quote(log.line("pool"))] if log.line("pool") else []
     return [
-        Claimed(
+        RawFinding(
             f"the KV cache was full in {totals.full} of {log.rows} throughput lines while requests waited",
             (*size, Quote(log.line("full"), "KV cache usage")),
             "The cache limits the batch: give it more memory, or spread the model over more GPUs. Requests may "
@@ -76,12 +76,12 @@ def _pool(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _cap(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
+def _cap(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
     totals = log.served.totals
     if log.cap is None or not totals.capped:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"requests waited at the cap of {log.cap} running sequences with the KV cache below 80%",
             (Quote(log.line("limits"), "max_num_seqs"), Quote(log.line("capped"), "Running")),
             "Raise --max-num-seqs.",
@@ -92,11 +92,11 @@ def _cap(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _hits(log: VllmTally, _: EngineKnobs) -> list[Claimed]:
+def _hits(log: VllmTally, _: EngineKnobs) -> list[RawFinding]:
     if log.prefix_hit_share <= _HITS:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"up to {log.prefix_hit_share:.0%} of prompt tokens came from the prefix cache",
             (Quote(log.line("hits"), "Prefix cache hit rate"),),
             "If users do not share these prefixes, the prompts were seen before and the result is too good: use new "
@@ -107,13 +107,13 @@ def _hits(log: VllmTally, _: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _starved(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
+def _starved(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
     totals = log.served.totals
     share = totals.share(totals.starved_s)
     if share is None or share < _STARVED_SHARE:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"prompts were read while running requests got hardly a token, for {share:.0%} of the working time",
             (Quote(log.line("starved"), "Avg prompt throughput"),),
             "Under a latency limit, lower --max-num-batched-tokens so that prefill and decode share a step.",
@@ -124,11 +124,11 @@ def _starved(log: VllmTally, knobs: EngineKnobs) -> list[Claimed]:
     ]
 
 
-def _stop(log: VllmTally, _: EngineKnobs) -> list[Claimed]:
+def _stop(log: VllmTally, _: EngineKnobs) -> list[RawFinding]:
     if not log.stop_line:
         return []
     advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
-    return [Claimed("the server was told to stop", (Quote(log.line("stop")),), advice, "note", key="vllm.stopped")]
+    return [RawFinding("the server was told to stop", (Quote(log.line("stop")),), advice, "note", key="vllm.stopped")]
 
 
 ANALYZER = Analyzer(

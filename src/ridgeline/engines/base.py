@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ridgeline import catalog
-from ridgeline.engines.failures import CUDA_OOM, PORT_IN_USE, WATCHDOG, WRONG_ARGUMENTS, FailureText
+from ridgeline.engines.failures import CUDA_OOM, PORT_IN_USE, WATCHDOG, WRONG_ARGUMENTS, FailureText, ValuesToTry
 from ridgeline.engines.install import Install, flags_of, version_of
 from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.engines.knobs.meaning import values_of
@@ -236,6 +236,8 @@ class ServingEngine:
     planned_whole: bool = False  # planned only as engines of one node that do both phases, without attention DP
 
     failure_texts: tuple[FailureText, ...] = (PORT_IN_USE, WRONG_ARGUMENTS, WATCHDOG, CUDA_OOM)
+    values_to_try: ValuesToTry = MappingProxyType({})  # what `diagnose` advises, as knobs of a study
+    when_omitted: Mapping[str, Value] = MappingProxyType({"kv_cache_dtype": "auto"})  # where its log repeats no value
     defaults: EngineDefaults | None = None  # None: the twin does not know it
     costs: HostCosts = HostCosts(6e-6, 5e-3, 15e-3, 8e-6, 90e-6)
 

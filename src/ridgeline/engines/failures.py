@@ -11,10 +11,11 @@ have no such line; for them the raw lines of the log are looked at, as far as th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.engines.knobs.engine_flags import EngineFlags
+from ridgeline.records.expression import Value
 from ridgeline.records.outcome import Kind, Move, Signature
 
 MARK, AT_START = "ridgeline: failure=", " at start"
@@ -23,7 +24,7 @@ MARK, AT_START = "ridgeline: failure=", " at start"
 @dataclass(frozen=True, slots=True)
 class EngineFailure:
     """`reason` is said of a run. `claim` and `advice` are what `diagnose` says of a log; `{memory_flag}` stands for the
-    engine's flag. `try_` names the knobs that the advice moves (`diagnose/knobs.py`)."""
+    engine's flag. `try_` names what the advice moves: a row of the engine's `values_to_try`."""
 
     name: str
     kind: Kind
@@ -38,7 +39,7 @@ class EngineFailure:
 _DOWN = (("memory", -1), ("requests", -1), ("chunk", -1))
 # The cause first: what follows it in a log is only its echo.
 FAILURES: tuple[EngineFailure, ...] = (
-    EngineFailure("gpu-in-use", Kind.NODE_FAULT, "the GPU is in use by somebody else"),
+    EngineFailure("gpu-in-use", Kind.NODE_FAULT, "the GPU is in use by another process"),
     EngineFailure(
         "port-taken",
         Kind.SITE_FAULT,
@@ -175,6 +176,25 @@ WATCHDOG = FailureText(
 CUDA_OOM = FailureText(
     "cuda-oom", re.compile(r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory"), sure=True
 )
+
+
+# Values of a knob to try, from the one that ran; by what the advice is about, the knobs it moves.
+NextValues = Callable[[float], Sequence[Value]]
+ValuesToTry = Mapping[str, tuple[tuple[str, NextValues], ...]]
+_MOST_MEMORY = 0.94
+
+
+def times(*factors: float) -> NextValues:
+    return lambda value: [max(1, round(value * factor)) for factor in factors] if value >= 1 else []
+
+
+def plus(*steps: float) -> NextValues:
+    """Shares of a GPU's memory."""
+    return lambda value: [round(value + s, 3) for s in steps if 0.3 <= value + s <= _MOST_MEMORY]
+
+
+def one_of(*values: Value) -> NextValues:
+    return lambda _: values
 
 
 def kind_in(line: str, texts: Sequence[FailureText]) -> str:

@@ -40,7 +40,7 @@ def decode_graph_sizes(max_bs: int) -> int:
     return small + sum(len(range(first, min(last, max_bs) + 1, step)) for first, last, step in steps)
 
 
-def triton_bytes_per_request(model: Model, gpu: Gpu, layout: Layout) -> float:
+def _triton_bytes_per_request(model: Model, gpu: Gpu, layout: Layout) -> float:
     """Partial results of Triton's decode attention: float32, one row per head and split of the context.
 
     For MLA SGLang raises the splits from 8 to the power of two above the number of SMs, and a row is as wide as the
@@ -71,7 +71,7 @@ def _reserve_needs(
     activations = _activation_bytes(model, layout, batch if role == "decode" else applied.chunk_tokens // layout.pp)
     needs["attention workspace"] = 0.5 * GIB
     if applied.backend == "triton":
-        per_request = triton_bytes_per_request(model, gpu, layout)
+        per_request = _triton_bytes_per_request(model, gpu, layout)
         needs["attention workspace"] = min(applied.graph_max_bs, limit) * per_request
         if batch > applied.graph_max_bs and role != "prefill":
             # an eager step allocates its buffer while the one before it is still held
@@ -327,12 +327,12 @@ def _mostly_eager_in_triton(
     """
     # every report of a model over several GPUs used FA3 or FlashMLA: only a gross mismatch is held against those
     far = 4 if layout.replica_gpus == 1 else 8
-    captured = applied.graph_max_bs * triton_bytes_per_request(model, gpu, layout)
+    captured = applied.graph_max_bs * _triton_bytes_per_request(model, gpu, layout)
     return 0 < captured < reserve and batch >= far * applied.graph_max_bs
 
 
 def _triton_reason(model: Model, gpu: Gpu, layout: Layout, batch: int, reserve: float) -> str:
-    step = batch * triton_bytes_per_request(model, gpu, layout)
+    step = batch * _triton_bytes_per_request(model, gpu, layout)
     return (
         f"with Triton attention, which SGLang falls back to where no back end is named, a step of {batch:,} requests "
         f"asks for {step / GIB:.1f} GiB of buffers, twice, the fraction leaves {reserve / GIB:.1f} for everything; "

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-Real = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+_Real = NDArray[np.float64]
+_Mask = NDArray[np.bool_]
 
 _BINS = 240  # of the timeline; two become one when the log outlasts them
 _IDLE_GAP_S = 2.0
@@ -144,7 +144,7 @@ class ServedTally:
         if time_s is not None:
             self._into_bin(time_s - self._first_s, second)
 
-    def add_many(self, times_s: Real, sums: Mapping[str, Real], from_idle: Mask) -> None:
+    def add_many(self, times_s: _Real, sums: Mapping[str, _Real], from_idle: _Mask) -> None:
         """The same for many seconds at once, one in each place of the arrays; a time may be not a number."""
         totals, lines = self.totals, sums["decodes"] + sums["prefills"]
         known = ~np.isnan(times_s)
@@ -161,7 +161,7 @@ class ServedTally:
             setattr(totals, name, getattr(totals, name) + float((each * sums[count]).sum()))
         self._into_bins(times_s[known] - self._first_s, {name: sums[name][known] for name in _BINNED})
 
-    def _lengths(self, times_s: Real, known: Mask) -> Real:
+    def _lengths(self, times_s: _Real, known: _Mask) -> _Real:
         length = np.zeros(len(times_s))
         if known.any():
             present = times_s[known]
@@ -172,7 +172,7 @@ class ServedTally:
             self._last_s = float(latest[-1])
         return length
 
-    def _into_bins(self, since_s: Real, sums: Mapping[str, Real]) -> None:
+    def _into_bins(self, since_s: _Real, sums: Mapping[str, _Real]) -> None:
         used = (sums["decodes"] > 0) & (since_s >= 0)
         if not used.any():
             return

@@ -38,7 +38,7 @@ _CURVES = (
 )  # fmt: skip
 
 
-def usual_accept_length(model: Model, draft_tokens: int) -> float:
+def _usual_accept_length(model: Model, draft_tokens: int) -> float:
     """Of a step that verifies so many tokens, all but one of them drafted; 1 where no curve is known."""
     curve = _curve(model)
     if draft_tokens < 2 or curve is None:
@@ -48,7 +48,7 @@ def usual_accept_length(model: Model, draft_tokens: int) -> float:
 
 def acceptance_assumed(model: Model, draft_tokens: int) -> str:
     """The sentence for an answer that rests on it."""
-    curve, length = _curve(model), usual_accept_length(model, draft_tokens)
+    curve, length = _curve(model), _usual_accept_length(model, draft_tokens)
     if curve is None:
         return f"no draft of {model.name} is ever kept, since none was measured; --accept-length says how many are"
     kept = f"{length:g} of {draft_tokens} verified tokens are kept"
@@ -216,7 +216,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         max_prefill_tokens=max(settings.max_prefill_tokens, chunk) * layout.pp,
         conservativeness=settings.schedule_conservativeness,
         radix_cache=settings.radix_cache,
-        accept_length=settings.accept_length or usual_accept_length(model, settings.draft_tokens),
+        accept_length=settings.accept_length or _usual_accept_length(model, settings.draft_tokens),
         draft_tokens=settings.draft_tokens,
         page_size=settings.page_size,
         engine=settings.engine,

@@ -99,7 +99,7 @@ class Executor(ABC):
         return None
 
 
-def patiently(ask: Callable[[], T], check_stop: Callable[[], None], patience_s: float) -> T:
+def with_retries(ask: Callable[[], T], check_stop: Callable[[], None], patience_s: float) -> T:
     """What the site answers; a site that is away for a while is asked again, ever more rarely.
 
     `check_stop` is called often meanwhile, and raises where somebody wants to leave.

@@ -25,7 +25,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE, Executor
 from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE, TICKET_FILE
-from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, OutputReport, Phase, Sighting
+from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, JobStatus, OutputReport, Phase
 from ridgeline.executors.energy import measured_joules
 from ridgeline.executors.options import BatchOptions, option
 from ridgeline.files import write_whole
@@ -69,7 +69,7 @@ class Folder:
                 f"{self.path / name}: cannot be written ({error.strerror}); make room, then resume"
             ) from error
 
-    def settled(self, dialect: BatchDialect, seen: Sighting) -> bool:
+    def settled(self, dialect: BatchDialect, seen: JobStatus) -> bool:
         """Whether all that the job and the batch system write at the end can be seen here."""
         if seen.ending is None or (not self.has(batch_script.STARTED_FILE) and seen.ending.cause in _SUDDEN):
             return True
@@ -82,7 +82,7 @@ class Folder:
         return not dialect.copies_output_back or self.has(BATCH_OUTPUT)
 
 
-def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> Ending:
+def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> Ending:
     """The ending. Without a sighting the exit file must be there: it alone decides."""
     record = script.exit_record(folder.path)
     report = _report(folder, dialect)
@@ -201,9 +201,7 @@ def submitting(path: Path) -> Iterator[int]:
         give_up_s = time.monotonic() + COMMAND_LIMIT_S
         while not _locked(file.fileno()):
             if time.monotonic() > give_up_s:
-                raise SiteError(
-                    f"{path}: somebody is still submitting this run; end that process first", transient=True
-                )
+                raise SiteError(f"{path}: another process is still submitting this run; end it first", transient=True)
             time.sleep(0.1)
         yield file.fileno()
 
@@ -396,34 +394,34 @@ class BatchExecutor(Executor):
 
     def _by_question(self, tickets: Collection[str]) -> dict[str, Ending]:
         watches = {ticket: self._watch(ticket) for ticket in tickets}
-        answer, sightings = self._question(list(watches.values()))
-        if sightings is None:
+        answer, statuses = self._question(list(watches.values()))
+        if statuses is None:
             self._away(answer)
             return {}
         self._away_since_s = None
-        missing = {t: w for t, w in watches.items() if w.job_id not in sightings}
+        missing = {t: w for t, w in watches.items() if w.job_id not in statuses}
         elsewhere = self._elsewhere(missing)
         if elsewhere is None:
             # part of the history is away: the time in which a job is nowhere to be seen does not count now
             for watch in missing.values():
                 watch.passed("missing")
-        sightings = {**(elsewhere or {}), **sightings}
+        statuses = {**(elsewhere or {}), **statuses}
         endings = {
-            ticket: self._poll_one(ticket, watch, sightings.get(watch.job_id)) for ticket, watch in watches.items()
+            ticket: self._poll_one(ticket, watch, statuses.get(watch.job_id)) for ticket, watch in watches.items()
         }
         return {ticket: ending for ticket, ending in endings.items() if ending is not None}
 
-    def _question(self, watches: Collection[_Watch]) -> tuple[JobReply, Mapping[str, Sighting] | None]:
+    def _question(self, watches: Collection[_Watch]) -> tuple[JobReply, Mapping[str, JobStatus] | None]:
         """One command for all of them; None: no answer."""
         self.questions += 1
         answer = self._run(self.dialect.poll_command([watch.job_id for watch in watches]))
         self._asked_s = time.monotonic()
-        sightings = self.dialect.read_poll(answer)
-        self._charge(sightings or {})
-        return answer, sightings
+        statuses = self.dialect.read_poll(answer)
+        self._charge(statuses or {})
+        return answer, statuses
 
-    def _charge(self, sightings: Mapping[str, Sighting]) -> None:
-        charged = {job_id: seen.charged_s for job_id, seen in sightings.items() if seen.charged_s is not None}
+    def _charge(self, statuses: Mapping[str, JobStatus]) -> None:
+        charged = {job_id: seen.charged_s for job_id, seen in statuses.items() if seen.charged_s is not None}
         self._charged_s |= charged
 
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
@@ -434,13 +432,13 @@ class BatchExecutor(Executor):
                 break
             if attempt:
                 time.sleep(CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
-            _, sightings = self._question(list(open_ones.values()))
-            if sightings is not None:
-                in_history = {t: w for t, w in open_ones.items() if _unreported(sightings.get(w.job_id))}
+            _, statuses = self._question(list(open_ones.values()))
+            if statuses is not None:
+                in_history = {t: w for t, w in open_ones.items() if _unreported(statuses.get(w.job_id))}
                 self._charge(self._elsewhere(in_history) or {})
         return {t: self._charged_s.pop(w.job_id) for t, w in watches.items() if w.job_id in self._charged_s}
 
-    def _poll_one(self, ticket: str, watch: _Watch, seen: Sighting | None) -> Ending | None:
+    def _poll_one(self, ticket: str, watch: _Watch, seen: JobStatus | None) -> Ending | None:
         now_s = time.monotonic()
         if seen is None:
             return self._missing(watch, now_s)
@@ -463,7 +461,7 @@ class BatchExecutor(Executor):
             return self._give_up(ticket, Cause.NODE_FAILED, held)
         return None
 
-    def _ended(self, watch: _Watch, seen: Sighting, now_s: float) -> Ending | None:
+    def _ended(self, watch: _Watch, seen: JobStatus, now_s: float) -> Ending | None:
         if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._limit_s("settle_s"):
             return None
         return conclude(watch.folder, self.dialect, seen)
@@ -486,12 +484,12 @@ class BatchExecutor(Executor):
             return None
         watch = self._watch(ticket)
         return conclude(
-            watch.folder, self.dialect, Sighting(watch.job_id, Phase.ENDED, ending=Ending(cause, reason=reason))
+            watch.folder, self.dialect, JobStatus(watch.job_id, Phase.ENDED, ending=Ending(cause, reason=reason))
         )
 
-    def _elsewhere(self, missing: Mapping[str, _Watch]) -> dict[str, Sighting] | None:
+    def _elsewhere(self, missing: Mapping[str, _Watch]) -> dict[str, JobStatus] | None:
         """Jobs that the queue has forgotten, from accounting and logs; None when one of these is away for a while."""
-        found: dict[str, Sighting] = {}
+        found: dict[str, JobStatus] = {}
         wanted = {watch.job_id: str(watch.folder.path) for watch in missing.values()}
         for command in self.dialect.history_commands(list(wanted)) if wanted else ():
             answer = self.dialect.read_history(self._run(command))
@@ -530,7 +528,7 @@ class BatchExecutor(Executor):
         return run(command, self.site, self.dialect, keep_open)
 
 
-def _unreported(seen: Sighting | None) -> bool:
+def _unreported(seen: JobStatus | None) -> bool:
     """Whether only the history can tell what a job is charged: the queue has forgotten it, or knows its last start."""
     return seen is None or (seen.phase is Phase.ENDED and seen.charged_s is None)
 

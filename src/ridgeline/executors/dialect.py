@@ -39,7 +39,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class JobStatus:
     """What the batch system says about one job. `reason` is its own wording; `ending` is there when it ended.
 
     `charged_s`: from when it gave the job its nodes until it took them back. It may say so before the job has ended
@@ -137,7 +137,7 @@ class BatchDialect(Protocol):
         """One command for all jobs."""
         ...
 
-    def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
+    def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         """What is said about each job; None when the batch system is away. A job not in it is not known there."""
         ...
 
@@ -145,7 +145,7 @@ class BatchDialect(Protocol):
         """Where else to look for jobs that the poll does not know."""
         return []
 
-    def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
+    def read_history(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         """None when that place is away for a while; empty when there is no such place here."""
         return {}
 

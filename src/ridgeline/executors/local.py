@@ -96,7 +96,7 @@ SETTLE_S = 0.05  # helpers of a launcher may need a moment after it to leave by 
 _UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
 
 
-class LocalJob:
+class _LocalJob:
     """`step` moves the job's affairs on and gives its ending when all is over; `due_s` says when to look again."""
 
     def __init__(
@@ -133,7 +133,7 @@ class LocalJob:
             self._listen([leader])
 
     @classmethod
-    def resume(cls, folder: Path, *, grace_s: float) -> LocalJob:
+    def resume(cls, folder: Path, *, grace_s: float) -> _LocalJob:
         """A job that this controller did not start."""
         claim = read_claim(folder)
         leader = claim.process if claim else processes.leader_of(script.mark(folder), folder / script.SCRIPT_FILE)
@@ -521,7 +521,7 @@ class LocalExecutor(Executor):
         self._grace_s = grace_s
         self._cores = FreeCores(allowed_cores(site.cores_per_node))
         self.slots = max(1, min(site.jobs_at_once, len(self._cores)))
-        self._running: dict[str, LocalJob] = {}
+        self._running: dict[str, _LocalJob] = {}
         self._waiting: dict[str, Job] = {}
         self._ended: dict[str, Ending] = {}  # until a poll asks for it
         self._has_news = False
@@ -599,7 +599,7 @@ class LocalExecutor(Executor):
 
     def _step(self, ticket: str) -> Ending | None:
         if ticket not in self._running:
-            job = LocalJob.resume(Path(ticket), grace_s=self._grace_s)
+            job = _LocalJob.resume(Path(ticket), grace_s=self._grace_s)
             job.cores = self._cores.note(job.cores) if self.slots > 1 else frozenset()
             self._running[ticket] = job
         ending = self._running[ticket].step()
@@ -640,7 +640,7 @@ class LocalExecutor(Executor):
                 self._cores.give_back(cores)
                 raise
 
-    def _start(self, job: Job, cores: frozenset[int]) -> LocalJob:
+    def _start(self, job: Job, cores: frozenset[int]) -> _LocalJob:
         folder = job.folder.resolve()
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -667,7 +667,7 @@ class LocalExecutor(Executor):
                 f"{folder}: cannot start the job ({error.strerror}); check the folder and the process limit",
                 transient=transient,
             ) from error
-        return LocalJob(
+        return _LocalJob(
             folder,
             processes.find_process(pid),
             limit_s=job.limit_s,
@@ -683,7 +683,7 @@ def _ticket(folder: Path) -> str:
     return str(folder.resolve())
 
 
-def _wait_for(jobs: list[LocalJob], timeout_s: float) -> None:
+def _wait_for(jobs: list[_LocalJob], timeout_s: float) -> None:
     seconds = min([timeout_s, *(job.due_s() for job in jobs)])
     poller = select.poll()
     for job in jobs:

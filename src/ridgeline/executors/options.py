@@ -40,8 +40,8 @@ def _script(name: str, info: ValidationInfo) -> str:
     return str(path.absolute())
 
 
-Seconds = Annotated[float, ValueUnit("seconds"), Field(ge=0)]
-Script = Annotated[OneLine, AfterValidator(_script), Accepts("the name of a file beside the site file")]
+_Seconds = Annotated[float, ValueUnit("seconds"), Field(ge=0)]
+_Script = Annotated[OneLine, AfterValidator(_script), Accepts("the name of a file beside the site file")]
 
 
 class LocalOptions(Form):
@@ -56,25 +56,25 @@ class LocalOptions(Form):
 class BatchOptions(LocalOptions):
     """Options that all batch systems share."""
 
-    script: Annotated[Script | None, DefaultText("one is written for each run")] = Field(
+    script: Annotated[_Script | None, DefaultText("one is written for each run")] = Field(
         default=None,
         description="Your own job script, run unchanged; it finds the trial's command in $RIDGELINE_COMMAND.",
     )
     exclusive: bool = Field(default=False, description="Whole nodes for each job, without neighbours.")
-    walltime_slack_s: Seconds = Field(
+    walltime_slack_s: _Seconds = Field(
         default=60.0,
         description="Extra time each job asks for beyond its own limit, for modules, setup and bookkeeping.",
     )
-    lost_after_s: Seconds = Field(
+    lost_after_s: _Seconds = Field(
         default=120.0, description="How long a job may be unknown to queue and accounting before it counts as lost."
     )
-    outage_s: Seconds = Field(
+    outage_s: _Seconds = Field(
         default=900.0,
         description="How long the batch system may stay silent before the campaign stops; jobs keep running.",
     )
-    stuck_after_s: Seconds = Field(
+    stuck_after_s: _Seconds = Field(
         default=600.0, description="How long a job may wait for nodes that are out of service."
     )
-    settle_s: Seconds = Field(
+    settle_s: _Seconds = Field(
         default=60.0, description="How long a finished job's files may take to show up on a network file system."
     )

@@ -17,11 +17,11 @@ from ridgeline.executors.dialect import (
     BatchDialect,
     Blame,
     JobReply,
+    JobStatus,
     OutputReport,
     Phase,
     Refusal,
     RefusalRule,
-    Sighting,
     core_count,
     judge,
     memory_bytes,
@@ -65,7 +65,7 @@ _USAGE = {
 }
 
 
-def read_qstat(text: str) -> dict[str, Sighting]:
+def _read_qstat(text: str) -> dict[str, JobStatus]:
     """Job id -> what is said about it."""
     return {job_id: _seen(job_id, job) for job_id, job in _read_jobs(text).items()}
 
@@ -125,18 +125,18 @@ def _own_format(text: str) -> Iterator[tuple[str, dict[str, object]]]:
         yield lines[0].strip(), {**job, "resources_used": used}
 
 
-def _seen(job_id: str, job: Mapping[str, object]) -> Sighting:
+def _seen(job_id: str, job: Mapping[str, object]) -> JobStatus:
     state, comment = str(job.get("job_state", "")), str(job.get("comment", ""))
     name = str(job.get("Job_Name", ""))
     if state in _ENDED:
         ending = _ending(job, comment)
-        return Sighting(job_id, Phase.ENDED, name, comment, ending, charged_s=ending.elapsed_s)
+        return JobStatus(job_id, Phase.ENDED, name, comment, ending, charged_s=ending.elapsed_s)
     phase = _NOT_ENDED.get(state, Phase.WAITING)
     if phase is Phase.WAITING and _HOPELESS.search(comment):
         phase = Phase.HOPELESS
     elif phase is Phase.WAITING and _STUCK.search(comment):
         phase = Phase.STUCK
-    return Sighting(job_id, phase, name, comment)
+    return JobStatus(job_id, phase, name, comment)
 
 
 def _ending(job: Mapping[str, object], comment: str) -> Ending:
@@ -310,8 +310,8 @@ class Pbs(BatchDialect):
         # -x: jobs that have ended too; without it qstat says 35 and forgets them
         return ["qstat", "-x", "-f", "-F", "json", *job_ids]
 
-    def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
-        jobs = read_qstat(answer.stdout)
+    def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
+        jobs = _read_qstat(answer.stdout)
         # 153: some of the ids are unknown, 35: finished and no history is kept; the other jobs are printed all the same
         return None if not jobs and answer.code not in (0, 35, 153) else jobs
 
@@ -319,7 +319,7 @@ class Pbs(BatchDialect):
         # servers before PBS 18 do not know -F json, and print nothing with it
         return [["qstat", "-x", "-f", *job_ids]]
 
-    def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
+    def read_history(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         return self.read_poll(answer)
 
     def find_commands(self, name: str) -> list[list[str]]:

@@ -35,13 +35,13 @@ from ridgeline.study.forms import Accepts, DefaultText, Form, OneLine, Single
 
 _PLACEMENT_FILE = "placement.json"
 
-Share = Annotated[float, Field(ge=0, lt=1), Accepts("a share of at least 0 and below 1, such as 0.01 for 1%")]
-Speeds = Annotated[
+_Share = Annotated[float, Field(ge=0, lt=1), Accepts("a share of at least 0 and below 1, such as 0.01 for 1%")]
+_Speeds = Annotated[
     dict[str, Annotated[float, Field(gt=0)]], Accepts("a mapping of nodes to their speed, such as {dgx002: 0.91}")
 ]
 
 
-class SimulatedOptions(Form):
+class _SimulatedOptions(Form):
     """Options of `batch: simulated`, a cluster that is not there."""
 
     whose = "simulated"
@@ -53,13 +53,13 @@ class SimulatedOptions(Form):
     )
     prefix: OneLine = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
     seed: Single = Field(default=0, description="Seeds everything random: speeds, scatter, mishaps.")
-    spread: Share = Field(
+    spread: _Share = Field(
         default=0.0, description="By how much nodes differ in speed: a standard deviation, as a share."
     )
-    noise: Share = Field(default=0.0, description="By how much runs scatter: a standard deviation, as a share.")
-    faults: Share = Field(default=0.0, description="The share of runs whose node dies.")
-    hangs: Share = Field(default=0.0, description="The share of runs that hang.")
-    slow: Speeds = Field(default={}, description="Nodes with a speed of their own; 1 is as fast as the others.")
+    noise: _Share = Field(default=0.0, description="By how much runs scatter: a standard deviation, as a share.")
+    faults: _Share = Field(default=0.0, description="The share of runs whose node dies.")
+    hangs: _Share = Field(default=0.0, description="The share of runs that hang.")
+    slow: _Speeds = Field(default={}, description="Nodes with a speed of their own; 1 is as fast as the others.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Placement:
 class SimulatedExecutor(Executor):
     """One job at a time: jobs take no time, so more at once would only make the order of results a matter of luck."""
 
-    form = SimulatedOptions
+    form = _SimulatedOptions
     detached = False
     books = (_PLACEMENT_FILE, TOOK_FILE, *LocalExecutor.books)
     slots = 1
@@ -135,7 +135,7 @@ class _Cluster:
     """Names, speeds and mishaps of the nodes, all from one seed."""
 
     def __init__(self, site: Site) -> None:
-        self._options = options = SimulatedOptions.model_validate(dict(site.options))
+        self._options = options = _SimulatedOptions.model_validate(dict(site.options))
         names = [f"{options.prefix}{number:03d}" for number in range(1, site.nodes + 1)]
         if unknown := sorted(set(options.slow) - set(names)):
             raise SiteError(

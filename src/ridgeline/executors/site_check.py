@@ -14,7 +14,7 @@ from ridgeline.records.launch import PYXIS, contained, launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
-LIMIT_S = 120.0
+_LIMIT_S = 120.0
 _RANKS = 2  # enough to see whether ranks find each other
 _HELLO = """\
 echo "$(nproc) cores"
@@ -83,7 +83,7 @@ class SiteCheck:
     def _job(self, name: str, command: str, resources: Resources = Resources()) -> Job:  # noqa: B008  frozen
         folder = self.folder / name
         folder.mkdir(parents=True)
-        return Job(f"check-{name}", folder, command, resources=resources, limit_s=LIMIT_S)
+        return Job(f"check-{name}", folder, command, resources=resources, limit_s=_LIMIT_S)
 
     def _endings(self, tickets: dict[str, str]) -> dict[str, Ending | None]:
         found: dict[str, Ending | None] = dict.fromkeys(tickets)

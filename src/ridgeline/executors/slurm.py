@@ -17,10 +17,10 @@ from ridgeline.executors.dialect import (
     BatchDialect,
     Blame,
     JobReply,
+    JobStatus,
     Phase,
     Refusal,
     RefusalRule,
-    Sighting,
     core_count,
     judge,
     memory_bytes,
@@ -34,7 +34,7 @@ from ridgeline.records.run import Cause, Ending, Job, Resources, is_signal
 from ridgeline.records.site import Site
 
 
-def expand(nodes: str) -> Iterator[str]:
+def _expand(nodes: str) -> Iterator[str]:
     """n1, n2, gpu07 and gpu08 from `n[1-2],gpu[07-08]`."""
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", nodes):
         yield from _expand_one(part)
@@ -107,17 +107,17 @@ _STUCK = re.compile(
 )
 
 
-def read_squeue(text: str) -> dict[str, Sighting]:
+def _read_squeue(text: str) -> dict[str, JobStatus]:
     """Job id -> what is said about it. Site plugins may talk between the rows."""
     rows = (_cut(line) for line in text.splitlines())
     return {row["JobID"]: _seen_by_squeue(row) for row in rows if row["JobID"].isdecimal() and row["State"]}
 
 
-def read_history(text: str) -> dict[str, Sighting]:
+def _read_history(text: str) -> dict[str, JobStatus]:
     """The same from sacct, or from the completion log. Both have a line for each start of a job: all are charged."""
     lines = text.splitlines()
     found = (_seen_by_jobcomp(line) if line.startswith("JobId=") else _seen_by_sacct(line) for line in lines)
-    last: dict[str, Sighting] = {}
+    last: dict[str, JobStatus] = {}
     for seen in found:
         if seen is None:
             continue
@@ -136,20 +136,20 @@ def _cut(line: str) -> dict[str, str]:
     return cells
 
 
-def _seen_by_squeue(row: Mapping[str, str]) -> Sighting:
+def _seen_by_squeue(row: Mapping[str, str]) -> JobStatus:
     state, reason = row["State"], row["Reason"]
     if state in _WAITING:
-        return Sighting(row["JobID"], _waiting_phase(reason), row["Name"], reason)
+        return JobStatus(row["JobID"], _waiting_phase(reason), row["Name"], reason)
     if state in _RUNNING:
         # EndTime of a job that still computes is when its limit will be
         charged_s = _charged_in_queue_s(row) if state == "COMPLETING" else None
-        return Sighting(row["JobID"], Phase.RUNNING, row["Name"], charged_s=charged_s)
+        return JobStatus(row["JobID"], Phase.RUNNING, row["Name"], charged_s=charged_s)
     status = _whole(row["exit_code"])  # as wait(2) gives it
     ending = _ending(state, reason, status >> 8, status & 127, row["NodeList"], row["StartTime"], row["EndTime"])
-    return Sighting(row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=_charged_in_queue_s(row))
+    return JobStatus(row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=_charged_in_queue_s(row))
 
 
-def _seen_by_sacct(line: str) -> Sighting | None:
+def _seen_by_sacct(line: str) -> JobStatus | None:
     cells = line.split("|")
     if len(cells) < len(_SACCT_FIELDS) or not cells[0].isdecimal() or not cells[1].strip():
         return None
@@ -158,12 +158,12 @@ def _seen_by_sacct(line: str) -> Sighting | None:
     state = said.split()[0]  # "CANCELLED by 1000"
     if state in _WAITING or state in _RUNNING:
         # a start that was followed by another is REQUEUED, and has an end
-        return Sighting(job_id, Phase.RUNNING, name, folder=folder, charged_s=_charged_s(start, end))
+        return JobStatus(job_id, Phase.RUNNING, name, folder=folder, charged_s=_charged_s(start, end))
     ending = _ending(state, said, *_codes(codes), nodes, start, end)
-    return Sighting(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end))
+    return JobStatus(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end))
 
 
-def _seen_by_jobcomp(line: str) -> Sighting | None:
+def _seen_by_jobcomp(line: str) -> JobStatus | None:
     cells = dict(re.findall(r"(\w+)=(.*?)(?= \w+=|\s*$)", line))
     if not {"JobId", "JobState", "ExitCode"} <= cells.keys():
         return None
@@ -172,7 +172,7 @@ def _seen_by_jobcomp(line: str) -> Sighting | None:
     ending = _ending(state, "", *_codes(cells["ExitCode"]), cells.get("NodeList", ""), "", "")
     charged_s = _between_s(cells.get("StartTime", ""), cells.get("EndTime", ""))
     where = cells.get("WorkDir", "")
-    return Sighting(cells["JobId"], Phase.ENDED, cells.get("Name", ""), state, ending, where, charged_s)
+    return JobStatus(cells["JobId"], Phase.ENDED, cells.get("Name", ""), state, ending, where, charged_s)
 
 
 def _codes(text: str) -> tuple[int, int]:
@@ -200,7 +200,7 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
         exit_code=128 + number if exited and number else code if exited else None,
         signal=number if exited and is_signal(number) else None,
         reason="" if exited and reason in ("NonZeroExitCode", "None", state, "") else f"Slurm says {said}",
-        nodes=tuple(expand(nodes)) if nodes not in ("(null)", "None assigned") else (),
+        nodes=tuple(_expand(nodes)) if nodes not in ("(null)", "None assigned") else (),
         started_s=started_s,
         # cancelled in the queue: Slurm tells when, but nothing ran until then
         ended_s=_epoch(end) if started_s else 0.0,
@@ -406,16 +406,16 @@ class Slurm(BatchDialect):
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         return list(_SQUEUE)
 
-    def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
-        return None if answer.code != 0 else read_squeue(answer.stdout)
+    def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
+        return None if answer.code != 0 else _read_squeue(answer.stdout)
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         return [[*_SACCT, "-j", ",".join(job_ids)], ["sh", "-c", _JOBCOMP]]
 
-    def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
+    def read_history(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         if answer.code != 0 and _AWAY.search(answer.stderr):
             return None
-        return read_history(answer.stdout)
+        return _read_history(answer.stdout)
 
     def find_commands(self, name: str) -> list[list[str]]:
         return [[*_SQUEUE, f"--name={name}"], [*_SACCT, f"--name={name}", "-S", "now-30days"], ["sh", "-c", _JOBCOMP]]
@@ -425,7 +425,7 @@ class Slurm(BatchDialect):
         if answer.code != 0:
             # without accounting sacct always fails, or is not installed; that says nothing about the job
             return [] if re.search(r"accounting storage is disabled|sacct.: No such file", answer.stderr) else None
-        seen = read_history(text) if "JobId=" in text or "|" in text else read_squeue(text)
+        seen = _read_history(text) if "JobId=" in text or "|" in text else _read_squeue(text)
         return [sighting.job_id for sighting in seen.values() if sighting.name == name]
 
     def cancel_command(self, job_id: str) -> list[str]:
@@ -442,4 +442,4 @@ class Slurm(BatchDialect):
         return most or None
 
     def node_names(self, text: str) -> tuple[str, ...]:
-        return tuple(expand(text.strip()))
+        return tuple(_expand(text.strip()))

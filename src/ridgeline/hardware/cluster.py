@@ -147,7 +147,7 @@ def _load_link(name: str) -> Link:
     return _link(table[name], f"hardware: links.{name}")
 
 
-def load_fabric(name: str) -> Fabric:
+def _load_fabric(name: str) -> Fabric:
     table = _tables()["fabrics"]
     if name not in table:
         raise _unknown("fabric", name, list(table))
@@ -169,14 +169,14 @@ def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric:
             "ask for one part of them, and let `ridgeline fleet` count the parts"
         )
     chosen = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    return Cluster(Node(chosen, gpus_per_node), nodes, load_fabric(fabric or chosen.fabric))
+    return Cluster(Node(chosen, gpus_per_node), nodes, _load_fabric(fabric or chosen.fabric))
 
 
 def gpu_names() -> list[str]:
     return list(_tables()["gpus"])
 
 
-def fabric_names() -> list[str]:
+def _fabric_names() -> list[str]:
     return list(_tables()["fabrics"])
 
 
@@ -277,4 +277,4 @@ class HardwareList:
 
 
 def list_hardware() -> HardwareList:
-    return HardwareList(tuple(map(load_gpu, gpu_names())), tuple(map(load_fabric, fabric_names())))
+    return HardwareList(tuple(map(load_gpu, gpu_names())), tuple(map(_load_fabric, _fabric_names())))

@@ -157,7 +157,7 @@ def _verdict(
     if axis == "rate_s" and backlog is None:
         return ProbeVerdict.TOO_SHORT, f"{view.now_s - view.since_s:.3g} s are too short for its requests"
     if backlog is not None and backlog.grows is None:
-        return ProbeVerdict.TOO_SHORT, "it did not show whether requests go on piling up"
+        return ProbeVerdict.TOO_SHORT, "too short to show whether requests keep piling up"
     return ProbeVerdict.HOLDS, ""
 
 

@@ -353,7 +353,7 @@ class GoodputSearch:
                 kinds[r.status] = kinds.get(r.status, 0) + 1
         if kinds and not any(r.ok for r in view.rows):
             said = ", ".join(f"{kind} x {n}" for kind, n in sorted(kinds.items()))
-            raise NothingFound(f"even {_FIRST_AT_ONCE} requests at once failed ({said}); mend the server first")
+            raise NothingFound(f"even {_FIRST_AT_ONCE} requests at once failed ({said}); repair the server first")
 
     # one load
 

@@ -50,7 +50,7 @@ class Imported:
 
 def import_results(paths: Sequence[Path], out: Path | None = None) -> list[Imported]:
     """Reads the files; with `out`, every request they hold is written there as our records."""
-    found = [imported(run) for path in paths for run in read_bench_results(path)]
+    found = [_imported(run) for path in paths for run in read_bench_results(path)]
     if out is not None:
         with out.open("w", encoding="utf-8") as lines:
             for one in found:
@@ -58,7 +58,7 @@ def import_results(paths: Sequence[Path], out: Path | None = None) -> list[Impor
     return found
 
 
-def imported(run: BenchRun) -> Imported:
+def _imported(run: BenchRun) -> Imported:
     records = tuple(_records(run))
     latencies = _latencies(run, records)
     return Imported(run, records, latencies, _doubts(run, latencies))

@@ -98,7 +98,7 @@ class LiveStream:
             from ridgeline.load.workers import pool
 
             self._worker = pool.OpenPool(plan.workers, self._assignment, self._start_s)
-        self._draws = ArrivalDraws(plan.traffic)
+        self._draws = _ArrivalDraws(plan.traffic)
         self._pace: ClosedLoop | OpenLoop | None = None
         self._since_s = self._until_s = 0.0
         self._seen = LoadResult([], ClientStats(), self._start_s)
@@ -152,7 +152,7 @@ class LiveStream:
         return self._worker.close()
 
 
-class ArrivalDraws:
+class _ArrivalDraws:
     """Requests like those of a recipe at one pace after another, none of them twice.
 
     `until_s` is up to when those of an open loop have been drawn, `sent` how many numbers have been given out.

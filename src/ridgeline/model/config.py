@@ -34,7 +34,7 @@ _DENSE = re.compile(r"(\.mlp[.*]*$|mlp\\?\..*_proj)")
 
 
 @dataclass(frozen=True, slots=True)
-class WeightDtypes:
+class _WeightDtypes:
     """Of embeddings and norms, of dense and shared feed-forward parts, of attention, of experts, and of the cache."""
 
     base: str
@@ -44,7 +44,7 @@ class WeightDtypes:
     kv: str
 
 
-def read_dtypes(fields: Fields) -> WeightDtypes:
+def _read_dtypes(fields: Fields) -> _WeightDtypes:
     said = str(fields.value("torch_dtype") or fields.value("dtype") or "bfloat16").removeprefix("torch.")
     base = _DTYPES.get(said, "bf16")
     # weights published in float32 are served in 16 bits by every engine we know
@@ -52,7 +52,7 @@ def read_dtypes(fields: Fields) -> WeightDtypes:
     quant = fields.value("quantization_config")
     experts = {"fp4": "mxfp4", "fp8": "fp8"}.get(fields.text("expert_dtype"), "")
     if not isinstance(quant, dict):
-        return WeightDtypes(base, base, base, experts or base, base)
+        return _WeightDtypes(base, base, base, experts or base, base)
     main = _main(quant, fields.source)
     apart = _layer_by_layer(quant)
     left_alone = quant.get("ignore") or quant.get("exclude_modules") or quant.get("modules_to_not_convert") or []
@@ -67,7 +67,7 @@ def read_dtypes(fields: Fields) -> WeightDtypes:
     if dense == main and any(map(_DENSE.search, kept)):
         dense = beside
     kv = "fp8" if _kv_in_8_bits(quant) else base
-    return WeightDtypes(base, dense, of("attention", _ATTENTION), apart.get("experts") or experts or main, kv)
+    return _WeightDtypes(base, dense, of("attention", _ATTENTION), apart.get("experts") or experts or main, kv)
 
 
 def _main(quant: Mapping[str, Any], source: str) -> str:
@@ -282,7 +282,7 @@ _DRAFT = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"
 _DRAFT_SHAPE = re.compile(r"mtp_.*|use_mtp|num_mtp_modules")
 
 
-def notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
+def _notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
     found: list[str] = []
     if strange_kind := _unknown_kind(fields):
         found.append(f"architecture {strange_kind}: not one we know; sizes and times follow from its fields alone")
@@ -461,7 +461,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
     layers = fields.positive("num_hidden_layers", blocks)
     attention, mixers = read_mixers(fields, layers)
     ffn = _read_feed_forward(fields, layers)
-    dtypes = read_dtypes(fields)
+    dtypes = _read_dtypes(fields)
     seen = vision_params(fields)
     model = Model(
         name=name,
@@ -487,7 +487,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         vision_params=seen,
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,
     )
-    return replace(model, notes=notes(fields, seen))
+    return replace(model, notes=_notes(fields, seen))
 
 
 def _language_half(config: Mapping[str, Any]) -> Mapping[str, Any]:

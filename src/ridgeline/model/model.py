@@ -33,7 +33,7 @@ BYTES_PER_WEIGHT: Mapping[str, float] = {
 # How an engine spreads a weight over ranks. "attention": over the ranks that share one attention (tp / attention dp);
 # "ffn": over tp; "experts": over tp or ep, either way each rank holds its share; "vocab": over tp, whole on every rank
 # under attention DP; "none": the same copy on every rank of the stage.
-Split = Literal["attention", "ffn", "experts", "vocab", "none"]
+_Split = Literal["attention", "ffn", "experts", "vocab", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Matrix:
     rows: int
     cols: int
     dtype: str
-    split: Split
+    split: _Split
     layers: tuple[int, ...]
     per_layer: int = 1
     used: int = 1
@@ -71,7 +71,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Weaver:
+class _LayerRows:
     """Makes the rows of one kind of layer: `base` is the dtype of what is never quantised, `dtype` of the rest."""
 
     hidden: int
@@ -79,7 +79,7 @@ class Weaver:
     base: str
     layers: tuple[int, ...]
 
-    def _product(self, name: str, rows: int, cols: int, split: Split = "attention") -> Matrix:
+    def _product(self, name: str, rows: int, cols: int, split: _Split = "attention") -> Matrix:
         return Matrix(name, "attention", rows, cols, self.dtype, split, self.layers)
 
     def _small(self, name: str, count: int) -> Matrix:
@@ -161,8 +161,8 @@ def _overlap(a: Attention) -> int:
     return 2 if a.compress < 16 else 1
 
 
-def feed_forward(
-    name: str, part: str, hidden: int, width: int, dtype: str, split: Split, layers: tuple[int, ...],
+def _feed_forward(
+    name: str, part: str, hidden: int, width: int, dtype: str, split: _Split, layers: tuple[int, ...],
     per_layer: int = 1, used: int = 1, *, gated: bool = True,
 ) -> tuple[Matrix, ...]:  # fmt: skip
     if not layers or not width:
@@ -189,10 +189,10 @@ def mixture(
     return (
         Matrix("router", "router", hidden, x.count, base, "none", layers),
         *into,
-        *feed_forward(
+        *_feed_forward(
             "experts", "experts", narrow, x.width, dtype, "experts", layers, x.count, x.per_token, gated=gated
         ),
-        *feed_forward("shared", "shared_experts", hidden, x.shared_width, shared_dtype, "ffn", layers, gated=gated),
+        *_feed_forward("shared", "shared_experts", hidden, x.shared_width, shared_dtype, "ffn", layers, gated=gated),
     )
 
 
@@ -293,17 +293,17 @@ class Model:
         )
 
     def _mixing(self, mixer: Mixer) -> tuple[Matrix, ...]:
-        weaver = Weaver(self.hidden, self.attention_dtype or self.dtype, self.base_dtype, mixer.layers)
+        rows = _LayerRows(self.hidden, self.attention_dtype or self.dtype, self.base_dtype, mixer.layers)
         if isinstance(mixer.kind, LinearAttention):
-            return weaver.linear(mixer.kind)
-        return weaver.attention(mixer.kind, qk_norm=self.qk_norm)
+            return rows.linear(mixer.kind)
+        return rows.attention(mixer.kind, qk_norm=self.qk_norm)
 
     def _dense(self) -> tuple[Matrix, ...]:
         widths = self.ffn_widths or ((self.ffn_width, self.dense_layers),)
         return tuple(
             row
             for width, layers in widths
-            for row in feed_forward(
+            for row in _feed_forward(
                 "mlp", "dense_ffn", self.hidden, width, self.dtype, "ffn", layers, gated=self.ffn_gated
             )
         )

@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def rates(torch: Any, act: Callable[[], object], amount: float, calls: int) -> list[float]:
+def _rates(torch: Any, act: Callable[[], object], amount: float, calls: int) -> list[float]:
     """`amount` per second of one call, measured over and over; the first, unmeasured one pays for the start."""
     act()
     found = []
@@ -48,7 +48,7 @@ def rates(torch: Any, act: Callable[[], object], amount: float, calls: int) -> l
     return found
 
 
-def one_gpu(torch: Any, index: int) -> dict[str, list[float]]:
+def _one_gpu(torch: Any, index: int) -> dict[str, list[float]]:
     torch.cuda.set_device(index)
     a = torch.randn(_MATMUL_SIZE, _MATMUL_SIZE, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(a)
@@ -57,10 +57,10 @@ def one_gpu(torch: Any, index: int) -> dict[str, list[float]]:
     pinned = torch.empty(_COPY_BYTES // 4, dtype=torch.uint8, pin_memory=True)
     piece = target[: _COPY_BYTES // 4]
     return {
-        "matmul_flops": rates(torch, lambda: torch.matmul(a, a, out=out), 2.0 * _MATMUL_SIZE**3, 20),
+        "matmul_flops": _rates(torch, lambda: torch.matmul(a, a, out=out), 2.0 * _MATMUL_SIZE**3, 20),
         # a copy reads and writes
-        "copy_bytes_s": rates(torch, lambda: target.copy_(source), 2.0 * _COPY_BYTES, 10),
-        "from_host_bytes_s": rates(torch, lambda: piece.copy_(pinned, non_blocking=True), _COPY_BYTES / 4, 4),
+        "copy_bytes_s": _rates(torch, lambda: target.copy_(source), 2.0 * _COPY_BYTES, 10),
+        "from_host_bytes_s": _rates(torch, lambda: piece.copy_(pinned, non_blocking=True), _COPY_BYTES / 4, 4),
     }
 
 
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
         return facts | {"skipped": "torch sees no GPU"}
     facts["versions"]["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     count = torch.cuda.device_count()
-    facts["gpus"] = [one_gpu(torch, index) for index in range(count)]
+    facts["gpus"] = [_one_gpu(torch, index) for index in range(count)]
     if count > 1:
         torch.cuda.empty_cache()
         facts["peer_access"] = all(torch.cuda.can_device_access_peer(0, other) for other in range(1, count))

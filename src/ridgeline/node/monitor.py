@@ -21,14 +21,14 @@ from typing import TextIO
 from ridgeline.node.nvml import GpuSource, open_gpus
 from ridgeline.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 
-FILE = "samples.csv"
+_FILE = "samples.csv"
 
 
 class Monitor:
     """A thread that sleeps nearly always. `note` says what is not watched and why; empty when everything is."""
 
     def __init__(self, folder: Path, interval_s: float = 1.0) -> None:
-        self.path = folder / FILE
+        self.path = folder / _FILE
         self.note = ""
         self._interval_s = interval_s
         self._over = threading.Event()
@@ -57,10 +57,10 @@ class Monitor:
         if not self.path.is_file():
             return {}
         with self.path.open() as lines:
-            return summary(read_samples(lines))
+            return _summary(read_samples(lines))
 
     def _watch(self) -> None:
-        before = cpu_ticks()
+        before = _cpu_ticks()
         next_s = time.monotonic()
         try:
             with self.path.open("a", buffering=1) as file:
@@ -78,15 +78,15 @@ class Monitor:
                 self._gpus.close()
 
     def _write(self, file: TextIO, before: tuple[int, int]) -> tuple[int, int]:
-        ticks = cpu_ticks()
+        ticks = _cpu_ticks()
         sample = Sample(
-            time.time(), cpu_share(before, ticks), memory_used_bytes(), self._gpus.read() if self._gpus else ()
+            time.time(), _cpu_share(before, ticks), _memory_used_bytes(), self._gpus.read() if self._gpus else ()
         )
-        file.write(line_of(sample))
+        file.write(_line_of(sample))
         return ticks
 
 
-def line_of(sample: Sample) -> str:
+def _line_of(sample: Sample) -> str:
     cells = [f"{sample.time_s:.3f}", _cell(sample.host_cpu_share), _cell(sample.host_memory_bytes)]
     cells += [_cell(getattr(gpu, name)) for gpu in sample.gpus for name in GPU_COLUMNS]
     return ",".join(cells) + "\n"
@@ -96,7 +96,7 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
 
 
-def cpu_ticks(text: str | None = None) -> tuple[int, int]:
+def _cpu_ticks(text: str | None = None) -> tuple[int, int]:
     """Busy and all clock ticks of all cores since the start of this host."""
     first = (text or Path("/proc/stat").read_text()).splitlines()[0].split()[1:]
     # user nice system idle iowait irq softirq steal; guest time is counted in user already
@@ -104,12 +104,12 @@ def cpu_ticks(text: str | None = None) -> tuple[int, int]:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
-def cpu_share(before: tuple[int, int], now: tuple[int, int]) -> float | None:
+def _cpu_share(before: tuple[int, int], now: tuple[int, int]) -> float | None:
     passed = now[1] - before[1]
     return (now[0] - before[0]) / passed if passed > 0 else None
 
 
-def memory_used_bytes(text: str | None = None) -> float:
+def _memory_used_bytes(text: str | None = None) -> float:
     """What programs hold: all memory less what the kernel would give at once."""
     values = {}
     for line in (text or Path("/proc/meminfo").read_text()).splitlines():
@@ -118,7 +118,7 @@ def memory_used_bytes(text: str | None = None) -> float:
     return float(values["MemTotal"] - values["MemAvailable"])
 
 
-def summary(samples: Sequence[Sample], from_s: float = 0.0, until_s: float = float("inf")) -> dict[str, float]:
+def _summary(samples: Sequence[Sample], from_s: float = 0.0, until_s: float = float("inf")) -> dict[str, float]:
     """Figures of the samples between two times (seconds since the epoch). What nothing was seen of is left out.
 
     `util` and `share` are shares from 0 to 1. Power and energy are of all GPUs together, memory and clocks of the

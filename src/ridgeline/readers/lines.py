@@ -24,7 +24,7 @@ _GZIP_WINDOW = 31  # zlib's way of saying: a gzip header and trailer, the larges
 Watch = Callable[[int], None]
 
 
-class ByteStream:
+class _ByteStream:
     """Pieces of a file. `damage` says, once they were read, why the rest of a torn gzip file is missing.
 
     `watch` is called with how many bytes of the file itself were read so far, zipped ones as they lie on disk.
@@ -105,7 +105,7 @@ class TextFile:
 
     def __init__(self, path: Path, watch: Watch | None = None) -> None:
         self.path = path
-        self.stream = ByteStream(path, watch)
+        self.stream = _ByteStream(path, watch)
 
     @property
     def damage(self) -> str:

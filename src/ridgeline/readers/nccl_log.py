@@ -33,14 +33,14 @@ _PROTOCOLS = dict(enumerate(("LL", "LL128", "SIMPLE")))
 
 
 @dataclass(frozen=True, slots=True)
-class NcclSetting:
+class _NcclSetting:
     name: str
     value: str
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class Nic:
+class _Nic:
     """`link` is IB, RoCE or Ethernet as NCCL printed it; Socket for an interface used through TCP."""
 
     name: str
@@ -50,7 +50,7 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True)
-class Transport:
+class _Transport:
     """How many channels go this way (P2P/IPC, SHM/direct/direct, NET/IB/0/GDRDMA, ...); `line` is the first."""
 
     name: str
@@ -59,7 +59,7 @@ class Transport:
 
 
 @dataclass(frozen=True, slots=True)
-class NcclChoice:
+class _NcclChoice:
     """Algorithm and protocol that NCCL chose for one collective of a given size (NCCL_DEBUG_SUBSYS has TUNING)."""
 
     collective: str
@@ -70,7 +70,7 @@ class NcclChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class NcclWarning:
+class _NcclWarning:
     text: str
     line: int
 
@@ -80,16 +80,16 @@ class NcclLog:
     """`settings` are what NCCL says it applied, `exported` what the log shows was asked for (env, set -x, export)."""
 
     version: str | None = None
-    settings: Mapping[str, NcclSetting] = field(default_factory=dict)
-    exported: Mapping[str, NcclSetting] = field(default_factory=dict)
-    refused: tuple[NcclWarning, ...] = ()
+    settings: Mapping[str, _NcclSetting] = field(default_factory=dict)
+    exported: Mapping[str, _NcclSetting] = field(default_factory=dict)
+    refused: tuple[_NcclWarning, ...] = ()
     network: str | None = None
     network_line: int | None = None
-    nics: tuple[Nic, ...] = ()
-    transports: tuple[Transport, ...] = ()
-    chosen: tuple[NcclChoice, ...] = ()
+    nics: tuple[_Nic, ...] = ()
+    transports: tuple[_Transport, ...] = ()
+    chosen: tuple[_NcclChoice, ...] = ()
     nranks: int | None = None
-    warnings: tuple[NcclWarning, ...] = ()
+    warnings: tuple[_NcclWarning, ...] = ()
     info_lines: int = 0
     warned: int = 0  # all warnings; `warnings` are the first of them
     no_p2p_line: int | None = None
@@ -118,14 +118,14 @@ def read_nccl_log(lines: Iterable[str]) -> NcclLog:
 class _NcclReader:
     def __init__(self) -> None:
         self.single: dict[str, Any] = {}
-        self.settings: dict[str, NcclSetting] = {}
-        self.exported: dict[str, NcclSetting] = {}
-        self.nics: dict[tuple[str, int | None], Nic] = {}
+        self.settings: dict[str, _NcclSetting] = {}
+        self.exported: dict[str, _NcclSetting] = {}
+        self.nics: dict[tuple[str, int | None], _Nic] = {}
         self.transports: Counter[str] = Counter()
         self.transport_lines: dict[str, int] = {}
-        self.chosen: list[NcclChoice] = []
-        self.refused: list[NcclWarning] = []
-        self.warnings: list[NcclWarning] = []
+        self.chosen: list[_NcclChoice] = []
+        self.refused: list[_NcclWarning] = []
+        self.warnings: list[_NcclWarning] = []
         self.info_lines = 0
         self.warned = 0
 
@@ -135,7 +135,7 @@ class _NcclReader:
             exported=self.exported,
             refused=tuple(self.refused),
             nics=tuple(self.nics.values()),
-            transports=tuple(Transport(n, c, self.transport_lines[n]) for n, c in self.transports.most_common()),
+            transports=tuple(_Transport(n, c, self.transport_lines[n]) for n, c in self.transports.most_common()),
             chosen=tuple(self.chosen),
             warnings=tuple(self.warnings),
             info_lines=self.info_lines,
@@ -145,7 +145,7 @@ class _NcclReader:
 
     def read(self, line: int, text: str) -> None:
         if exported := _EXPORTED.match(text):
-            self.exported[exported.group(1)] = NcclSetting(exported.group(1), exported.group(2).strip("'\""), line)
+            self.exported[exported.group(1)] = _NcclSetting(exported.group(1), exported.group(2).strip("'\""), line)
             return
         if version := _VERSION.search(text):
             self.single.setdefault("version", version.group(1))
@@ -157,9 +157,9 @@ class _NcclReader:
         if said.group(1) != "INFO":
             self.warned += 1
             if len(self.warnings) < _MOST_KEPT:
-                self.warnings.append(NcclWarning(said.group(2)[:300], line))
+                self.warnings.append(_NcclWarning(said.group(2)[:300], line))
         if len(self.refused) < _MOST_KEPT and _IGNORED.match(said.group(2)):
-            self.refused.append(NcclWarning(said.group(2)[:300], line))
+            self.refused.append(_NcclWarning(said.group(2)[:300], line))
 
     def _message(self, line: int, text: str) -> None:
         if found := _CHANNEL.search(text):
@@ -167,7 +167,7 @@ class _NcclReader:
         elif found := _CHOSEN.search(text):
             self._choice(line, *found.groups())
         elif found := _SET.search(text):
-            self.settings.setdefault(found.group(1), NcclSetting(found.group(1), found.group(2), line))
+            self.settings.setdefault(found.group(1), _NcclSetting(found.group(1), found.group(2), line))
         elif "NET/IB : Using" in text or "NET/Socket : Using" in text:
             self._nics(line, text)
         elif found := _NETWORK.search(text):
@@ -191,11 +191,11 @@ class _NcclReader:
         name = algorithm.upper() if a is None else _ALGORITHMS.get(a, algorithm)
         kind = protocol.upper() if p is None else _PROTOCOLS.get(p, protocol)
         if len(self.chosen) < _MOST_KEPT:
-            self.chosen.append(NcclChoice(collective or "?", size_bytes, name, kind, line))
+            self.chosen.append(_NcclChoice(collective or "?", size_bytes, name, kind, line))
 
     def _nics(self, line: int, text: str) -> None:
         for name, port, link in _NIC.findall(text.partition("OOB")[0]):
-            self.nics.setdefault((name, int(port)), Nic(name, int(port), link, line))
+            self.nics.setdefault((name, int(port)), _Nic(name, int(port), link, line))
         if "NET/Socket" in text:
             for name in _SOCKET_NIC.findall(text):
-                self.nics.setdefault((name, None), Nic(name, None, "Socket", line))
+                self.nics.setdefault((name, None), _Nic(name, None, "Socket", line))

@@ -17,7 +17,7 @@ from ridgeline import matching
 from ridgeline.errors import ReadError
 from ridgeline.records.expression import LONGEST_EXPRESSION, Expression, ExpressionError
 
-TextOf = Callable[[str], str]  # the text of a file of the run, "" where it is missing
+_TextOf = Callable[[str], str]  # the text of a file of the run, "" where it is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Condition:
     def __str__(self) -> str:
         return self.expression.text
 
-    def failure(self, values: Mapping[str, object], baseline: Mapping[str, object], text_of: TextOf) -> str | None:
+    def failure(self, values: Mapping[str, object], baseline: Mapping[str, object], text_of: _TextOf) -> str | None:
         missing = sorted(n for n in self.names if n not in values)
         if missing:
             return f"{', '.join(missing)} was not measured, so {self} cannot be shown"
@@ -62,7 +62,7 @@ class Closeness:
         target = "baseline" if self.reference is None else f"{self.reference!r}"
         return f"{self.metric} within {' + '.join(limits) or '0'} of {target}"
 
-    def failure(self, values: Mapping[str, object], baseline: Mapping[str, object], text_of: TextOf) -> str | None:
+    def failure(self, values: Mapping[str, object], baseline: Mapping[str, object], text_of: _TextOf) -> str | None:
         value = values.get(self.metric)
         reference = self.reference if self.reference is not None else baseline.get(self.metric)
         if value is None:
@@ -90,7 +90,7 @@ class TextGuard:
     def __str__(self) -> str:
         return f'{self.file} {"contains" if self.wanted else "lacks"} "{self.pattern.pattern}"'
 
-    def failure(self, values: Mapping[str, object], baseline: Mapping[str, object], text_of: TextOf) -> str | None:
+    def failure(self, values: Mapping[str, object], baseline: Mapping[str, object], text_of: _TextOf) -> str | None:
         try:
             found = matching.values(self.pattern, text_of(self.file), most=1)
         except (matching.TooSlow, ReadError) as error:

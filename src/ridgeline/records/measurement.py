@@ -53,9 +53,9 @@ class Reading:
 # from here which metrics a study may name, and editors and docs/reference/metrics.md list this table. Metrics that a
 # study declares itself (`workload: metrics:`) carry the unit that the study gives them.
 
-Better = Literal["higher", "lower", ""]  # "": neither, it describes the run
+_Better = Literal["higher", "lower", ""]  # "": neither, it describes the run
 # Who makes a metric. `offline` and `serve` are the two workloads of an engine; `prices` are a study's or its site's.
-Maker = Literal["command", "nwchem", "offline", "serve", "twin", "prices"]
+_Maker = Literal["command", "nwchem", "offline", "serve", "twin", "prices"]
 
 LATENCIES = {
     "ttft": "Time from sending a request to its first token",
@@ -82,27 +82,28 @@ class MetricDefinition:
 
     name: str
     unit: str
-    better: Better
+    better: _Better
     meaning: str
-    makers: tuple[Maker, ...]
+    makers: tuple[_Maker, ...]
     former_units: tuple[str, ...] = ()
 
 
 _Row = (
-    tuple[str, str, Better, str, tuple[Maker, ...]] | tuple[str, str, Better, str, tuple[Maker, ...], tuple[str, ...]]
+    tuple[str, str, _Better, str, tuple[_Maker, ...]]
+    | tuple[str, str, _Better, str, tuple[_Maker, ...], tuple[str, ...]]
 )
-_ALL: tuple[Maker, ...] = ("command", "nwchem", "offline", "serve", "twin")
-_ENGINE: tuple[Maker, ...] = ("offline", "serve")
-_LLM: tuple[Maker, ...] = ("offline", "serve", "twin")
-_PROGRAM: tuple[Maker, ...] = ("command", "nwchem")
-_NWCHEM: tuple[Maker, ...] = ("nwchem",)
+_ALL: tuple[_Maker, ...] = ("command", "nwchem", "offline", "serve", "twin")
+_ENGINE: tuple[_Maker, ...] = ("offline", "serve")
+_LLM: tuple[_Maker, ...] = ("offline", "serve", "twin")
+_PROGRAM: tuple[_Maker, ...] = ("command", "nwchem")
+_NWCHEM: tuple[_Maker, ...] = ("nwchem",)
 _ONCE_BARE = ("",)
 
 
 def _latencies() -> Iterator[_Row]:
     for latency, meaning in LATENCIES.items():
         for quantile, said in QUANTILES.items():
-            makers: tuple[Maker, ...] = ("serve", "twin") if quantile in TWIN_QUANTILES else ("serve",)
+            makers: tuple[_Maker, ...] = ("serve", "twin") if quantile in TWIN_QUANTILES else ("serve",)
             yield f"{latency}_{quantile}_ms", "ms", "lower", f"{meaning}, {said}.", makers
 
 
@@ -186,7 +187,7 @@ _ROWS: tuple[_Row, ...] = (
 METRICS = {row[0]: MetricDefinition(*row) for row in _ROWS}
 
 
-def metrics_of(*makers: Maker) -> tuple[str, ...]:
+def metrics_of(*makers: _Maker) -> tuple[str, ...]:
     """Names of what these make, in the table's order."""
     return tuple(row.name for row in METRICS.values() if set(makers) & set(row.makers))
 

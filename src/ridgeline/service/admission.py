@@ -20,14 +20,13 @@ from ridgeline.model.config import load_model
 from ridgeline.planner.operating_point import keeps_limits
 from ridgeline.records.expression import Value
 from ridgeline.service.routers import QUEUE_KNOB, RUNNING_KNOB, can_queue, leaks
-from ridgeline.service.servers import server_of
+from ridgeline.service.servers import FULL_KV_SHARE, server_of
 from ridgeline.service.service import Service, ServiceUnit
 from ridgeline.traffic.requests import Slo, Summary, summarise
 from ridgeline.traffic.traffic import ClosedLoop, Traffic, parse_traffic
 from ridgeline.twin.simulate import SimulationResult, simulate
 
 BELOW_EDGE = 0.9  # a router deals out unevenly, and the twin is not the engine
-MOST_KV = 0.9  # share of the pool at its fullest; beyond it requests are thrown out and computed again
 _WAIT_SHARE = 0.5  # of what a request's first token may still be late
 WAVES, LEAST_WAVES = 6, 2.5  # how often each place is filled in a run
 MANY, MOST_AT_ONCE = 2000, 4096  # requests of a run that need no more waves; at once, on one server
@@ -155,7 +154,7 @@ def _verdict(
     """What gives way with so many at once, or nothing; and the requests a second."""
     result, steady = _run(one, traffic, at_once, slos)
     rate_s = _rate_s(steady, at_once)
-    if result.retractions or _fullest(result) > MOST_KV:
+    if result.retractions or _fullest(result) > FULL_KV_SHARE:
         return "KV pool", rate_s
     broken = next((f"{slo.latency}_{slo.quantile}_ms" for slo in slos if not steady.holds(slo)), "")
     if broken or not keeps_limits(steady):

@@ -18,7 +18,7 @@ from ridgeline.study.lock import StudyLock
 from ridgeline.study.logs import last_lines
 
 DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
-MENDS_WITHIN_S = 1800.0  # restarts of a member that count
+RESTARTS_WITHIN_S = 1800.0  # restarts of a member that count
 _POLLED_S = 30.0  # within so much of the end of its wait a member that waited is started again
 STEADY_S = 300.0  # a member that served for so long was cured by its last restart: the next trouble is a new one
 
@@ -40,7 +40,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class LoweredLimit:
+class _LoweredLimit:
     """What `keep` put in the place of the file's `most_running`; it holds until the file says something else."""
 
     most_running: int
@@ -48,7 +48,7 @@ class LoweredLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class KeeperRestart:
     """One restart by `keep`."""
 
     at_s: float
@@ -90,9 +90,9 @@ class ServiceFolder:
     removed: set[str] = field(default_factory=set)  # or took from them
     scale_changes: dict[str, ScaleChange] = field(default_factory=dict)  # by role
     not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
-    mended: dict[str, list[Mend]] = field(default_factory=dict)
+    mended: dict[str, list[KeeperRestart]] = field(default_factory=dict)
     retries: dict[str, float] = field(default_factory=dict)  # member -> when an action that failed is tried again
-    lowered: LoweredLimit | None = None
+    lowered: _LoweredLimit | None = None
     is_down: bool = False  # or on its way there
     journal: Journal | None = None
 
@@ -151,7 +151,7 @@ class ServiceFolder:
         elif what == "mend":
             if self._was_steady(name, at_s):
                 self.mended.pop(name, None)
-            self.mended.setdefault(name, []).append(Mend(at_s, str(event.get("why", ""))))
+            self.mended.setdefault(name, []).append(KeeperRestart(at_s, str(event.get("why", ""))))
             self.leaving[name] = float(event.get("until", at_s))
         elif what == "mend-failed":
             self.retries[name] = at_s + float(event.get("again_s", 0.0))
@@ -185,7 +185,7 @@ class ServiceFolder:
             self.drained.discard(name)
             self.leaving.pop(name, None)
         elif what == "limit":
-            self.lowered = LoweredLimit(int(event["most_running"]), int(event["instead_of"]))
+            self.lowered = _LoweredLimit(int(event["most_running"]), int(event["instead_of"]))
             self.leaving[ROUTER] = at_s
         elif what == "down":
             self._forget()
@@ -219,7 +219,7 @@ class ServiceFolder:
         """When `keep` started it again lately, for one of these reasons or any; none where it has served well since."""
         now_s = time.time()
         mends = () if self._was_steady(name, now_s) else self.mended.get(name, ())
-        return [m.at_s for m in mends if now_s - m.at_s < MENDS_WITHIN_S and (not why or m.why in why)]
+        return [m.at_s for m in mends if now_s - m.at_s < RESTARTS_WITHIN_S and (not why or m.why in why)]
 
     def _was_steady(self, name: str, at_s: float) -> bool:
         """Whether it had served for long by then; time that it spent dead in back-off is no service."""
@@ -228,7 +228,7 @@ class ServiceFolder:
             return False
         if before and before[-1] > start.ready_at_s:
             return False  # it is being mended
-        lately = [mend_s for mend_s in before if at_s - mend_s < MENDS_WITHIN_S]
+        lately = [mend_s for mend_s in before if at_s - mend_s < RESTARTS_WITHIN_S]
         return not lately or at_s > lately[-1] + _dead_wait_s(len(lately)) + _POLLED_S
 
     def next_try_in_s(self, name: str) -> float:

@@ -121,11 +121,11 @@ class PodForm(Form):
     router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
         default="", description="An image that has the router."
     )
-    keep_image: Annotated[OneLine, DefaultText("nobody watches in the cluster")] = Field(
+    keep_image: Annotated[OneLine, DefaultText("no watcher in the cluster")] = Field(
         default="", description="An image that has ridgeline: `keep` then watches the service there."
     )
     namespace: OneLine = Field(default="default", description="Where everything is made.")
-    model_claim: Annotated[OneLine, DefaultText("the folder lies on every node")] = Field(
+    model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
         default="", description="The PersistentVolumeClaim that holds the model's folder."
     )
     secret: Annotated[OneLine, DefaultText("the service's name, then `-key`")] = Field(
@@ -184,7 +184,7 @@ def _zone(name: str) -> str:
     return name
 
 
-TimeOfDay = Annotated[OneLine, AfterValidator(_time), Accepts('a time of the day such as "08:00"')]
+_TimeOfDay = Annotated[OneLine, AfterValidator(_time), Accepts('a time of the day such as "08:00"')]
 
 
 class ScheduleForm(Form):
@@ -192,8 +192,8 @@ class ScheduleForm(Form):
 
     whose = "a schedule"
 
-    from_: TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
-    to: TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
+    from_: _TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
+    to: _TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
     days: Annotated[
         OneLine, AfterValidator(_days), Accepts("days such as mon-fri or sat,sun"), DefaultText("every day")
     ] = Field(default="mon-sun", description="On which days it begins.")

@@ -45,7 +45,7 @@ class RoleSetting:
     why: str = ""
 
 
-def role_settings(unit: Unit) -> list[RoleSetting]:
+def _role_settings(unit: Unit) -> list[RoleSetting]:
     """Every value of the server's command line, in the order to write them."""
     found = [RoleSetting(name, value, _why(unit, name, value)) for name, value in unit_values(unit).items()]
     return [*found, *_redundancy(unit), *_transfer(unit)]
@@ -103,7 +103,7 @@ def _chunk(unit: Unit, value: Value) -> str:
     ranks = unit.layout.attn_dp
     each = f", {unit.chunk_flag // ranks:,} a rank" if ranks > 1 else ""
     if unit.role == "prefill":
-        return f"prompt tokens of a step{each}; nobody's next token waits for a large one"
+        return f"prompt tokens of a step{each}; a large one would keep other requests' next tokens waiting"
     if unit.role == "decode":
         return "no prompt is computed here; SGLang sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
@@ -172,7 +172,7 @@ def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
     for unit, count in groups:
         nodes = max(1, -(-unit.gpus // size))
         own = {"role": unit.role, "replicas": count, "nodes": nodes, "gpus": min(unit.gpus, size)}
-        settings = {setting.name: setting.value for setting in role_settings(unit) if setting.value is not None}
+        settings = {setting.name: setting.value for setting in _role_settings(unit) if setting.value is not None}
         found = {variable.name: str(variable.value) for variable in _role_variables(unit)}
         env = {"env": found} if found else {}
         units.append({**own, "settings": settings, **env})
@@ -241,7 +241,7 @@ def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedChoice:
+class _PrintedChoice:
     """The commands of a choice, and whether they hold what was predicted."""
 
     commands: tuple[Command, ...]
@@ -251,10 +251,10 @@ class PrintedChoice:
         return {"commands": [c.as_json() for c in self.commands], "lint": self.lint.as_json()}
 
 
-def printed(choice: Choice, model: str = "") -> PrintedChoice:
+def printed(choice: Choice, model: str = "") -> _PrintedChoice:
     question = choice.option.scheme.question
     commands = tuple(commands_for(choice.option.scheme, model or _model_folder(question)))
-    return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
+    return _PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
 def _model_folder(question: PlanQuestion) -> str:
@@ -299,13 +299,13 @@ def deployable_text(plan: Plan, file: str) -> str:
         and load_model(plan.asked.model).weights_dtype != plan.asked.dtype
     ):
         head += f"# planned with {plan.asked.dtype} weights: name a folder that holds them so\n"
-    return head + planned_text(best, _model_folder(question))
+    return head + _planned_text(best, _model_folder(question))
 
 
-def planned_text(option: Option, model: str, name: str = "") -> str:
+def _planned_text(option: Option, model: str, name: str = "") -> str:
     """The deployment file with the reason for each setting beside it."""
     service = service_of(option, model, name)
-    reasons = [{"settings": role_settings(unit), "env": _role_variables(unit)} for unit, _ in groups_of(option.scheme)]
+    reasons = [{"settings": _role_settings(unit), "env": _role_variables(unit)} for unit, _ in groups_of(option.scheme)]
     return "".join(_part(key, value, reasons) for key, value in service.items())
 
 

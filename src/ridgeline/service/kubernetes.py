@@ -35,7 +35,7 @@ def _progress_command(port: int, probe: str) -> list[str]:
     return ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(port), probe]
 
 
-def progress_script(engine: str, key_variable: str = "") -> str:
+def _progress_script(engine: str, key_variable: str = "") -> str:
     """Python that runs in the server's own container and imports nothing of ours; exit code 1: it hangs.
 
     Good is who makes a token within 15 s, or else has moved one of its counters since the last poll: the request may
@@ -94,7 +94,7 @@ ROUTER_CORES, ROUTER_MEMORY_BYTES = 2, 4 * 2**30
 # what a start script's shell variables are called in a pod
 _VARIABLES = {"address": "POD_IP", "head": "LWS_LEADER_ADDRESS", "rank": "LWS_WORKER_INDEX"}
 
-Spec = dict[str, Any]
+_Spec = dict[str, Any]
 
 
 def _labels_of(name: str, role: str) -> dict[str, str]:
@@ -112,12 +112,12 @@ def _pod_port(service: Service) -> int:
     return service.first_port
 
 
-def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> Spec:
+def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> _Spec:
     """The template of a server's first pod (`leads`), or of its others, which answer nobody."""
     at = ServerPlace(_pod_port(service), service.first_bootstrap_port, 0, 0)
     argv = server_argv(replace(service, python=_PYTHON), unit, at)
     argv += () if leads else server_of(service.engine).follower_argv
-    container: Spec = {
+    container: _Spec = {
         "name": "server",
         "image": service.pods.image or _image(service),
         "command": [in_pod(word, _VARIABLES) for word in argv],
@@ -126,7 +126,7 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
         "securityContext": _own_security(ipc_lock=service.pods.ipc_lock),
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108  where NCCL looks for it
     }
-    volumes: list[Spec] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    volumes: list[_Spec] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
     _give_home(service, container, volumes)
     _mount_model(service, container, volumes)
     if leads:
@@ -143,13 +143,13 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
         "containers": [container],
         "volumes": volumes,
     }
-    metadata: Spec = {"labels": _labels_of(name, unit.role if leads else _follower_role(unit.role))}
+    metadata: _Spec = {"labels": _labels_of(name, unit.role if leads else _follower_role(unit.role))}
     if leads and unit.role == "prefill" and service.router is not None:
         metadata["annotations"] = {ROUTERS[service.router.kind].port_annotation: str(service.first_bootstrap_port)}
     return {"metadata": metadata, "spec": spec}
 
 
-def _router_pod(service: Service, name: str) -> Spec:
+def _router_pod(service: Service, name: str) -> _Spec:
     choice, pods = service.router, service.pods
     assert choice is not None
     if not pods.router_image:
@@ -160,7 +160,7 @@ def _router_pod(service: Service, name: str) -> Spec:
     roles = dict.fromkeys(unit.role for unit in service.units)
     found = PodSelectors({role: _labels_of(name, role) for role in roles}, _pod_port(service), pods.namespace)
     argv = discovery_argv(replace(service, router=replace(choice, python=_PYTHON)), found)
-    container: Spec = {
+    container: _Spec = {
         "name": "router",
         "image": pods.router_image,
         "command": [in_pod(word, _VARIABLES) for word in argv],
@@ -172,7 +172,7 @@ def _router_pod(service: Service, name: str) -> Spec:
         "readinessProbe": _asked("/readiness", _POLL_S),
         "livenessProbe": {**_asked("/liveness", _POLL_S), "initialDelaySeconds": 60},
     }
-    volumes: list[Spec] = []
+    volumes: list[_Spec] = []
     _give_home(service, container, volumes)
     spec = {
         "serviceAccountName": f"{name}-router",
@@ -184,12 +184,12 @@ def _router_pod(service: Service, name: str) -> Spec:
     return {"metadata": {"labels": _labels_of(name, "router")}, "spec": spec}
 
 
-def _keep_pod(service: Service, name: str, url: str) -> Spec:
+def _keep_pod(service: Service, name: str, url: str) -> _Spec:
     """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
     argv = [_PYTHON, "-m", "ridgeline", "keep", f"{KEEP_FOLDER}/{KEEP_FILE}", "--front", url]
     argv += ["--metrics", str(KEEP_PORT), "--metrics-host", "$(POD_IP)"]
     variables = (service.api_key_env, service.notify.webhook_env)
-    container: Spec = {
+    container: _Spec = {
         "name": "keep",
         "image": service.pods.keep_image,
         "command": argv,
@@ -201,7 +201,7 @@ def _keep_pod(service: Service, name: str, url: str) -> Spec:
         "readinessProbe": _asked("/metrics", _POLL_S),
         "livenessProbe": {**_asked("/metrics", _POLL_S), "initialDelaySeconds": 60},
     }
-    volumes: list[Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
+    volumes: list[_Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
     _give_home(service, container, volumes)
     spec = {
         "serviceAccountName": f"{name}-keep",
@@ -227,11 +227,11 @@ def _image(service: Service) -> str:
     return known.format(".".join(map(str, release_written(service.engine, service.release))))
 
 
-def _address_variable() -> list[Spec]:
+def _address_variable() -> list[_Spec]:
     return [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 
 
-def _server_variables(service: Service, name: str) -> list[Spec]:
+def _server_variables(service: Service, name: str) -> list[_Spec]:
     """Its address, its secrets by reference, and its key under the name that the engine looks for."""
     found = [*_address_variable(), *_secret_variables(service, name, service.secret_variables)]
     if (own := server_of(service.engine).key_variable) and service.api_key_env:
@@ -239,21 +239,21 @@ def _server_variables(service: Service, name: str) -> list[Spec]:
     return found
 
 
-def _secret_variables(service: Service, name: str, variables: Sequence[str]) -> list[Spec]:
+def _secret_variables(service: Service, name: str, variables: Sequence[str]) -> list[_Spec]:
     return [
         {"name": variable, "valueFrom": _from_secret(service, name, variable)} for variable in variables if variable
     ]
 
 
-def _from_secret(service: Service, name: str, variable: str) -> Spec:
+def _from_secret(service: Service, name: str, variable: str) -> _Spec:
     return {"secretKeyRef": {"name": _key_secret(service, name), "key": variable}}
 
 
-def _plain(env: Mapping[str, str]) -> list[Spec]:
+def _plain(env: Mapping[str, str]) -> list[_Spec]:
     return [{"name": key, "value": in_pod(value, _VARIABLES)} for key, value in env.items()]
 
 
-def _resources(service: Service, unit: ServiceUnit) -> Spec:
+def _resources(service: Service, unit: ServiceUnit) -> _Spec:
     """Asked for, so that no neighbour takes them; limits only where going beyond would harm, or the unit says so."""
     if not server_of(service.engine).loads_model:
         return {"requests": {"cpu": "1", "memory": "1Gi"}}
@@ -267,7 +267,7 @@ def _resources(service: Service, unit: ServiceUnit) -> Spec:
     return {"requests": {"cpu": str(cores), "memory": _quantity(memory), **devices}, "limits": {**devices, **limit}}
 
 
-def _router_resources(choice: RouterChoice) -> Spec:
+def _router_resources(choice: RouterChoice) -> _Spec:
     cores, memory = choice.cores or ROUTER_CORES, choice.memory_bytes or ROUTER_MEMORY_BYTES
     return {"requests": {"cpu": str(cores), "memory": _quantity(memory)}}
 
@@ -276,7 +276,7 @@ def _quantity(size: int) -> str:
     return f"{-(-size // 2**20)}Mi"
 
 
-def _pod_security(service: Service) -> Spec:
+def _pod_security(service: Service) -> _Spec:
     """What the Pod Security Standard `restricted` asks of a pod; user 0 leaves whom to run as to the image."""
     profile = {"seccompProfile": {"type": "RuntimeDefault"}}
     if not (user := service.pods.user):
@@ -284,13 +284,13 @@ def _pod_security(service: Service) -> Spec:
     return {"runAsNonRoot": True, "runAsUser": user, "runAsGroup": user, "fsGroup": user, **profile}
 
 
-def _own_security(*, ipc_lock: bool = False) -> Spec:
+def _own_security(*, ipc_lock: bool = False) -> _Spec:
     """And of a container. RDMA pins the memory that it sends from: IPC_LOCK, which `restricted` does not allow."""
     capabilities = {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if ipc_lock else {})}
     return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
 
 
-def _give_home(service: Service, container: Spec, volumes: list[Spec]) -> None:
+def _give_home(service: Service, container: _Spec, volumes: list[_Spec]) -> None:
     """Engines keep compiled kernels and downloads at home, and ask for their user's name, which images don't know."""
     if not service.pods.user:
         return
@@ -300,22 +300,22 @@ def _give_home(service: Service, container: Spec, volumes: list[Spec]) -> None:
     volumes.append({"name": "home", "emptyDir": {}})
 
 
-def _affinity(service: Service, unit: ServiceUnit, name: str) -> Spec:
+def _affinity(service: Service, unit: ServiceUnit, name: str) -> _Spec:
     """Replicas rather on different nodes, so that one lost node is one lost replica; all of them rather in one zone."""
     apart = _preferred("kubernetes.io/hostname", {"matchLabels": _labels_of(name, unit.role)})
-    found: Spec = {"podAntiAffinity": apart} if unit.replicas > 1 else {}
+    found: _Spec = {"podAntiAffinity": apart} if unit.replicas > 1 else {}
     if service.split or unit.nodes > 1:  # KV, or partial sums, travel between them
         together = {"matchLabels": {PART_OF: name}}
         found["podAffinity"] = _preferred("topology.kubernetes.io/zone", together)
     return found
 
 
-def _preferred(topology: str, selector: Spec) -> Spec:
+def _preferred(topology: str, selector: _Spec) -> _Spec:
     term = {"labelSelector": selector, "topologyKey": topology}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
 
 
-def _mount_model(service: Service, container: Spec, volumes: list[Spec]) -> None:
+def _mount_model(service: Service, container: _Spec, volumes: list[_Spec]) -> None:
     """A folder comes from a claim or from the node; a name is left to the engine to find."""
     folder = PurePosixPath(service.model)
     if not server_of(service.engine).loads_model or not folder.is_absolute():
@@ -330,13 +330,13 @@ def _mount_model(service: Service, container: Spec, volumes: list[Spec]) -> None
     volumes.append({"name": "model", **source})
 
 
-def _server_probes(service: Service) -> Spec:
+def _server_probes(service: Service) -> _Spec:
     """Ready and alive by a token that it makes on request; /health says 200 for hours on a server that hangs."""
     health = _asked("/health", _POLL_S)
     paced = {"periodSeconds": _PROGRESS_LIMIT_S, "timeoutSeconds": _PROGRESS_LIMIT_S}
     if not (path := server_of(service.engine).generate_path):
-        ready: Spec = {"exec": {"command": _progress_command(_pod_port(service), "ready")}, **paced}
-        alive: Spec = {"exec": {"command": _progress_command(_pod_port(service), "alive")}, **paced}
+        ready: _Spec = {"exec": {"command": _progress_command(_pod_port(service), "ready")}, **paced}
+        alive: _Spec = {"exec": {"command": _progress_command(_pod_port(service), "alive")}, **paced}
     else:
         ready = alive = {**_asked(path, _PROGRESS_LIMIT_S), **paced}
     return {
@@ -347,7 +347,7 @@ def _server_probes(service: Service) -> Spec:
     }
 
 
-def _asked(path: str, period_s: int) -> Spec:
+def _asked(path: str, period_s: int) -> _Spec:
     return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": period_s}
 
 
@@ -401,9 +401,9 @@ def _heading(service: Service, name: str) -> str:
     return "".join(f"# {in_comment(line)}\n" for line in lines)
 
 
-def _servers(service: Service, name: str) -> Iterator[Spec]:
+def _servers(service: Service, name: str) -> Iterator[_Spec]:
     if not server_of(service.engine).generate_path:
-        probe = {_PROBE_FILE: progress_script(service.engine, service.api_key_env)}
+        probe = {_PROBE_FILE: _progress_script(service.engine, service.api_key_env)}
         yield _object(service, "v1", "ConfigMap", f"{name}-probe", data=probe)
     sets = [{"replicas": u.replicas, "leaderWorkerTemplate": _group(service, u, name)} for u in service.units]
     names = _unit_names(service.units)
@@ -420,7 +420,7 @@ def _servers(service: Service, name: str) -> Iterator[Spec]:
         yield _front(service, name, service.units[0].role, _pod_port(service))
 
 
-def _disruption(service: Service, name: str, role: str) -> Spec:
+def _disruption(service: Service, name: str, role: str) -> _Spec:
     """Nodes are drained one server of a role at a time: a pod that is gone stands for its whole server."""
     chosen = {"key": COMPONENT, "operator": "In", "values": [role, _follower_role(role)]}
     selector = {"matchLabels": {PART_OF: name}, "matchExpressions": [chosen]}
@@ -432,10 +432,10 @@ def _on_the_node(service: Service) -> bool:
     return server_of(service.engine).loads_model and service.model.startswith("/") and not service.pods.model_claim
 
 
-def _group(service: Service, unit: ServiceUnit, name: str) -> Spec:
+def _group(service: Service, unit: ServiceUnit, name: str) -> _Spec:
     """The pods of one server; a group of one has only the template that is asked for."""
     # what a server computes is spread over all of its pods, and lost with any of them
-    own: Spec = {"size": unit.nodes, "restartPolicy": "RecreateGroupOnPodRestart"}
+    own: _Spec = {"size": unit.nodes, "restartPolicy": "RecreateGroupOnPodRestart"}
     leader = _server_pod(service, unit, name, leads=True)
     if unit.nodes == 1:
         return {**own, "workerTemplate": leader}
@@ -452,7 +452,7 @@ def _unit_names(units: tuple[ServiceUnit, ...]) -> list[str]:
     return names
 
 
-def _router(service: Service, name: str) -> Iterator[Spec]:
+def _router(service: Service, name: str) -> Iterator[_Spec]:
     """It looks for pods with our labels, and may do nothing else in its namespace."""
     assert service.router is not None
     account, groups = f"{name}-router", "rbac.authorization.k8s.io"
@@ -477,11 +477,11 @@ def _router(service: Service, name: str) -> Iterator[Spec]:
     yield _front(service, name, "router", service.router.port)
 
 
-def _keep(service: Service, name: str) -> Iterator[Spec]:
+def _keep(service: Service, name: str) -> Iterator[_Spec]:
     """One: two would tell everything twice; the old one ends before the next begins."""
     port = service.router.port if service.router is not None else _pod_port(service)
     url = f"http://{name}-api.{service.pods.namespace}.svc:{port}"
-    known: Spec = {"version": 1, "name": service.name, "model": service.model, "engine": {"kind": service.engine}}
+    known: _Spec = {"version": 1, "name": service.name, "model": service.model, "engine": {"kind": service.engine}}
     known |= {"engine": {"kind": service.engine, "gpu": service.gpu}} if service.gpu else {}
     known |= {"served_name": service.served_name} if service.served_name else {}
     known |= {"api_key_env": service.api_key_env} if service.api_key_env else {}
@@ -500,14 +500,14 @@ def _keep(service: Service, name: str) -> Iterator[Spec]:
     yield _object(service, "apps/v1", "Deployment", f"{name}-keep", spec=spec)
 
 
-def _front(service: Service, name: str, role: str, port: int) -> Spec:
+def _front(service: Service, name: str, role: str, port: int) -> _Spec:
     """Where users go, inside the cluster only."""
     ports = [{"name": "http", "port": port, "targetPort": "http"}]
     spec = {"type": "ClusterIP", "selector": _labels_of(name, role), "ports": ports}
     return _object(service, "v1", "Service", f"{name}-api", spec=spec)
 
 
-def _object(service: Service, version: str, kind: str, name: str, **parts: Any) -> Spec:
+def _object(service: Service, version: str, kind: str, name: str, **parts: Any) -> _Spec:
     metadata = {"name": name, "namespace": service.pods.namespace}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
@@ -519,5 +519,5 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _text(heading: str, objects: Iterator[Spec]) -> str:
+def _text(heading: str, objects: Iterator[_Spec]) -> str:
     return heading + yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=110, explicit_start=True)

@@ -23,7 +23,7 @@ from statistics import fmean
 
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.ports import claim_row
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
@@ -51,7 +51,7 @@ LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
 _MACHINE_TOKENS_S = 8000.0
 _PATIENCE_S = 20.0  # of a client that gets nothing; a hung server is found and ended within it
 _DRAIN_S = 1.5
-UNFINISHED = "unfinished"
+_UNFINISHED = "unfinished"
 _SAMPLE = 1000  # requests that tell how long answers are
 
 
@@ -82,7 +82,7 @@ def sustainable(load: RehearsedLoad) -> RehearsedLoad:
     return load if load.rate_s <= most_s else replace(load, rate_s=most_s)
 
 
-def send(
+def _send(
     service: Service, url: str, load: RehearsedLoad, skewed_in: Path | None = None, at_least_s: float = 0.0
 ) -> BenchResult:
     """One run. With `skewed_in`, a folder, the traffic is skewed by way of a trace that is written there.
@@ -104,7 +104,7 @@ def send(
     )
     if skewed_in is not None:
         trace = skewed_in / "skewed.jsonl"
-        trace.write_text(skewed_trace(load))
+        trace.write_text(_skewed_trace(load))
         options = replace(options, traffic=str(trace), rate_s=None, duration_s=None)
     plan = plan_from(options)
     return bench(replace(plan, give_up_s=load.seconds + max(at_least_s, _drain_s(plan.slos))))
@@ -115,7 +115,7 @@ def _drain_s(slos: Sequence[Slo]) -> float:
     return max([_DRAIN_S, *(1.2 * slo.limit_ms / 1000 for slo in slos if slo.latency in ("ttft", "e2e"))])
 
 
-def skewed_trace(load: RehearsedLoad) -> str:
+def _skewed_trace(load: RehearsedLoad) -> str:
     """The same requests at the same times, most with one of a few prefixes before them, and some prompts long."""
     rng = random.Random(load.seed)
     weights = [1 / (n + 1) ** ZIPF for n in range(PREFIXES)]
@@ -158,7 +158,7 @@ def known_policies(service: Service) -> list[str]:
     return list(dict.fromkeys([*own, *tried]))
 
 
-def as_twins(service: Service, speed: float = 1.0) -> Service:
+def _as_twins(service: Service, speed: float = 1.0) -> Service:
     """The same servers, pretended here, and the same router before them, away from one that may be serving."""
     if not service.gpu:
         raise InputError("name the GPU in the deployment file, such as `engine: {kind: sglang, gpu: h200}`")
@@ -196,7 +196,7 @@ _AT_ONCE = {"smg": _END_AT_ONCE, "sglang-router": _END_AT_ONCE}
 
 
 class RehearsalService:
-    """`twins` as `as_twins` made them: servers that run once for all runs, and are started again only when lost."""
+    """`twins` as `_as_twins` made them: servers that run once for all runs, and are started again only when lost."""
 
     def __init__(self, twins: Service, root: Path) -> None:
         self._twins, self._root = twins, root
@@ -265,7 +265,7 @@ class RehearsalService:
 
 
 @contextlib.contextmanager
-def rehearsal_service(twins: Service, root: Path) -> Iterator[RehearsalService]:
+def _rehearsal_service(twins: Service, root: Path) -> Iterator[RehearsalService]:
     """Nothing of it runs afterwards."""
     rehearsed = RehearsalService(twins, root)
     try:
@@ -413,12 +413,12 @@ def rehearse(
     """Every policy, pairs of runs where one looks better than the file's own, then the choice under loss and, with
     limits, under overload with them."""
     assert service.router is not None
-    twins = as_twins(service, load.speed)
+    twins = _as_twins(service, load.speed)
     router = service.router
     done: list[Rehearsal] = []
     short = replace(load, seconds=max(1.0, _PART * load.seconds))
     tried = list(policies or known_policies(service))
-    with rehearsal_service(twins, root) as rehearsed:
+    with _rehearsal_service(twins, root) as rehearsed:
 
         def run(case: str, sent: RehearsedLoad, choice: RouterChoice) -> Rehearsal:
             done.append(_run(rehearsed, twins, choice, case, sent, root))
@@ -436,7 +436,7 @@ def rehearse(
         ran = [one.policy for one in done]
         own = next((policy for policy in known_policies(service)[:1] if policy in ran), ran[0])
         decided = PolicyChoice(own, own)
-        if other := challenger(done, own):
+        if other := _challenger(done, own):
             say(f"{own} and {other}, {PAIRED} ...")
             both = (own, other)
 
@@ -444,7 +444,7 @@ def rehearse(
                 sent = replace(short, plain=0.5, seed=load.seed + 1 + pair)
                 return run(PAIRED, sent, replace(router, policy=both[which]))
 
-            decided = in_pairs(own, other, one_of, load.seed)
+            decided = _in_pairs(own, other, one_of, load.seed)
         rehearsed.end_compared()
         chosen = replace(router, policy=decided.policy)
         if limits is not None:
@@ -458,7 +458,7 @@ def rehearse(
     return Rehearsed(tuple(done), decided)
 
 
-def challenger(first: Sequence[Rehearsal], own: str) -> str:
+def _challenger(first: Sequence[Rehearsal], own: str) -> str:
     """The policy that did best of the others at first, or none where even that one did no better than the file's.
 
     So much goodput and so much TTFT weigh the same as are worth a change of the file.
@@ -474,7 +474,7 @@ def challenger(first: Sequence[Rehearsal], own: str) -> str:
     return max(others, key=score).policy if others else ""
 
 
-def in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: int) -> PolicyChoice:
+def _in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: int) -> PolicyChoice:
     """`run(pair, which)` loads the file's own policy (0) or the other (1); both of a pair get the same requests.
 
     Which of them begins is drawn, each as often; two pairs in turn are each other's reverse, so that drift cancels. No
@@ -543,7 +543,7 @@ def _run(
     drain_s = SPLIT_LOSS_DRAIN_S if twins.split else LOSS_DRAIN_S
     watched = kept(lambda: rehearsed.operator(router), wanted=case == HUNG)
     with watched, _injected_fault(operator, how, min(FAULT_AFTER_S, FAULT_AT * load.seconds)) as lost:
-        result = send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
+        result = _send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
     imbalance = _imbalance(before, _prompt_tokens(operator))
     if how:
         rehearsed.after_loss(operator, lost_ticket)
@@ -555,7 +555,7 @@ def _rehearsal(
 ) -> Rehearsal:
     summary, records = result.summary, result.records
     refused = [record for record in records if _refused(record)]
-    failed = [r for r in records if not r.ok and not _refused(r) and not (r.status == UNFINISHED and _comes(r, lost))]
+    failed = [r for r in records if not r.ok and not _refused(r) and not (r.status == _UNFINISHED and _comes(r, lost))]
     good = sum(_kept_limits(record, summary.slos) for record in records)
     ends = [record.end_s or record.sent_s for record in failed]
     return Rehearsal(
@@ -581,7 +581,7 @@ def _comes(record: RequestRecord, lost: Sequence[float]) -> bool:
 
 def _kept_limits(record: RequestRecord, slos: Sequence[Slo]) -> bool:
     """An answer that was still coming when the run ended is judged by what came of it."""
-    seen = replace(record, status="ok") if record.status == UNFINISHED else record
+    seen = replace(record, status="ok") if record.status == _UNFINISHED else record
     return seen.ok and seen.first_token_s is not None and all(slo.met_by(seen) for slo in slos)
 
 

@@ -49,7 +49,7 @@ def _unit_text(service: Service, file: Path) -> str:
             *(needs if variables else []),
             "Restart=always",
             "RestartSec=5",
-            "# servers that keep started go on when it ends",
+            "# servers that keep started keep running when it ends",
             "KillMode=process",
             "",
             "[Install]",

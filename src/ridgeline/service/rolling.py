@@ -145,7 +145,7 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
             _restart_router(operator, member, limit_s)
             continue
         if operator.router is None:  # nobody can take its requests meanwhile
-            start_again(operator, member, operator.folder.started[member.name].generation)
+            _start_again(operator, member, operator.folder.started[member.name].generation)
             operator.until_ready([member], limit_s)
             continue
         admin, url, until_s = _admin(operator, member), operator.folder.url(member), time.time() + DRAIN_S
@@ -158,7 +158,7 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
                 admin.take_away(url)
         if not force:
             _empty(operator, member, until_s)
-        start_again(operator, member, generation)
+        _start_again(operator, member, generation)
         operator.until_ready([member], limit_s)
         with operator.action():
             operator.folder.record({"event": "back", "member": member.name})
@@ -166,7 +166,7 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
         operator.say(f"{member.name}: serves again")
 
 
-def start_again(operator: Operator, member: Member, generation: int, script: str | None = None) -> None:
+def _start_again(operator: Operator, member: Member, generation: int, script: str | None = None) -> None:
     """Ended and started, by `script` where it is given, unless somebody else did that since this generation."""
     while True:
         with operator.action():
@@ -201,7 +201,7 @@ def _restart_router(operator: Operator, router: Member, limit_s: float) -> None:
     with operator.action():
         operator.folder.record({"event": "leaving", "member": router.name, "why": "restart", "until": 0.0})
         generation = operator.folder.started[router.name].generation
-    start_again(operator, router, generation)
+    _start_again(operator, router, generation)
     operator.until_ready([router], limit_s)
     for member in operator.servers:
         if member.name in operator.folder.drained:
@@ -239,7 +239,7 @@ _LOSS = 0.1  # of the others' speed, which a change may cost
 STEP_S = 5.0  # between two polls: long enough for a mean of many tokens
 _ERROR = 0.05  # how often a change that costs exactly LOSS would go on, or back, by chance
 
-Polls = Mapping[str, ServerPoll]
+_Polls = Mapping[str, ServerPoll]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class CanaryVerdict:
     high: float | None = None
 
 
-def judge(canary: str, others: Sequence[str], rows: Sequence[Polls]) -> CanaryVerdict:
+def _judge(canary: str, others: Sequence[str], rows: Sequence[_Polls]) -> CanaryVerdict:
     """What rows of polls of all of them say, taken at the same moments."""
     if (last := rows[-1][canary] if rows else None) is not None and last.ended:
         return CanaryVerdict(False, f"{canary} ended: {last.ended}")
@@ -281,7 +281,7 @@ def canary_restart(
     members: Sequence[Member],
     limit_s: float,
     watch_s: float,
-    polls: Callable[[], Polls] | None = None,
+    polls: Callable[[], _Polls] | None = None,
 ) -> None:
     """Restarts all `members`, role by role: one, which is watched, then the others. SiteError where one went back."""
     roles = dict.fromkeys(member.role for member in members)
@@ -310,7 +310,7 @@ def _tried(
     others: Sequence[Member],
     limit_s: float,
     watch_s: float,
-    polls: Callable[[], Polls],
+    polls: Callable[[], _Polls],
 ) -> CanaryVerdict:
     try:
         restart(operator, [canary], limit_s)
@@ -322,7 +322,7 @@ def _tried(
         rows.append(polls())
         if rows[-1][canary.name].ended:
             break
-    return judge(canary.name, [member.name for member in others], rows)
+    return _judge(canary.name, [member.name for member in others], rows)
 
 
 def _go_back(operator: Operator, member: Member, script: str, limit_s: float) -> None:
@@ -331,7 +331,7 @@ def _go_back(operator: Operator, member: Member, script: str, limit_s: float) ->
     assert operator.router is not None, "a service of several servers has one"
     if operator.ending(member) is None and folder.url(member):
         drain(operator, member)
-    start_again(operator, member, folder.started[member.name].generation, script)
+    _start_again(operator, member, folder.started[member.name].generation, script)
     operator.until_ready([member], limit_s)
     with operator.action():
         folder.record({"event": "back", "member": member.name})
@@ -339,7 +339,7 @@ def _go_back(operator: Operator, member: Member, script: str, limit_s: float) ->
     operator.say(f"{member.name}: serves again, as before")
 
 
-def _poll(operator: Operator) -> Polls:
+def _poll(operator: Operator) -> _Polls:
     now_s = time.monotonic()
     found = {}
     for member in operator.servers:
@@ -351,7 +351,7 @@ def _poll(operator: Operator) -> Polls:
     return found
 
 
-def _speed(names: Sequence[str], before: Polls, after: Polls) -> float | None:
+def _speed(names: Sequence[str], before: _Polls, after: _Polls) -> float | None:
     """Tokens a second and request of these servers together between two polls; None where they had none on them."""
     pairs = [(before[name], after[name]) for name in names]
     known = [(a, b) for a, b in pairs if a.made is not None and b.made is not None and not b.ended]

@@ -16,6 +16,7 @@ from ridgeline.service.keys import with_key
 from ridgeline.service.service import Service, ServiceUnit
 
 _ADDRESS, _HEAD, _RANK = OnNode("$address"), OnNode("$head"), OnNode("$rank")
+FULL_KV_SHARE = 0.9  # of a server's KV pool: beyond it requests are thrown out and computed again
 # what changes the twin's timing; it has these options, and no other knob of an engine
 TWIN_OPTIONS = {
     "tp": "--tp",

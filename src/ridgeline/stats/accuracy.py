@@ -16,7 +16,7 @@ ERROR = 0.05  # the chance that a setting which loses more than is allowed passe
 _FEWEST = 50  # questions before the first look
 _SPENT_AS = 2.0  # of the chance of error, the share (n / all) ** 2 is spent by question n
 
-Decision = Literal["kept", "lost", "open"]
+_Decision = Literal["kept", "lost", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class AccuracyChange:
     fixed: int
     low: float
     high: float
-    decision: Decision
+    decision: _Decision
 
     @property
     def change(self) -> float:
@@ -60,7 +60,7 @@ def accuracy_change(asked: int, broken: int, fixed: int, total: int, allowed: fl
     half = NormalDist().inv_cdf(1 - share) * _error(asked, differing, allowed)
     change = (fixed - broken) / asked
     low, high = change - half, change + half
-    decision: Decision = "kept" if low > -allowed else "lost" if high < -allowed else "open"
+    decision: _Decision = "kept" if low > -allowed else "lost" if high < -allowed else "open"
     return AccuracyChange(asked, broken, fixed, low, high, decision)
 
 

@@ -23,7 +23,7 @@ _ALONE = 1e-3
 
 
 @dataclass(frozen=True)
-class LeastSquares:
+class _LeastSquares:
     """`freedom` is the number of residual degrees of freedom; `sigma` the residual standard deviation."""
 
     coefficients: Any
@@ -43,7 +43,7 @@ class LeastSquares:
         return estimate, *interval(estimate, error, max(1.0, self.freedom), level)
 
 
-def _ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:
+def _ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> _LeastSquares:
     """The ridge is chosen by generalised cross-validation; columns not `penalised` (the mean) stay free.
 
     Its intervals hold where noise is uneven: a coefficient that hangs on one value is as unsure as that value.
@@ -52,7 +52,7 @@ def _ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: 
 
     x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
     penalties = numpy.diag(numpy.asarray(penalised, dtype=float))
-    best: LeastSquares | None = None
+    best: _LeastSquares | None = None
     least = math.inf
     for strength in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
         # a ridge is least squares with a row more for each penalised column
@@ -69,7 +69,7 @@ def _ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: 
             left_out = residual / numpy.maximum(1.0 - leverage, _ALONE)
             jackknife = (of_values * left_out**2) @ of_values.T
             sigma = math.sqrt(squares / max(freedom, 1.0))
-            best = LeastSquares(coefficients, solver @ solver.T, sigma, freedom, jackknife)
+            best = _LeastSquares(coefficients, solver @ solver.T, sigma, freedom, jackknife)
     assert best is not None
     return best
 

@@ -29,7 +29,7 @@ from ridgeline.stats.student import t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block
 from ridgeline.stats.wording import count
 
-Decision = Literal["equivalent", "undecided"]
+_Decision = Literal["equivalent", "undecided"]
 _EARLY_LOOKS = (0.5, 0.75)  # of the planned blocks, after which the campaign may stop
 _EARLY_SHARE = 0.25  # of the error for each of them; the last look has the rest
 _MOST_BLOCKS = 500  # beyond which a forecast is no plan any more
@@ -46,7 +46,7 @@ class EquivalenceTest:
     """
 
     candidate: str
-    decision: Decision
+    decision: _Decision
     estimate: float | None
     p_value: float
     blocks: int

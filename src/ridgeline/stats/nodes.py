@@ -174,7 +174,7 @@ def _undecided(node: str, there: int, repeated: int, level: float) -> NodeEffect
 # run.
 
 _FEWEST_BASELINE_RUNS = 6  # before anything can be said of nodes
-_SUSPICIOUS = 0.08  # chance of being slow from which on a node is worth a run
+_WORTH_A_RUN = 0.08  # chance of being slow from which on a node is worth a run
 # runs of the baseline beyond one a node: what is not settled by then is small, or the machine is noisy
 _MOST_MORE = 12
 LIKELY, MOST_MORE_IF_LIKELY = 0.3, 26  # chance of being slow from which on a node is worth more of them
@@ -211,7 +211,7 @@ def next_baseline_run(
     named = set(seen) - set(chances)
     looked_at = sum(map(bool, times.values())) / width
     more = repeats - looked_at
-    enough = _SUSPICIOUS if more < _MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
+    enough = _WORTH_A_RUN if more < _MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
     suspects = [node for node in seen if chances.get(node, 0.0) >= enough]
     new = [node for node in seen if not times[node]]
     # a site that cannot avoid nodes would be asked in vain: that, too, is given up after a while

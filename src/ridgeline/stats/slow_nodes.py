@@ -50,7 +50,7 @@ _KNOBS = (0.0, 0.1, 1.0, 10.0, 100.0, 1e3)  # what one knob brings
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class _RunFacts:
     """Log speeds of runs, and what else decides them: `levels` is the covariance of their settings' levels (variances
     over the noise's), `walk` that of the machine's wandering, `pairs` that of pairs (None: nothing of the kind)."""
 
@@ -61,7 +61,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True)
-class Effect:
+class _Effect:
     """What being on a node adds to the log speed of a job: `error` is a standard error, `freedom` that of Student."""
 
     mean: float
@@ -75,17 +75,17 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class NodeOdds:
+class _NodeOdds:
     """For each column of nodes: odds of the stories that it is slow, and fast, against all being alike."""
 
     slow: tuple[float, ...]
     fast: tuple[float, ...]
-    effects: tuple[Effect, ...]
+    effects: tuple[_Effect, ...]
     freedom: float  # of residuals, where one node is unlike
     worth_runs: tuple[float, ...]  # how many runs' worth the runs tell of each
 
 
-def _weigh(facts: RunFacts, columns: Any, known: Any) -> NodeOdds:
+def _weigh(facts: _RunFacts, columns: Any, known: Any) -> _NodeOdds:
     """`columns` says which runs (rows) each node may slow; `known` the same of nodes already named, whose effects stay
     in every story."""
     machines, chances = _machines(facts)
@@ -104,10 +104,10 @@ def _weigh(facts: RunFacts, columns: Any, known: Any) -> NodeOdds:
     odds = [(math.exp(min(float(g), 50.0)), _side(effect)) for g, effect in zip(gain, effects, strict=True)]
     slow = tuple(2 * each * side for each, side in odds)
     fast = tuple(2 * _FAST * each * (1 - side) for each, side in odds)
-    return NodeOdds(slow, fast, tuple(effects), alike.untouched - 1, alike.worth_runs(columns))
+    return _NodeOdds(slow, fast, tuple(effects), alike.untouched - 1, alike.worth_runs(columns))
 
 
-def _machines(facts: RunFacts) -> tuple[Any, Any]:
+def _machines(facts: _RunFacts) -> tuple[Any, Any]:
     """The covariances that runs could have, the noise left out, and the chance of each before any run."""
     wanderings = _WANDERING if facts.walk is not None else ((0.0, 1.0),)
     pairs = _PAIRS if facts.pairs is not None else ((0.0, 1.0),)
@@ -124,7 +124,7 @@ def _averaged(evidence: Any, chances: Any) -> tuple[float, int]:
     return math.log(float(numpy.exp(weighted - peak).sum())) + peak, int(weighted.argmax())
 
 
-def _side(effect: Effect) -> float:
+def _side(effect: _Effect) -> float:
     """The chance that the effect is below none."""
     return 0.5 * math.erfc(effect.mean / max(effect.error, 1e-9) / math.sqrt(2))
 
@@ -182,7 +182,7 @@ class _Hypothesis:
         )
         return (0.5 * (expected_log - numpy.log(self.trust)) - cost).sum(axis=1)
 
-    def effect(self, at: int, column: Any, slab: float) -> Effect:
+    def effect(self, at: int, column: Any, slab: float) -> _Effect:
         """Of the column that this machine's story has as unlike by `slab`."""
         projected = self.projected[at]
         precision = float(column @ projected @ column)
@@ -191,7 +191,7 @@ class _Hypothesis:
         # the story's own covariance holds the column already: take it out again
         alone = precision / max(1 - slab * precision, 1e-9)
         mean = score / max(precision, 1e-12)
-        return Effect(mean, math.sqrt(noise / max(alone, 1e-12)), self.worth(at))
+        return _Effect(mean, math.sqrt(noise / max(alone, 1e-12)), self.worth(at))
 
     def worth_runs(self, columns: Any) -> tuple[float, ...]:
         return tuple(numpy.einsum("ik,ij,jk->k", columns, self.projected[0], columns).tolist())
@@ -201,7 +201,7 @@ class _Hypothesis:
         return float((self.diagonal[at] / self.trust[at]).sum())
 
 
-def _at_a_glance(alike: _Hypothesis, columns: Any, at: int) -> tuple[Any, list[Effect], Any]:
+def _at_a_glance(alike: _Hypothesis, columns: Any, at: int) -> tuple[Any, list[_Effect], Any]:
     """Every story's log odds and effect, with the disturbed runs of "all alike"; and how much unlike nodes vary, over
     the noise that is left once this one is taken to be unlike."""
     projected, freedom = alike.projected[at], alike.freedom
@@ -214,7 +214,7 @@ def _at_a_glance(alike: _Hypothesis, columns: Any, at: int) -> tuple[Any, list[E
     gain = -0.5 * numpy.log1p(slabs * precision) - 0.5 * freedom * numpy.log(left / whole)
     errors = numpy.sqrt(noise / precision)
     worth = alike.worth(at)
-    effects = [Effect(float(mean), float(error), worth) for mean, error in zip(score / precision, errors, strict=True)]
+    effects = [_Effect(float(mean), float(error), worth) for mean, error in zip(score / precision, errors, strict=True)]
     return gain, effects, slabs
 
 
@@ -311,7 +311,7 @@ def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) ->
     return tuple((found | decided).values())
 
 
-def _facts(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[RunFacts, list[NodeRun]]:
+def _facts(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[_RunFacts, list[NodeRun]]:
     """What the runs say of nodes, and the runs that say it: all, or those of repeated settings."""
 
     def speeds(of: Sequence[NodeRun]) -> Any:
@@ -329,7 +329,7 @@ def _facts(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[
     # a walk without direction: steps and trends are both like it
     walk = numpy.minimum.outer(places - places.min(), places - places.min()) / length if length else None
     pairs = alike([frozenset(run.nodes) for run in used]) if any(len(run.nodes) > 1 for run in used) else None
-    return RunFacts(speeds(used), levels, walk, pairs), used
+    return _RunFacts(speeds(used), levels, walk, pairs), used
 
 
 def _seen(name: str, runs: Sequence[NodeRun], decided: Mapping[str, NodeEffect]) -> tuple[bool, ...]:
@@ -347,14 +347,14 @@ def _seen(name: str, runs: Sequence[NodeRun], decided: Mapping[str, NodeEffect])
 class _Weighing:
     """Odds of all nodes that are not decided yet; those with the same runs are decided together only."""
 
-    weighed: NodeOdds
+    weighed: _NodeOdds
     groups: tuple[tuple[str, ...], ...]
     runs: tuple[int, ...]  # of each group, among those that count
     all_runs: int
 
     @classmethod
     def of(
-        cls, facts: RunFacts, used: Sequence[NodeRun], names: Sequence[str], decided: Mapping[str, NodeEffect]
+        cls, facts: _RunFacts, used: Sequence[NodeRun], names: Sequence[str], decided: Mapping[str, NodeEffect]
     ) -> _Weighing:
         """Of the nodes `names`, beside those that are `decided` already."""
         columns: dict[tuple[bool, ...], list[str]] = {}

@@ -251,7 +251,7 @@ _PASSED, _PASSED_LINE = Outcome(Kind.OK), {"kind": Kind.OK.value}
 outcome_line = _OUTCOME.write
 
 
-def outcome_from(line: Any) -> Outcome:
+def _outcome_from(line: Any) -> Outcome:
     return _PASSED if line == _PASSED_LINE else _OUTCOME.read(line)
 
 
@@ -425,7 +425,7 @@ _ENDED = _Line(
     RunEnded,
     _Key("run", _WHOLE),
     _Key("ending", read=ending_from, write=ending_line),
-    _Key("outcome", read=outcome_from, write=outcome_line),
+    _Key("outcome", read=_outcome_from, write=outcome_line),
     _Key("measurements", default=(), read=_measurements, write=lambda rows: [measurement_line(m) for m in rows]),
     _Key("texts", default=_NOTHING, read=_mapping_of(_TEXT), write=dict),
 )
@@ -449,7 +449,7 @@ class Build:
 _BUILD = _Line(
     Build,
     _Key("key", _TEXT),
-    _Key("outcome", read=outcome_from, write=outcome_line),
+    _Key("outcome", read=_outcome_from, write=outcome_line),
     _Key("files", _WHOLE, attribute="files_kept"),
     _Key("seconds", _NUMBER, attribute="duration_s"),
     _Key("settings", read=_setting, write=dict),

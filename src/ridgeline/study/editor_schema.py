@@ -13,21 +13,21 @@ from ridgeline.study.schema import SearchForm, StudyForm
 from ridgeline.study.site_file import SiteForm
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-Schema = dict[str, Any]
+_Schema = dict[str, Any]
 
 
-def _definitions(forms: Iterable[type[Form]]) -> dict[str, Schema]:
+def _definitions(forms: Iterable[type[Form]]) -> dict[str, _Schema]:
     """The schema of each form and of every form in it, by class name."""
     _, document = models_json_schema([(form, "validation") for form in dict.fromkeys(forms)], by_alias=True)
-    defined: dict[str, Schema] = document["$defs"]
+    defined: dict[str, _Schema] = document["$defs"]
     return defined
 
 
-def reference(name: str) -> Schema:
+def _reference(name: str) -> _Schema:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def _chosen_by(key: str, own: Schema, offered: Mapping[str, Schema | None], default: str = "") -> Schema:
+def _chosen_by(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str = "") -> _Schema:
     """A mapping whose value of `key` decides which further keys it may have, beside those of `own`.
 
     Where a part offers no schema (None), any further keys are allowed. `default` is what counts without the key.
@@ -35,7 +35,7 @@ def _chosen_by(key: str, own: Schema, offered: Mapping[str, Schema | None], defa
     return {"description": own.get("description", ""), "oneOf": [*_variants(key, own, offered, default)]}
 
 
-def _variants(key: str, own: Schema, offered: Mapping[str, Schema | None], default: str) -> Iterable[Schema]:
+def _variants(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str) -> Iterable[_Schema]:
     for name, schema in offered.items():
         mine = schema or {}
         properties = {**own["properties"], **mine.get("properties", {})}
@@ -51,21 +51,21 @@ def _variants(key: str, own: Schema, offered: Mapping[str, Schema | None], defau
         }
 
 
-def _decided_by(key: str, own: Schema, inner: str, offered: Mapping[str, Schema], default: str) -> Schema:
+def _decided_by(key: str, own: _Schema, inner: str, offered: Mapping[str, _Schema], default: str) -> _Schema:
     """A mapping whose value of `key` decides what its key `inner` holds; under other values, that is free."""
     rules = []
     for name, schema in offered.items():
-        condition: Schema = {"properties": {key: {"const": name}}}
+        condition: _Schema = {"properties": {key: {"const": name}}}
         if name != default:
             condition["required"] = [key]
         rules.append({"if": condition, "then": {"properties": {inner: schema}}})
     return {**own, "allOf": rules}
 
 
-Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
+_Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
 
 
-def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
+def study_schema(workloads: _Forms, samplers: _Forms, executors: _Forms) -> _Schema:
     offered = [*_offered(workloads).values(), *_offered(samplers).values()]
     defined = _definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
     schemas = {form: defined[form.__name__] for form in offered}
@@ -85,7 +85,7 @@ def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
     return {"$schema": _DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
 
 
-def schema_with_site(form: type[Form], name: str, executors: Forms) -> Schema:
+def schema_with_site(form: type[Form], name: str, executors: _Forms) -> _Schema:
     """Of a file whose `site` is a name or the mapping itself, as a deployment file's."""
     defined = _definitions([form, SiteForm, *_offered(executors).values()])
     schema = defined.pop(form.__name__)
@@ -94,23 +94,23 @@ def schema_with_site(form: type[Form], name: str, executors: Forms) -> Schema:
     return {"$schema": _DIALECT, "$id": name, **schema, "$defs": defined}
 
 
-def _name_or_site(schema: Schema) -> Schema:
+def _name_or_site(schema: _Schema) -> _Schema:
     site = schema["properties"]["site"]
-    return {**site, "type": ["string", "object"], "if": {"type": "object"}, "then": reference(SiteForm.__name__)}
+    return {**site, "type": ["string", "object"], "if": {"type": "object"}, "then": _reference(SiteForm.__name__)}
 
 
-def site_schema(executors: Forms) -> Schema:
+def site_schema(executors: _Forms) -> _Schema:
     defined = _definitions([SiteForm, *_offered(executors).values()])
     site = _site(defined, executors)
     del defined[SiteForm.__name__]
     return {"$schema": _DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
 
 
-def _offered(parts: Forms) -> dict[str, type[Form]]:
+def _offered(parts: _Forms) -> dict[str, type[Form]]:
     return {name: form for name, form in parts.items() if form is not None}
 
 
-def _site(defined: Mapping[str, Schema], executors: Forms) -> Schema:
-    options = {batch: reference(form.__name__) for batch, form in _offered(executors).items()}
+def _site(defined: Mapping[str, _Schema], executors: _Forms) -> _Schema:
+    options = {batch: _reference(form.__name__) for batch, form in _offered(executors).items()}
     default = SiteForm.model_fields["batch"].default
     return _decided_by("batch", defined[SiteForm.__name__], "options", options, default)

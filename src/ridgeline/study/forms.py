@@ -446,10 +446,10 @@ def problems_of(error: ValidationError, form: type[Form], also: Iterable[str] = 
     beside = tuple(also)
     meant = {(*d["loc"][:-1], key) for d in details if d["type"] == "extra_forbidden" and (key := _meant(d, form))}
     reported = [d for d in details if not (d["type"] == "missing" and d["loc"] in meant)]
-    return [Problem(place(detail["loc"], form), _sentence(detail, form, beside)) for detail in reported]
+    return [Problem(_place(detail["loc"], form), _sentence(detail, form, beside)) for detail in reported]
 
 
-def place(location: Where, form: type[Form]) -> Where:
+def _place(location: Where, form: type[Form]) -> Where:
     """The keys of the file: without the tags of unions, and without pydantic's mark for a wrong key."""
     shape: Shape | None = Shape(form)
     around: Shape | None = None
@@ -554,7 +554,7 @@ def read_form(
 def _without(given: Mapping[str, object], error: ValidationError, form: type[Form]) -> dict[str, object]:
     left = dict(given)
     for detail in error.errors(include_url=False):
-        where = place(detail["loc"], form)
+        where = _place(detail["loc"], form)
         # an item is left out with its list, for a gap in it would move the others
         steps = where[: next((n for n, step in enumerate(where) if isinstance(step, int)), len(where))]
         if detail["type"] == "missing" and len(steps) == len(where):

@@ -19,7 +19,7 @@ from typing import Any
 from ridgeline.errors import StoreError
 from ridgeline.files import open_regular, sync_folder
 
-Event = dict[str, Any]
+_Event = dict[str, Any]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST_NUMBER = 300  # digits; a float has at most 309
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
@@ -84,7 +84,7 @@ class Journal:
         if not self.in_place:
             raise StoreError(
                 f"{self._place.parent}: this study folder was moved or deleted while its campaign ran, so the campaign "
-                "ended; nothing was recorded since. If it was moved, go on there with `ridgeline resume`"
+                "ended; nothing was recorded since. If it was moved, continue there with `ridgeline resume`"
             )
 
     def _take_back(self) -> None:
@@ -94,7 +94,7 @@ class Journal:
             # the half line stays behind; the next open cuts it off
             return
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[_Event]:
         return read_events(self.path)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Journal:
 _AT_ONCE = 1000  # lines of a journal that are read as one text
 
 
-def read_events(path: Path) -> Iterator[Event]:
+def read_events(path: Path) -> Iterator[_Event]:
     """The events, oldest first. A torn last line is left out: a controller may be writing it right now."""
     try:
         file = open_regular(path)
@@ -125,12 +125,12 @@ def read_events(path: Path) -> Iterator[Event]:
                     raise StoreError(damaged)
                 number += 1
                 if event is None:
-                    damaged = damage(path, number)
+                    damaged = _damage(path, number)
                 else:
                     yield event
 
 
-def _parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
+def _parse_lines(lines: Sequence[bytes]) -> Sequence[_Event | None]:
     """As `_parse_line` of each; read as one text where all are whole, which takes half the time."""
     try:
         events = _parsed(b"[" + b",".join(lines) + b"]")
@@ -141,7 +141,7 @@ def _parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
     return events if whole else list(map(_parse_line, lines))
 
 
-def _parse_line(line: bytes) -> Event | None:
+def _parse_line(line: bytes) -> _Event | None:
     """The event of a line, or None where it is torn or damaged."""
     try:
         event = _parsed(line)
@@ -164,7 +164,7 @@ def _sensible(digits: str) -> int:
     return int(digits)
 
 
-def damage(path: Path, number: int) -> str:
+def _damage(path: Path, number: int) -> str:
     """The message about a line that is not an event and not the last one."""
     what = f"{path}:{number}: this line is not a journal event, and others follow it; the file was edited or damaged"
     return f"{what}. Restore a copy of it; or cut it off from line {number} on and resume: later runs are repeated"
@@ -233,7 +233,7 @@ class JournalTail:
     _read_bytes: int = field(default=0, init=False)
     _file: tuple[int, int] | None = field(default=None, init=False)
 
-    def poll(self) -> tuple[bool, list[Event]]:
+    def poll(self) -> tuple[bool, list[_Event]]:
         """Whether all that was read before is void, and the events since.
 
         A resumed controller cuts a torn line off; a restored copy is another file. StoreError where a line in the
@@ -258,14 +258,14 @@ class JournalTail:
     def _is_cut(self, seen: os.stat_result) -> bool:
         return seen.st_size < self._read_bytes
 
-    def _whole_lines(self, text: bytes) -> list[Event]:
-        events: list[Event] = []
+    def _whole_lines(self, text: bytes) -> list[_Event]:
+        events: list[_Event] = []
         lines = text.split(b"\n")
         for at, line in enumerate(lines[:-1]):
             event = _parse_line(line)
             if event is None:
                 if any(lines[at + 1 :]):
-                    raise StoreError(damage(self.path, self.lines + 1))
+                    raise StoreError(_damage(self.path, self.lines + 1))
                 break  # the last line, torn by a crash: its repair will cut it off
             events.append(event)
             self.lines += 1

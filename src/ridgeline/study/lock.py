@@ -84,7 +84,7 @@ class StudyLock:
 
     def _clear_abandoned(self) -> None:
         holder = holder_of(self.exclusive_path)
-        if not is_gone(holder):
+        if not _is_gone(holder):
             raise LockHeld(_held(self.exclusive_path, self.what, holder, by_file=True))
         # another controller may do the same now: move it away under our name, and check what we got
         aside = self.exclusive_path.with_name(f"{self.exclusive_path.name}.{os.getpid()}")
@@ -140,7 +140,7 @@ def _birth(pid: int) -> str:
         return ""
 
 
-def is_gone(holder: dict[str, Any]) -> bool:
+def _is_gone(holder: dict[str, Any]) -> bool:
     """Whether the holder was a process of this host and is no longer; for other hosts this can't be known."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
@@ -173,7 +173,7 @@ class Presence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerSighting:
+class ControllerState:
     """`pid` is None where the lock names nobody; `last_write_s` is that of the journal, since the epoch."""
 
     presence: Presence
@@ -192,13 +192,13 @@ class ControllerSighting:
         }
 
 
-def find_controller(lock: Path, journal: Path) -> ControllerSighting:
+def find_controller(lock: Path, journal: Path) -> ControllerState:
     holder = holder_of(lock)
     here, pid = socket.gethostname(), holder.get("pid")
     host = str(holder.get("host", here))
     if host != here:
         presence = Presence.ELSEWHERE
     else:
-        presence = Presence.GONE if not isinstance(pid, int) or is_gone(holder) else Presence.HERE
+        presence = Presence.GONE if not isinstance(pid, int) or _is_gone(holder) else Presence.HERE
     known = pid if isinstance(pid, int) else None
-    return ControllerSighting(presence, known, host, str(holder.get("since", "")), journal.stat().st_mtime)
+    return ControllerState(presence, known, host, str(holder.get("since", "")), journal.stat().st_mtime)

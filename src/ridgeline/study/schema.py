@@ -179,7 +179,7 @@ class NotifyForm(Form):
 _MOST_VALUES = 100_000
 _LARGEST_NUMBER = 1e15
 
-Condition = Annotated[ExpressionText | None, DefaultText("always")]
+_Condition = Annotated[ExpressionText | None, DefaultText("always")]
 
 
 class ValuesForm(Form):
@@ -188,7 +188,7 @@ class ValuesForm(Form):
     values: Annotated[list[Single], Accepts("a list of values")] = Field(
         description="The values to choose from; ordered when all are numbers."
     )
-    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
+    when: _Condition = Field(default=None, description="The knob exists only where this expression holds.")
 
 
 class RangeForm(Form):
@@ -203,7 +203,7 @@ class RangeForm(Form):
         default=None, description="The factor between two values, such as 2 for 64, 128, 256."
     )
     log: bool = Field(default=False, description="Spread trials evenly over magnitudes instead of over values.")
-    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
+    when: _Condition = Field(default=None, description="The knob exists only where this expression holds.")
 
 
 def _fixed(value: object) -> object:
@@ -218,7 +218,7 @@ def _fixed(value: object) -> object:
     return value
 
 
-Fixed = Annotated[Any, BeforeValidator(_fixed), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+_Fixed = Annotated[Any, BeforeValidator(_fixed), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
 
 def _knob_tag(value: object) -> str:
@@ -235,7 +235,7 @@ KnobForm = Annotated[
     Annotated[list[Single], Tag("<list>")]
     | Annotated[ValuesForm, Tag("<values>")]
     | Annotated[RangeForm, Tag("<range>")]
-    | Annotated[Fixed, Tag("<fixed>")],
+    | Annotated[_Fixed, Tag("<fixed>")],
     Discriminator(_knob_tag),
     Accepts("a list of values, a mapping with `values` or a range, or one fixed value"),
 ]
@@ -326,13 +326,13 @@ def _site(value: object) -> object:
     return value
 
 
-SiteChoice = Annotated[
+_SiteChoice = Annotated[
     Any,
     BeforeValidator(_site),
     Accepts("`local`, a site's name, the path of a site file, or the site itself as a mapping"),
     WithJsonSchema({"type": ["string", "object"]}),
 ]
-Point = Annotated[dict[str, Single], Accepts("a mapping of knobs to values")]
+_Point = Annotated[dict[str, Single], Accepts("a mapping of knobs to values")]
 
 
 class WorkloadForm(Form):
@@ -386,7 +386,7 @@ class GuardForm(Form):
     ] = Field(default="baseline", description="What it is compared with: `baseline`, or a number.")
 
 
-GuardChoice = Annotated[
+_GuardChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[GuardForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
     FieldName,
@@ -413,7 +413,7 @@ class BudgetForm(Form):
     )
 
 
-CountOf = Annotated[ExpressionText | None, Accepts("a whole number, or an expression that gives one")]
+_CountOf = Annotated[ExpressionText | None, Accepts("a whole number, or an expression that gives one")]
 
 
 class JobForm(Form):
@@ -421,10 +421,10 @@ class JobForm(Form):
 
     makes = JobLimits
 
-    nodes: Annotated[CountOf, DefaultText("1")] = Field(description="Nodes of a run.")
-    ranks_per_node: Annotated[CountOf, DefaultText("1")] = Field(description="MPI ranks on each node.")
-    cores: Annotated[CountOf, DefaultText("the site decides")] = Field(description="Cores on each node.")
-    gpus: Annotated[CountOf, DefaultText("0")] = Field(description="GPUs on each node.")
+    nodes: Annotated[_CountOf, DefaultText("1")] = Field(description="Nodes of a run.")
+    ranks_per_node: Annotated[_CountOf, DefaultText("1")] = Field(description="MPI ranks on each node.")
+    cores: Annotated[_CountOf, DefaultText("the site decides")] = Field(description="Cores on each node.")
+    gpus: Annotated[_CountOf, DefaultText("0")] = Field(description="GPUs on each node.")
     limit: Annotated[Duration, FieldName("limit_s")] = Field(
         description="A run that takes longer is ended and counts as a time-out."
     )
@@ -453,9 +453,9 @@ def margin_of(rule: str) -> float:
     return margin
 
 
-StopRule = Annotated[str, accepted_by(margin_of)]
+_StopRule = Annotated[str, accepted_by(margin_of)]
 
-BuildText = Annotated[
+_BuildText = Annotated[
     str,
     BeforeValidator(_switch_as_text),
     Accepts("text"),
@@ -491,7 +491,7 @@ class BuildsForm(Form):
     sources: Annotated[Lines, DefaultText("files that the commands name")] = Field(
         description="Files or globs beside the study file that the commands need."
     )
-    env: dict[Variable, BuildText] = Field(description="Environment of the build commands; {knob} fields allowed.")
+    env: dict[Variable, _BuildText] = Field(description="Environment of the build commands; {knob} fields allowed.")
     limit: Annotated[Duration, FieldName("limit_s")] = Field(description="A build that takes longer is ended.")
     where: Literal["here", "site"] = Field(
         description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
@@ -504,7 +504,7 @@ def _flag(text: str) -> str:
     return text
 
 
-Flag = Annotated[str, accepted_by(_flag)]
+_Flag = Annotated[str, accepted_by(_flag)]
 
 
 class TaskForm(Form):
@@ -512,7 +512,7 @@ class TaskForm(Form):
 
     makes = TaskRules
 
-    forbidden_flags: Annotated[list[Flag], Accepts("a list such as [--enable-torch-compile]"), DefaultText("none")] = (
+    forbidden_flags: Annotated[list[_Flag], Accepts("a list such as [--enable-torch-compile]"), DefaultText("none")] = (
         Field(description="Flags that no job may have, as they are typed.")
     )
     forbidden_env: Annotated[list[str], Accepts("a list of variables such as [NCCL_*]"), DefaultText("none")] = Field(
@@ -542,7 +542,7 @@ class StudyForm(Form):
     )
     question: str = Field(default="", description="The question in words, shown on top of the report.")
     workload: WorkloadForm = Field(description="The program: how to run it and what to read from it.")
-    site: SiteChoice = Field(
+    site: _SiteChoice = Field(
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
@@ -569,11 +569,11 @@ class StudyForm(Form):
     second_goal: Annotated[
         GoalForm | None, Accepts("a mapping such as {minimize: ttft_p95_ms}"), DefaultText("none")
     ] = Field(default=None, description="What is traded against the goal; the answer then shows the front of both.")
-    guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
-    baseline: Annotated[Point, DefaultText("required where a knob has several values")] = Field(
+    guards: list[_GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
+    baseline: Annotated[_Point, DefaultText("required where a knob has several values")] = Field(
         default={}, description="The setting used today; every knob with more than one value is named."
     )
-    presets: Annotated[list[Point], Accepts("a list of settings")] = Field(
+    presets: Annotated[list[_Point], Accepts("a list of settings")] = Field(
         default=[], description="Settings to try first."
     )
     groups: Annotated[dict[str, list[str]], Entry("GROUP"), Accepts("a mapping of names to lists of knobs")] = Field(
@@ -589,7 +589,7 @@ class StudyForm(Form):
         default=None, description="Short for stages.confirm."
     )
     stop_when: Annotated[
-        StopRule | None, Accepts("`equivalent within 1.5%`"), DefaultText("the best few are confirmed")
+        _StopRule | None, Accepts("`equivalent within 1.5%`"), DefaultText("the best few are confirmed")
     ] = Field(
         default=None,
         description="`equivalent within 1.5%`: compare every setting that passed, and stop once each is shown to "

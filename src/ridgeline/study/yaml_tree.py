@@ -18,8 +18,8 @@ import yaml
 from ridgeline.errors import StudyError
 from ridgeline.files import open_regular
 
-Step = str | int
-Where = Sequence[Step]  # the path of keys and indices to a value, such as ("space", "tp", "values", 0)
+_Step = str | int
+Where = Sequence[_Step]  # the path of keys and indices to a value, such as ("space", "tp", "values", 0)
 
 _LARGEST_FILE_BYTES = 4 * 2**20
 _DEEPEST_NESTING = 50
@@ -45,14 +45,14 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 
 
 @dataclass
-class YamlNode:
+class _YamlNode:
     """One value of the file: a scalar, a list or a mapping; `key_lines` are the lines of a mapping's keys."""
 
     line: int
     value: object = None
-    children: dict[Step, YamlNode] = field(default_factory=dict)
-    key_lines: dict[Step, int] = field(default_factory=dict)
-    merged: set[Step] = field(default_factory=set)  # keys that came by `<<` and may still be overridden
+    children: dict[_Step, _YamlNode] = field(default_factory=dict)
+    key_lines: dict[_Step, int] = field(default_factory=dict)
+    merged: set[_Step] = field(default_factory=set)  # keys that came by `<<` and may still be overridden
     kind: str = "scalar"
     size: int = 1
     depth: int = 0
@@ -71,7 +71,7 @@ class YamlTree:
 
     name: str
     text: str
-    root: YamlNode
+    root: _YamlNode
     problems: tuple[str, ...] = ()
 
     def plain(self) -> object:
@@ -162,13 +162,13 @@ class _Builder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.problems: list[str] = []
-        self.anchors: dict[str, YamlNode] = {}
-        self.open: list[YamlNode] = []
+        self.anchors: dict[str, _YamlNode] = {}
+        self.open: list[_YamlNode] = []
         self.names: list[str | None] = []  # anchors of the open nodes
         self.keys: list[_Key | None] = []  # the key that waits for its value, per open node
-        self.root: YamlNode | None = None
+        self.root: _YamlNode | None = None
 
-    def document(self, events: Iterator[yaml.Event]) -> YamlNode | None:
+    def document(self, events: Iterator[yaml.Event]) -> _YamlNode | None:
         documents = 0
         for event in events:
             line = event.start_mark.line + 1 if event.start_mark else 1
@@ -179,7 +179,7 @@ class _Builder:
             elif isinstance(event, yaml.AliasEvent):
                 self.place(self.alias(str(event.anchor), line), line)
             elif isinstance(event, yaml.ScalarEvent):
-                node = YamlNode(line, self.scalar(event, line))
+                node = _YamlNode(line, self.scalar(event, line))
                 if event.anchor:
                     self.anchors[event.anchor] = node
                 self.place(node, line, event.value, plain=bool(event.implicit[0]))
@@ -196,7 +196,7 @@ class _Builder:
             raise StudyError(f"{self.name}:{line}: a list or mapping where a key is expected; use text as the key")
         self.check_tag(event.tag, line)
         kind = "mapping" if isinstance(event, yaml.MappingStartEvent) else "list"
-        self.open.append(YamlNode(line, kind=kind))
+        self.open.append(_YamlNode(line, kind=kind))
         self.names.append(event.anchor)
         self.keys.append(None)
 
@@ -207,14 +207,14 @@ class _Builder:
             self.anchors[anchor] = node
         self.place(node, node.line)
 
-    def alias(self, name: str, line: int) -> YamlNode:
+    def alias(self, name: str, line: int) -> _YamlNode:
         if name in self.names:
             raise StudyError(f"{self.name}:{line}: *{name} is used inside &{name} itself; spell it out")
         if name not in self.anchors:
             raise StudyError(f"{self.name}:{line}: *{name} is not defined above; add &{name} where it is meant")
         return self.anchors[name]
 
-    def place(self, node: YamlNode, line: int, text: str = "", plain: bool = False) -> None:
+    def place(self, node: _YamlNode, line: int, text: str = "", plain: bool = False) -> None:
         """Put a finished node where it belongs; a scalar in key position becomes the key."""
         if not self.open:
             self.root = node
@@ -241,7 +241,7 @@ class _Builder:
         if parent.size > _LARGEST_TREE:
             raise StudyError(f"{self.name}:{line}: aliases unfold to more than {_LARGEST_TREE} values; spell it out")
 
-    def set_key(self, parent: YamlNode, written: _Key, node: YamlNode) -> None:
+    def set_key(self, parent: _YamlNode, written: _Key, node: _YamlNode) -> None:
         key, line = written.text, written.line
         if written.merge:
             self.merge(parent, node, line)
@@ -252,7 +252,7 @@ class _Builder:
             parent.children[key], parent.key_lines[key] = node, line
             parent.merged.discard(key)
 
-    def merge(self, parent: YamlNode, node: YamlNode, line: int) -> None:
+    def merge(self, parent: _YamlNode, node: _YamlNode, line: int) -> None:
         """`<<`: keys of another mapping, which the mapping's own keys override wherever they stand."""
         sources = list(node.children.values()) if node.kind == "list" else [node]
         for source in sources:

@@ -68,7 +68,7 @@ def _words(rng: random.Random, count: int) -> bytes:
     return "".join(f" {word}" for word in rng.choices(WORDS, k=count)).encode()
 
 
-class Bodies:
+class RequestBodies:
     """Turns arrivals into JSON bodies for one interface; all but prompt and length is encoded once."""
 
     def __init__(

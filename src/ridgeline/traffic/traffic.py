@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -219,3 +219,21 @@ def dataset_of(traffic: Traffic) -> str:
 def _shape(lengths: LogNormal) -> tuple[float, ...]:
     """All but the means."""
     return lengths.input_sigma, lengths.output_sigma, lengths.input_limit, lengths.output_limit
+
+
+def cut_short(traffic: Traffic, most: int) -> Traffic:
+    """The same requests with no answer longer than `most` tokens."""
+    lengths = traffic.lengths
+    if isinstance(lengths, Fixed):
+        return replace(traffic, lengths=replace(lengths, output_tokens=min(lengths.output_tokens, most)))
+    if isinstance(lengths, Uniform):
+        least, longest = (min(tokens, most) for tokens in lengths.output_tokens)
+        return replace(traffic, lengths=replace(lengths, output_tokens=(least, longest)))
+    if isinstance(lengths, LogNormal):
+        if lengths.output_mean >= most:
+            return replace(
+                traffic, lengths=replace(lengths, output_mean=float(most), output_sigma=0.0, output_limit=most + 1)
+            )
+        return replace(traffic, lengths=replace(lengths, output_limit=min(lengths.output_limit, most)))
+    rows = tuple(replace(row, output_tokens=min(row.output_tokens, most)) for row in lengths.rows)
+    return replace(traffic, lengths=Replay(rows, lengths.source))

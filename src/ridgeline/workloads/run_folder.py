@@ -79,7 +79,7 @@ _END_OF_INPUT = "END_OF_INPUT"
 OWN_FOLDER: Final = ("mkdir -p run-by-hand", "cd run-by-hand")
 
 
-def is_one_program(command: str) -> bool:
+def _is_one_program(command: str) -> bool:
     """Whether it certainly is a program with plain arguments, and nothing that a shell does by itself."""
     if "\n" in command or not _PLAIN.fullmatch(command):
         return False
@@ -91,7 +91,7 @@ def pasted_run(site: Site, env: Mapping[str, str], command: str, before: Sequenc
     """`command` with the site's environment and `env`, once every line of `before` has gone well."""
     merged = {**site.env, **env}
     setup = [*(f"module load {shlex.quote(name)} || exit" for name in site.modules), *site.setup]
-    if not setup and not _READ_BY_SHELLS & merged.keys() and all(map(is_one_program, (*before, command))):
+    if not setup and not _READ_BY_SHELLS & merged.keys() and all(map(_is_one_program, (*before, command))):
         line = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in merged.items()), command])
         return " &&\n".join([*before, line])
     # `set -e` would be ignored in a subshell that is followed by &&, so all of it is one subshell
@@ -103,7 +103,7 @@ def build_lines(builds: Builds, settings: Settings) -> list[str]:
     """Lines for `before`: the build of these settings, with an environment that the program does not see."""
     env = builds.environment(settings)
     commands = builds.commands(settings)
-    return commands if not env and all(map(is_one_program, commands)) else ["(", *_exports(env), *commands, ")"]
+    return commands if not env and all(map(_is_one_program, commands)) else ["(", *_exports(env), *commands, ")"]
 
 
 def pasted_file(name: str, text: str) -> str:

@@ -13,10 +13,10 @@ from ridgeline.executors.dialect import (
     BatchDialect,
     Blame,
     JobReply,
+    JobStatus,
     Phase,
     Refusal,
     RefusalRule,
-    Sighting,
     judge,
     walltime_minutes,
 )
@@ -73,7 +73,7 @@ class Tide(BatchDialect):
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         return [*_QUEUE, "list"]
 
-    def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
+    def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         if answer.code != 0:
             return None
         return {row[0]: _seen(*row) for row in _ROW.findall(answer.stdout)}
@@ -89,9 +89,9 @@ class Tide(BatchDialect):
         return [*_QUEUE, "cancel", job_id]
 
 
-def _seen(job_id: str, state: str, code: str, name: str) -> Sighting:
+def _seen(job_id: str, state: str, code: str, name: str) -> JobStatus:
     if state in ("waiting", "running"):
-        return Sighting(job_id, Phase(state), name)
+        return JobStatus(job_id, Phase(state), name)
     if state == "cancelled":
-        return Sighting(job_id, Phase.ENDED, name, ending=Ending(Cause.CANCELLED, reason="tide says cancelled"))
-    return Sighting(job_id, Phase.ENDED, name, ending=Ending(Cause.EXITED, exit_code=int(code)))
+        return JobStatus(job_id, Phase.ENDED, name, ending=Ending(Cause.CANCELLED, reason="tide says cancelled"))
+    return JobStatus(job_id, Phase.ENDED, name, ending=Ending(Cause.EXITED, exit_code=int(code)))

@@ -130,7 +130,7 @@ def _try_and_extend_and_cancel(tab: Tab, study: Path) -> None:
     tab.click("button[data-act=cancel]")
     tab.until(says("told", "is cancelled; its setting is not tried again"))
     tab.until(says("running", "x 9"))
-    tab.until(says("running", "somebody asked for it"))
+    tab.until(says("running", "requested by a person"))
 
 
 @pytest.mark.parametrize("width", [1400, 400])

@@ -21,7 +21,7 @@ from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Builds, Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.command.workload import CommandWorkload
-from ridgeline.workloads.run_folder import is_one_program
+from ridgeline.workloads.run_folder import _is_one_program
 
 # writes down how it was started, and what it found in its folder
 PROBE = """\
@@ -189,4 +189,4 @@ def test_one_program_is_one_line_all_else_a_subshell(tmp_path: Path, run: str, t
     ],
 )
 def test_shell_text_is_not_taken_for_a_program(command: str) -> None:
-    assert not is_one_program(command)
+    assert not _is_one_program(command)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.status import portrait_of, traces_in
+from ridgeline.campaign.status import _summary_of, _traces_in
 from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.records.expression import Expression
@@ -141,8 +141,8 @@ def test_nsys_records_a_capture_range_and_leaves_its_kernel_table(tmp_path: Path
     options = (run / "nsys.options").read_text().split()
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--cuda-graph-trace=node"} <= set(options)
     assert "--report cuda_gpu_kern_sum --format csv" in (run / "stats.options").read_text()
-    (file,) = traces_in(run)
-    shares = {figure.name: figure.value for figure in portrait_of(file).figures if figure.unit == "share"}
+    (file,) = _traces_in(run)
+    shares = {figure.name: figure.value for figure in _summary_of(file).figures if figure.unit == "share"}
     assert shares == pytest.approx(
         {
             "communication of kernel time": 0.5,

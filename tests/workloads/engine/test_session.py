@@ -18,9 +18,9 @@ from ridgeline.ports import is_free
 from ridgeline.records.outcome import Kind
 from ridgeline.workloads.engine.session.process import (
     EngineProcess,
+    _members,
     await_return,
     gpu_memory_bytes,
-    members,
 )
 from tests.workloads.engine.studies import (
     STANDIN,
@@ -152,11 +152,11 @@ def test_everything_an_engine_started_is_ended_with_it(tmp_path: Path) -> None:
     program = "import subprocess, time; subprocess.Popen(['sleep', '300']); time.sleep(300)"
     engine = EngineProcess(f'{shlex.quote(sys.executable)} -c "{program}"', tmp_path, tmp_path / "log", {})
     until = time.monotonic() + 20
-    while len(members(engine.pid)) < 2 and time.monotonic() < until:
+    while len(_members(engine.pid)) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     assert engine.exit_code is None
     assert engine.stop(grace_s=1.0) == []
-    assert members(engine.pid) == []
+    assert _members(engine.pid) == []
 
 
 def test_death_by_signal_is_seen_through_a_shell(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_processes_of_a_session_are_those_that_live() -> None:
     try:
         assert leader.stdout is not None and leader.stdout.readline() == b"up\n"
         give_up = time.monotonic() + 60
-        while members(leader.pid) != [leader.pid]:
+        while _members(leader.pid) != [leader.pid]:
             assert time.monotonic() < give_up
             time.sleep(0.02)
     finally:
         leader.kill()
         leader.wait()
-    assert members(leader.pid) == []
+    assert _members(leader.pid) == []

@@ -22,7 +22,7 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
 from ridgeline.workloads.engine.options import Load
-from ridgeline.workloads.engine.session.files import write_dataset
+from ridgeline.workloads.engine.session.files import _write_dataset
 from tests.workloads.engine.studies import SAMPLES, sglang_offline, sglang_serve, study, trial, vllm_serve
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "05-sglang-h200"
@@ -53,9 +53,9 @@ def test_environment_engine_and_knobs_that_something_else_reads_are_accepted(tmp
 
 def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(tmp_path: Path) -> None:
     old = sglang_offline(study(tmp_path, knobs={"moe_runner_backend": ["triton"]}, version="0.4.8"))
-    assert "came with 0.5.1" in messages(old)[0]
+    assert "added in 0.5.1" in messages(old)[0]
     new = sglang_offline(study(tmp_path, knobs={"enable_ep_moe": [True]}, version="0.5.23"))
-    assert "went with 0.5.4" in messages(new)[0]
+    assert "removed in 0.5.4" in messages(new)[0]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_bad_output_is_a_problem_in_words_never_an_exception(tmp_path: Path, fil
 
 def test_the_data_set_holds_the_traffic_word_by_word_and_decoys_without_an_answer(tmp_path: Path) -> None:
     load = Load("fixed:20:6", requests=5, seed=1)
-    write_dataset(load, tmp_path / "d.json", decoys=7)
+    _write_dataset(load, tmp_path / "d.json", decoys=7)
     turns = [
         [t["value"].split() for t in row["conversations"]] for row in json.loads((tmp_path / "d.json").read_text())
     ]

@@ -11,7 +11,7 @@ from ridgeline.errors import StudyError
 from ridgeline.records.outcome import Kind
 from ridgeline.workloads.nwchem.form import environment
 from ridgeline.workloads.nwchem.output import read_nwchem_out
-from ridgeline.workloads.nwchem.workload import problem
+from ridgeline.workloads.nwchem.workload import _problem
 from tests.workloads.nwchem.runs import GUARD, SAMPLES, checked, finished, first_trial, write_study
 
 OWN = """\
@@ -76,11 +76,11 @@ def test_a_geometry_counts_when_it_was_found() -> None:
         "         Total DFT energy =      -76.420627128356",
         " Total times  cpu:        1.5s     wall:        7.0s",
     ]
-    assert "Optimization converged" in problem(read_nwchem_out(energy), "dft", None, "optimize")
+    assert "Optimization converged" in _problem(read_nwchem_out(energy), "dft", None, "optimize")
     found = read_nwchem_out(["      Optimization converged", *energy])
-    assert problem(found, "dft", None, "optimize") == ""
+    assert _problem(found, "dft", None, "optimize") == ""
     given_up = read_nwchem_out(["  Failed to converge in maximum number of steps or available time", *energy])
-    assert problem(given_up, "dft", None, "optimize") == "the calculation did not converge"
+    assert _problem(given_up, "dft", None, "optimize") == "the calculation did not converge"
 
 
 def own_study(folder: Path, text: str = OWN, options: str = "theory: mp2", space: str = "{stack: [100, 200]}") -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.status import profile_tables
+from ridgeline.campaign.status import _profile_tables
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.records.study import ProfileStage
 from ridgeline.records.trial import Stage
@@ -68,7 +68,7 @@ def test_findings_of_a_profile_become_a_table(tmp_path: Path) -> None:
     (tmp_path / "runs/1").mkdir(parents=True)
     sample = SAMPLES / "mpip" / "nwchem-waiting.mpiP"
     shutil.copy(sample, tmp_path / "runs/1/nwchem.2.1234.1.mpiP")
-    (table,) = profile_tables(found.study, history)
+    (table,) = _profile_tables(found.study, history)
     assert table.rows[0][:2] == ("the baseline", "1")
     assert any("MPI" in row[2] for row in table.rows)
     assert history.ok_runs(*Stage) == [], "a run under a profiler is never ranked"

@@ -22,7 +22,7 @@ from ridgeline.records.space import Settings
 from ridgeline.study.codec import Build, Event, event_of
 from ridgeline.study.history import History
 
-LOGS = ("stderr", "stdout")  # some makefiles send both into one
+_LOGS = ("stderr", "stdout")  # some makefiles send both into one
 # What a compiler, a linker or a configure script prints at an error. Make's own `*** [target] Error 1` comes last, and
 # says only that there was one.
 _FIRST_ERROR = re.compile(
@@ -46,13 +46,13 @@ _MISSING_MODULE = re.compile(r"^ridgeline: a module did not load: (?P<name>\S+)$
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 
 
-def failed_build(folder: Path, ending: Ending) -> Outcome:
+def _failed_build(folder: Path, ending: Ending) -> Outcome:
     """The outcome of a build that ended badly, with the line that decided."""
-    error = first_line(folder, LOGS, _FIRST_ERROR, _PLACE)
+    error = first_line(folder, _LOGS, _FIRST_ERROR, _PLACE)
     lacking = _what_is_missing(folder, ending, error)
     if lacking is not None:
-        return Outcome(Kind.SITE_FAULT, f"{missing_name(lacking)} is not where this is built", lacking)
-    evidence = error or last_line(folder, LOGS)
+        return Outcome(Kind.SITE_FAULT, f"{_missing_name(lacking)} is not where this is built", lacking)
+    evidence = error or last_line(folder, _LOGS)
     if evidence is not None and _FULL.search(evidence.text):
         return Outcome(Kind.SITE_FAULT, "the disk or the quota is full", evidence)
     if ending.cause is Cause.EXITED:
@@ -63,13 +63,13 @@ def failed_build(folder: Path, ending: Ending) -> Outcome:
 
 def _what_is_missing(folder: Path, ending: Ending, error: Evidence | None) -> Evidence | None:
     # makefiles and configure scripts try programs that need not be there: one counts if the build ended for want of it
-    if (module := first_line(folder, LOGS, _MISSING_MODULE)) is not None:
+    if (module := first_line(folder, _LOGS, _MISSING_MODULE)) is not None:
         return module
-    wanted = ending.exit_code == _NOT_FOUND or first_line(folder, LOGS, _MADE_127) is not None
-    return last_line(folder, LOGS, matching=_MISSING_PROGRAM) if wanted or error is None else None
+    wanted = ending.exit_code == _NOT_FOUND or first_line(folder, _LOGS, _MADE_127) is not None
+    return last_line(folder, _LOGS, matching=_MISSING_PROGRAM) if wanted or error is None else None
 
 
-def missing_name(line: Evidence) -> str:
+def _missing_name(line: Evidence) -> str:
     """The program or module that this line says is not there."""
     found = _MISSING_MODULE.search(line.text) or _MISSING_PROGRAM.search(line.text)
     names = [name for name in found.groups() if name] if found else []
@@ -80,7 +80,7 @@ def _blamed_values(outcome: Outcome, used: Mapping[str, object]) -> dict[str, ob
     """Of the settings that decide a variant, those that name what is missing: others need not be built to know."""
     if outcome.kind is not Kind.SITE_FAULT or outcome.evidence is None:
         return {}
-    name = missing_name(outcome.evidence)
+    name = _missing_name(outcome.evidence)
     named = {knob: value for knob, value in used.items() if name and _names(str(value), name)}
     return dict(list(named.items())[:1])
 
@@ -94,7 +94,7 @@ def _names(value: str, program: str) -> bool:
 
 # the host went down or somebody killed it: the build itself may be right
 _NOT_ITS_FAULT = (Cause.LOST, Cause.NODE_FAILED, Cause.CANCELLED)
-OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: how it was made
+_OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: how it was made
 
 
 @dataclass
@@ -110,14 +110,14 @@ class _BuildUnderWay:
 
 @dataclass
 class Builder:
-    """`record` writes an event to the journal before it returns; `patiently` asks a site that is away again."""
+    """`record` writes an event to the journal before it returns; `with_retries` asks a site that is away again."""
 
     recipe: Recipe
     root: Path  # the campaign's folder; variants go to root/builds/KEY
     executor: Executor
     history: History
     record: Callable[[Event], None]
-    patiently: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
+    with_retries: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
     study: str = "study"  # its name, for the names of jobs
     _open: dict[str, _BuildUnderWay] = field(default_factory=dict)
 
@@ -175,10 +175,10 @@ class Builder:
             limit_s=self.recipe.builds.limit_s,
             modules=self.recipe.modules(settings),
         )
-        ticket = self.patiently(lambda: self.executor.find(job)) if folder.is_dir() else None
+        ticket = self.with_retries(lambda: self.executor.find(job)) if folder.is_dir() else None
         if ticket is None:
             self._lay_out(folder)
-            ticket = self.patiently(lambda: self.executor.submit(job))
+            ticket = self.with_retries(lambda: self.executor.submit(job))
         assert ticket is not None
         self._open[folder.name] = _BuildUnderWay(folder.name, job, settings, ticket, again, spent_s)
 
@@ -216,10 +216,10 @@ class Builder:
 
     def _outcome(self, folder: Path, ending: Ending) -> Outcome:
         if ending.cause is not Cause.EXITED or ending.exit_code or ending.signal:
-            return failed_build(folder, ending)
+            return _failed_build(folder, ending)
         missing = [pattern for pattern in self.recipe.builds.keep if not any(folder.glob(pattern))]
         if missing:
-            return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, LOGS))
+            return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, _LOGS))
         return Outcome(Kind.OK)
 
     def _prune(self, folder: Path, outcome: Outcome) -> int:
@@ -229,7 +229,7 @@ class Builder:
         """
         keep = self.recipe.builds.keep if outcome.kind is Kind.OK else ()
         kept = {p for pattern in keep for p in folder.glob(pattern)}
-        kept |= {folder / name for name in OWN_FILES}
+        kept |= {folder / name for name in _OWN_FILES}
         for path in sorted(folder.rglob("*"), reverse=True):
             if any(path == k or k in path.parents for k in kept):
                 continue

@@ -16,12 +16,12 @@ from ridgeline.records.study import Study
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling, Sampler, SensitivityPrior
 from ridgeline.workloads.base import Workload
 
-FORMULA = "expect"  # the key of `search` that holds a formula
+_FORMULA = "expect"  # the key of `search` that holds a formula
 _ENGINE_ENDINGS = ("-offline", "-serve")
 
-FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupError, TypeError)
+_FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupError, TypeError)
 
-Predicted = Callable[[Settings], Expectation | None]
+_Predicted = Callable[[Settings], Expectation | None]
 _Sensitivities = Callable[[Settings], tuple[float, ...]]
 
 
@@ -39,14 +39,14 @@ class _StudyPrior:
     """What is predicted of settings, as scores of points."""
 
     study: Study
-    predicted: Predicted
+    predicted: _Predicted
     leaned: _Sensitivities
     called: str
 
     def __call__(self, point: Point) -> Expectation | None:
         try:
             said = self.predicted(self.study.space.settings(point))
-        except FAULTS:
+        except _FAULTS:
             return None
         if said is None or said.mean is None:
             return said
@@ -58,7 +58,7 @@ class _StudyPrior:
     def sensitivities(self, point: Point) -> tuple[float, ...]:
         try:
             return self.leaned(self.study.space.settings(point))
-        except FAULTS:
+        except _FAULTS:
             return ()
 
 
@@ -66,8 +66,8 @@ def _on_nothing(settings: Settings) -> tuple[float, ...]:
     return ()
 
 
-def _formula(study: Study) -> tuple[Predicted, _Sensitivities] | None:
-    text = study.search.options.get(FORMULA)
+def _formula(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
+    text = study.search.options.get(_FORMULA)
     if not text:
         return None
     formula = Expression.parse(str(text))
@@ -80,11 +80,11 @@ def _formula(study: Study) -> tuple[Predicted, _Sensitivities] | None:
     return predicted, _on_nothing
 
 
-def _predicting(workload: Workload) -> tuple[Predicted, _Sensitivities] | None:
+def _predicting(workload: Workload) -> tuple[_Predicted, _Sensitivities] | None:
     return (workload.expectation, workload.sensitivities) if workload.predicts else None
 
 
-def _twin_of(study: Study) -> tuple[Predicted, _Sensitivities] | None:
+def _twin_of(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
     """The study as the twin reads it: the keys are the same, but it must know the GPU and give the goal's metric."""
     if not study.workload.kind.endswith(_ENGINE_ENDINGS):
         return None

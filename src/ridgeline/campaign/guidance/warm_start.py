@@ -48,7 +48,9 @@ def kept(root: Path) -> list[Observation]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path}: cannot be read ({error}); restore a copy, or remove it to go on without") from None
+        raise StoreError(
+            f"{path}: cannot be read ({error}); restore a copy, or remove it to continue without it"
+        ) from None
 
 
 def _observations(study: Study, path: Path) -> list[Observation]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ridgeline.books import text_of_book
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
@@ -43,12 +43,12 @@ from ridgeline.study.history import History
 _UNRESOLVED = "unresolved"
 MOST_RUNS = 400
 _RUNS_OF_A_BLOCK = 4  # A B B A
-SHOWN = 8  # most rows of the posterior
+_SHOWN = 8  # most rows of the posterior
 _WORTH_A_ROW = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class FoundChange:
+class _FoundChange:
     """Between `before` and `after`, neighbours among those that run; `skipped` lie between them and do not."""
 
     before: Any
@@ -68,7 +68,7 @@ class BisectVerdict:
     conclusion: str
     headline: str
     over: str = ""
-    changes: tuple[FoundChange, ...] = ()
+    changes: tuple[_FoundChange, ...] = ()
     likely: tuple[tuple[Any, Any, float], ...] = ()
     none: float | None = None  # the probability that nothing changed
     skipped: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class BisectVerdict:
     @classmethod
     def from_line(cls, line: VerdictLine) -> BisectVerdict:
         known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        rows = (FoundChange(**{**row, "skipped": tuple(row["skipped"])}) for row in known.get("changes", ()))
+        rows = (_FoundChange(**{**row, "skipped": tuple(row["skipped"])}) for row in known.get("changes", ()))
         likely = tuple((before, after, chance) for before, after, chance in known.get("likely", ()))
         return cls(line.conclusion, line.headline, **{**known, "changes": tuple(rows), "likely": likely})
 
@@ -213,7 +213,7 @@ class BisectQuestion(RepeatedSettings):
         notes += [f"{value}: {why}" for value, why in self.refused.items()]
         return TextTable("Runs", (self.over, "runs", study.goal.metric), rows, notes=tuple(notes))
 
-    def _difference(self, history: History, change: FoundChange) -> tuple[list[TextTable], list[str]]:
+    def _difference(self, history: History, change: _FoundChange) -> tuple[list[TextTable], list[str]]:
         """The two settings with all that was derived from them, their packages, and where to look further."""
         trials = {}
         for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
@@ -263,7 +263,7 @@ class BisectAgenda(Agenda):
 
     question: BisectQuestion
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if self.history.open_runs or self._without_ratios():
             return None
         if not self.history.trials and self.study.confirm.warmup != "never":
@@ -349,7 +349,7 @@ class BisectAgenda(Agenda):
             return BisectVerdict(
                 _UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known
             )
-        places = sorted(range(len(alive) - 1), key=lambda t: -posterior.at[t])[:SHOWN]
+        places = sorted(range(len(alive) - 1), key=lambda t: -posterior.at[t])[:_SHOWN]
         pairs = tuple((question.value(alive[t]), question.value(alive[t + 1]), posterior.at[t]) for t in places)
         known |= {"likely": pairs, "none": posterior.none}
         ends = measured.range()
@@ -365,7 +365,9 @@ class BisectAgenda(Agenda):
             return BisectVerdict(NOT_REPRODUCED, text, **known)
         if step != FOUND:
             where = self._likely_text(alive, posterior)
-            text = f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; go on with more --runs or budget"
+            text = (
+                f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; continue with more --runs or budget"
+            )
             return BisectVerdict(_UNRESOLVED, text, **known)
         changes = tuple(self._change(alive, posterior, jump) for jump in jumps(runs, posterior.found))
         text = "; and ".join(map(self._change_text, changes))
@@ -377,12 +379,12 @@ class BisectAgenda(Agenda):
         first, last = alive[posterior.likely[0]], alive[posterior.likely[-1] + 1]
         return f"the change lies between {self.question.value(first)} and {self.question.value(last)} (95%)"
 
-    def _change(self, alive: Sequence[Point], posterior: ChangePosterior, jump: Any) -> FoundChange:
+    def _change(self, alive: Sequence[Point], posterior: ChangePosterior, jump: Any) -> _FoundChange:
         before, after = alive[jump.at], alive[jump.at + 1]
         keys = [point_key(point) for point in self.question.points]
         between = self.question.points[keys.index(point_key(before)) + 1 : keys.index(point_key(after))]
         value = self.question.value
-        return FoundChange(
+        return _FoundChange(
             value(before),
             value(after),
             posterior.at[jump.at],
@@ -392,7 +394,7 @@ class BisectAgenda(Agenda):
             tuple(map(value, between)),
         )
 
-    def _change_text(self, found: FoundChange) -> str:
+    def _change_text(self, found: _FoundChange) -> str:
         word = "slower" if found.change > 0 else "faster"
         text = f"{self.question.over} {found.after} is {abs(found.change):.1%} {word} than {found.before}"
         ends = sorted((abs(found.low), abs(found.high))) if found.low * found.high > 0 else (found.low, found.high)

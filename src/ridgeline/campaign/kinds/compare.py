@@ -28,10 +28,10 @@ from ridgeline.stats.wording import metric_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-WORSE = "worse"
+_WORSE = "worse"
 _CONCLUSIONS = {
     Verdict.BETTER: CONFIRMED,
-    Verdict.WORSE: WORSE,
+    Verdict.WORSE: _WORSE,
     Verdict.NO_DIFFERENCE: NO_DIFFERENCE,
     Verdict.TOO_FEW_BLOCKS: UNCONFIRMED,
 }
@@ -84,7 +84,7 @@ class ComparisonQuestion:
         line = history.verdict
         if line is not None and verdict is not None and verdict.spoken_of is not None:
             # said anew, with before and after; and comparisons once spoke of a baseline
-            text = headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
+            text = _headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
             text = confirmation.with_circumstances(text, study, history, verdict)
             line = replace(line, headline=text)
         answer = answer_of(
@@ -100,7 +100,7 @@ class ComparisonQuestion:
         )
         if verdict is None or verdict.conclusion == CONFIRMED:
             return answer
-        worse = verdict.conclusion == WORSE
+        worse = verdict.conclusion == _WORSE
         why = "B is worse than A; keep A" if worse else answer.headline
         return replace(answer, worse=worse, undecided=verdict.conclusion == UNCONFIRMED, not_better=why)
 
@@ -158,11 +158,11 @@ class ComparisonAgenda(SearchAgenda):
             return ConfirmationVerdict(UNCONFIRMED, "A and B were not compared: the budget left no room for it")
         (found,) = result.comparisons.values()
         winner = self.study.presets[0] if found.verdict is Verdict.BETTER else None
-        text = headline(found, judged_text(study, history, found, "A"))
+        text = _headline(found, judged_text(study, history, found, "A"))
         return ConfirmationVerdict(_CONCLUSIONS[found.verdict], text, winner, (found,))
 
 
-def headline(found: Comparison, text: str) -> str:
+def _headline(found: Comparison, text: str) -> str:
     if found.verdict is Verdict.TOO_FEW_BLOCKS:
         return text
     if found.verdict is Verdict.NO_DIFFERENCE:

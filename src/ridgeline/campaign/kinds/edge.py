@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
@@ -33,11 +33,11 @@ from ridgeline.study.history import History
 _STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
 _LONGEST_LADDER = 512
 
-Number = int | float
+_Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeRules:
+class _EdgeRules:
     """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it."""
 
     knob: str
@@ -46,16 +46,16 @@ class EdgeRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class _Ladder:
     """The legal values from low to high, and those that a rule or the memory model refused without a run."""
 
-    values: tuple[Number, ...]
-    refused: Mapping[Number, str] = field(default_factory=dict)
+    values: tuple[_Number, ...]
+    refused: Mapping[_Number, str] = field(default_factory=dict)
     predicted: int | None = None  # index of the largest value that is expected to work, where something can tell
 
 
 @dataclass(slots=True)
-class RungResult:
+class _RungResult:
     """What the runs of one value showed."""
 
     passes: int = 0
@@ -68,7 +68,7 @@ class RungResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket:
+class _Bracket:
     """`high`: the lowest value that failed for being too large, or past the end; `low`: the largest safe one below."""
 
     floor: int  # the largest value that failed for being too small; -1 for none
@@ -80,7 +80,7 @@ class Bracket:
         return self.low is not None and self.high - self.low == 1
 
 
-def ladder_values(knob: Knob, start: Number) -> tuple[Number, ...]:
+def _ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     """Values of a knob from low to high with `start` among them; long ones are thinned out evenly."""
     if isinstance(knob, Continuous):
         values = [knob.at(step / _STEPS_OF_A_RANGE) for step in range(_STEPS_OF_A_RANGE + 1)]
@@ -92,21 +92,21 @@ def ladder_values(knob: Knob, start: Number) -> tuple[Number, ...]:
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
 
 
-def bracket(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> Bracket:
+def _bracket(ladder: _Ladder, seen: Mapping[int, _RungResult], knob: str) -> _Bracket:
     safe = [index for index, what in seen.items() if what.safe]
     too_small: list[int] = []
     too_large: list[int] = []
     for index, what in seen.items():
         if what.failures:
             # 'too small' cannot be true above a value that works
-            small = all(wants_more(failure, knob) for failure in what.failures) and not any(s < index for s in safe)
+            small = all(_wants_more(failure, knob) for failure in what.failures) and not any(s < index for s in safe)
             (too_small if small else too_large).append(index)
     high = min(too_large, default=len(ladder.values))
     floor = max((index for index in too_small if index < high), default=-1)
-    return Bracket(floor, max((index for index in safe if floor < index < high), default=None), high)
+    return _Bracket(floor, max((index for index in safe if floor < index < high), default=None), high)
 
 
-def wants_more(failure: Outcome, knob: str) -> bool:
+def _wants_more(failure: Outcome, knob: str) -> bool:
     """Whether the workload's advice or the program's words ask to raise this knob, as for a pool that is too small."""
     for move in failure.advice:
         if move.knob == knob:
@@ -121,9 +121,9 @@ def wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def next_index(ladder: Ladder, seen: Mapping[int, RungResult], rules: EdgeRules) -> tuple[int, str] | None:
+def _next_index(ladder: _Ladder, seen: Mapping[int, _RungResult], rules: _EdgeRules) -> tuple[int, str] | None:
     """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
-    now = bracket(ladder, seen, rules.knob)
+    now = _bracket(ladder, seen, rules.knob)
     flying = any(what.flying for what in seen.values())
     if now.closed:
         assert now.low is not None
@@ -139,7 +139,7 @@ def next_index(ladder: Ladder, seen: Mapping[int, RungResult], rules: EdgeRules)
     return _climb(ladder, now)
 
 
-def _climb(ladder: Ladder, now: Bracket) -> tuple[int, str] | None:
+def _climb(ladder: _Ladder, now: _Bracket) -> tuple[int, str] | None:
     start = now.floor if now.low is None else now.low
     width = now.high - start
     if width <= 1:
@@ -154,7 +154,7 @@ def _climb(ladder: Ladder, now: Bracket) -> tuple[int, str] | None:
     return start + step, below + above
 
 
-def production(ladder: Ladder, now: Bracket, rules: EdgeRules) -> int:
+def production(ladder: _Ladder, now: _Bracket, rules: _EdgeRules) -> int:
     """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
     assert now.low is not None
     edge = ladder.values[now.low]
@@ -163,14 +163,14 @@ def production(ladder: Ladder, now: Bracket, rules: EdgeRules) -> int:
     return max(below, default=now.low)
 
 
-def _oddities(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
+def _oddities(ladder: _Ladder, seen: Mapping[int, _RungResult], knob: str) -> list[str]:
     """What speaks against one cliff with everything safe below it."""
     failed = [index for index, what in seen.items() if what.failures]
     lines = []
     for index in sorted(failed):
         what = seen[index]
         above = [i for i in seen if i > index and seen[i].passes]
-        small = all(wants_more(failure, knob) for failure in what.failures)
+        small = all(_wants_more(failure, knob) for failure in what.failures)
         if above and not small:
             lines.append(
                 f"{ladder.values[max(above)]:g} passed although {ladder.values[index]:g} failed: "
@@ -191,7 +191,7 @@ def _failing_text(seen: Sequence[Outcome]) -> str:
 class Rung:
     """What the runs of one value showed; `mean` of the goal's metric, over those that passed."""
 
-    value: Number
+    value: _Number
     passed: int
     failed: int
     mean: float | None
@@ -199,8 +199,8 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedValue:
-    value: Number
+class _RefusedValue:
+    value: _Number
     reason: str
 
 
@@ -216,12 +216,12 @@ class EdgeVerdict:
     failed_runs: int
     monotone: bool
     tried: tuple[Rung, ...]
-    refused: tuple[RefusedValue, ...] = ()
+    refused: tuple[_RefusedValue, ...] = ()
     notes: tuple[str, ...] = ()
-    first_failing: Number | None = None
-    edge: Number | None = None
+    first_failing: _Number | None = None
+    edge: _Number | None = None
     edge_runs: int = 0
-    production: Number | None = None
+    production: _Number | None = None
     point: Point | None = None
     price: float | None = None  # the share of the goal that the margin costs
 
@@ -236,7 +236,7 @@ class EdgeVerdict:
     def from_line(cls, line: VerdictLine) -> EdgeVerdict:
         known = {name: value for name, value in line.details.items() if name in cls.__dataclass_fields__}
         known["tried"] = tuple(Rung(**{**row, "why": tuple(row["why"])}) for row in known["tried"])
-        known["refused"] = tuple(RefusedValue(**row) for row in known.get("refused", ()))
+        known["refused"] = tuple(_RefusedValue(**row) for row in known.get("refused", ()))
         known["notes"] = tuple(known.get("notes", ()))
         return cls(line.conclusion, line.headline, **known)
 
@@ -261,7 +261,7 @@ def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:
     return value_text(rung.value), str(rung.passed + rung.failed), mean, names.get(rung.value, ""), outcome
 
 
-def _nearest_refused(verdict: EdgeVerdict) -> list[RefusedValue]:
+def _nearest_refused(verdict: EdgeVerdict) -> list[_RefusedValue]:
     """The first refused value above what was tried: of a long ladder, all of them would say the same."""
     top = max((rung.value for rung in verdict.tried), default=0)
     return sorted((row for row in verdict.refused if row.value > top), key=lambda row: row.value)[:1]
@@ -283,8 +283,8 @@ class EdgeQuestion:
     reference: ClassVar[str] = "the start"
 
     @property
-    def rules(self) -> EdgeRules:
-        return EdgeRules(self.knob, self.repeats, self.margin)
+    def rules(self) -> _EdgeRules:
+        return _EdgeRules(self.knob, self.repeats, self.margin)
 
     def applied_to(self, study: Study) -> Study:
         return replace(
@@ -296,7 +296,7 @@ class EdgeQuestion:
         )
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> EdgeAgenda:
-        return EdgeAgenda(found.study, history, ledger, ladder_of(found, self.knob, self.start), self.rules)
+        return EdgeAgenda(found.study, history, ledger, _ladder_of(found, self.knob, self.start), self.rules)
 
     def verdict_from(self, line: VerdictLine) -> EdgeVerdict:
         return EdgeVerdict.from_line(line)
@@ -350,7 +350,7 @@ class EdgeQuestion:
         return Exhibits(setting, (_ladder_table(verdict, study.goal.metric),), notes=verdict.notes, groups=groups)
 
 
-def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
+def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> _Ladder:
     """The values that may run with the other knobs as in `start`. InputError where the knob cannot have an edge."""
     space = found.study.space
     if knob not in space.by_name:
@@ -358,9 +358,9 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
     first = start.get(knob)
     if not is_number(first):
         raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
-    legal: list[Number] = []
-    refused: dict[Number, str] = {}
-    for value in ladder_values(space.by_name[knob], first):
+    legal: list[_Number] = []
+    refused: dict[_Number, str] = {}
+    for value in _ladder_values(space.by_name[knob], first):
         point = space.restrict({**start, knob: value})
         if gaps := space.missing(point):
             refused[value] = f"{', '.join(gaps)} would need a value"
@@ -368,10 +368,10 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
             refused[value] = reason
         else:
             legal.append(value)
-    return Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
+    return _Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
 
 
-def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[Number]) -> int | None:
+def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_Number]) -> int | None:
     """The last value before those that the workload's memory model, if it has one, predicts to fail."""
     space = found.study.space
     doubted = [
@@ -387,14 +387,14 @@ def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[Nu
 class EdgeAgenda(Agenda):
     """Hands out the start value, then the climb, the repeats at the edge, and the value for production."""
 
-    ladder: Ladder
-    rules: EdgeRules
+    ladder: _Ladder
+    rules: _EdgeRules
     out_of_budget: bool = field(default=False, init=False)
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if not self.history.count(Stage.BASELINE):
             return self.new(self.study.baseline, Stage.BASELINE, "edge", "the value to start from")
-        step = next_index(self.ladder, self.seen(), self.rules)
+        step = _next_index(self.ladder, self.seen(), self.rules)
         if step is None:
             return None
         index, why = step
@@ -409,12 +409,12 @@ class EdgeAgenda(Agenda):
     def point(self, index: int) -> Point:
         return self.study.space.restrict({**self.study.baseline, self.rules.knob: self.ladder.values[index]})
 
-    def seen(self) -> dict[int, RungResult]:
+    def seen(self) -> dict[int, _RungResult]:
         """By index of the ladder. A trial that was cancelled or lost to the site shows nothing."""
         places = {value: index for index, value in enumerate(self.ladder.values)}
-        found: dict[int, RungResult] = {}
+        found: dict[int, _RungResult] = {}
         for trial in self.history.trials.values():
-            what = found.setdefault(places[trial.point[self.rules.knob]], RungResult())  # type: ignore[index]
+            what = found.setdefault(places[trial.point[self.rules.knob]], _RungResult())  # type: ignore[index]
             run = self.history.final_run(trial)
             if self.is_open(trial.number) or run is None or run.outcome is None:
                 what.flying += 1
@@ -428,7 +428,7 @@ class EdgeAgenda(Agenda):
 def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
     """What was found; `conclusion` is edge, unfinished or nothing-passed."""
     ladder, rules, seen = agenda.ladder, agenda.rules, agenda.seen()
-    now = bracket(ladder, seen, rules.knob)
+    now = _bracket(ladder, seen, rules.knob)
     notes = _oddities(ladder, seen, rules.knob)
     worst = next((what.failures for what in seen.values() if what.failures), ())
     why = _failing_text(worst) if worst else "nothing was run"
@@ -441,14 +441,14 @@ def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
         failed_runs=sum(len(what.failures) for what in seen.values()),
         monotone=not notes,
         tried=tuple(_rung(agenda, index, seen[index]) for index in sorted(seen)),
-        refused=tuple(RefusedValue(value, reason) for value, reason in ladder.refused.items()),
+        refused=tuple(_RefusedValue(value, reason) for value, reason in ladder.refused.items()),
         notes=tuple(notes),
         first_failing=ladder.values[now.high] if now.high in seen else None,
     )
     return result if now.low is None else _with_edge(result, agenda, now, now.low)
 
 
-def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket, low: int) -> EdgeVerdict:
+def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket, low: int) -> EdgeVerdict:
     chosen = production(agenda.ladder, now, agenda.rules)
     result = replace(
         result,
@@ -462,7 +462,7 @@ def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket, low: int) 
     return replace(result, headline=headline(result, agenda, now))
 
 
-def _rung(agenda: EdgeAgenda, index: int, what: RungResult) -> Rung:
+def _rung(agenda: EdgeAgenda, index: int, what: _RungResult) -> Rung:
     failures = tuple(str(failure) for failure in what.failures)
     return Rung(agenda.ladder.values[index], what.passes, len(what.failures), _mean(agenda, index), failures)
 
@@ -485,7 +485,7 @@ def _price(agenda: EdgeAgenda, low: int, chosen: int) -> float | None:
     return (agenda.study.goal.score(at_edge) - agenda.study.goal.score(below)) / abs(at_edge)
 
 
-def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket) -> str:
+def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket) -> str:
     knob, low, chosen = result.knob, result.edge, result.production
     assert low is not None and chosen is not None
     if now.high in agenda.seen():
@@ -521,5 +521,5 @@ def _largest_safe(history: History, knob: str) -> str | None:
 def edge_question(found: CheckedStudy, knob: str, at: str, repeats: int, margin: float) -> EdgeQuestion:
     """The question as it is typed; InputError where the knob cannot have an edge."""
     start = parse_point(found, at, found.study.baseline)
-    ladder_of(found, knob, start)
+    _ladder_of(found, knob, start)
     return EdgeQuestion(knob, dict(start), repeats, margin)

@@ -275,7 +275,7 @@ class EnvironmentAgenda(BisectAgenda):
         names = ", ".join(map(self._text, state.needed))
         if state.step != NOT_REPRODUCED:
             known = f"{f'{names} and something ' if names else ''}among {', '.join(state.left)}"
-            text = f"not resolved: {known}; {size}; go on with more --runs or budget"
+            text = f"not resolved: {known}; {size}; continue with more --runs or budget"
             return EnvironmentVerdict(_UNRESOLVED, text, state.needed, *change, runs=runs)
         if not state.needed:
             of = count(len(question.good), "difference")

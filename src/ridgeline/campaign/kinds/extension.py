@@ -28,7 +28,7 @@ def parse_extension(
     """What was typed: `+20` trials or `+3` blocks, and `+30m` or `+2` node-hours for them; None where nothing was."""
     given = {name: text for name, text in (("trials", trials), ("blocks", blocks)) if text is not None}
     if len(given) > 1:
-        raise InputError("--trials goes on with the search, --blocks with the comparison: give one of them at a time")
+        raise InputError("--trials extends the search, --blocks the comparison: give one at a time")
     for name, text in given.items():
         if not re.fullmatch(r"\+\d{1,6}", text) or int(text) == 0:
             raise InputError(f"--{name} {text}: say how many more, with a plus, such as --{name} +5")
@@ -61,7 +61,7 @@ def require_extendable(kind: str, takes: Sequence[str], history: History, asked:
     what = asked.what
     if what not in takes:
         instead = f"use --{takes[0]}" if takes else "start a new one"
-        raise InputError(f"{history.root}: a campaign of kind {kind} cannot go on by {what}; {instead}")
+        raise InputError(f"{history.root}: a campaign of kind {kind} cannot be extended by {what}; {instead}")
     if history.verdict is None:
         raise InputError(
             f"{history.root}: this campaign is not over yet{extension_text(history, brief=True)}; "

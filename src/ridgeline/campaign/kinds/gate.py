@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ridgeline import __version__
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
@@ -45,7 +45,7 @@ from ridgeline.study.history import History
 
 _PASSED = "not-slower"
 _SLOWER = "slower"
-MEASURED = "measured"
+_MEASURED = "measured"
 CANNOT_JUDGE = "cannot-judge"
 _FORMAT = 1  # of reference files
 MOST_RUNS = 100  # of a gate, where nobody says otherwise
@@ -140,7 +140,7 @@ class GateQuestion(RepeatedSettings):
         before = Reference(self.reference, self.point, median(self.stored) if self.stored else None)
         facts = {} if verdict is None else {"gate": {**verdict.details(), "values": values}}
         answer = answer_of(self.kind, history.verdict, before, now, facts, offers=False)
-        if verdict is None or verdict.conclusion in (_PASSED, MEASURED, NOTHING_PASSED):
+        if verdict is None or verdict.conclusion in (_PASSED, _MEASURED, NOTHING_PASSED):
             return answer
         undecided = verdict.conclusion == CANNOT_JUDGE
         return replace(answer, worse=not undecided, undecided=undecided, not_better=verdict.headline)
@@ -161,7 +161,7 @@ def _gate_values(study: Study, history: History) -> list[float]:
 class GateAgenda(Agenda):
     question: GateQuestion
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if not self.history.trials and self.study.confirm.warmup != "never":
             return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
         if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):
@@ -243,7 +243,7 @@ class GateAgenda(Agenda):
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
         text += f"; {plan}, with {plan.most_runs} runs at most"
-        return GateVerdict(MEASURED, text, runs=len(values), finds=plan.slower)
+        return GateVerdict(_MEASURED, text, runs=len(values), finds=plan.slower)
 
 
 def _replace_stored(asked: GateQuestion, values: Sequence[float]) -> GateQuestion:

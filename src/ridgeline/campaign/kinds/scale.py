@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
@@ -30,7 +30,7 @@ from ridgeline.study.history import History
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledSize(ScalingStep):
+class _ScaledSize(ScalingStep):
     """A step with the mean of the goal's metric there."""
 
     mean: float = 0.0
@@ -45,7 +45,7 @@ class ScalingVerdict:
     over: str = ""
     metric: str = ""
     setting: Mapping[str, Any] = field(default_factory=dict)
-    steps: tuple[ScaledSize, ...] = ()
+    steps: tuple[_ScaledSize, ...] = ()
     law: ScalingLaw | None = None
     pays_to: int | None = None
     sure: bool = False
@@ -65,7 +65,7 @@ class ScalingVerdict:
     @classmethod
     def from_line(cls, line: VerdictLine) -> ScalingVerdict:
         known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        known["steps"] = tuple(ScaledSize(**row) for row in known.get("steps", ()))
+        known["steps"] = tuple(_ScaledSize(**row) for row in known.get("steps", ()))
         if law := known.get("law"):
             known["law"] = ScalingLaw(**{each.name: law[each.name] for each in fields(ScalingLaw)})
         return cls(line.conclusion, line.headline, **known)
@@ -78,7 +78,7 @@ def _scaling_table(verdict: ScalingVerdict) -> TextTable:
     return TextTable("Scaling", head, rows, notes=notes)
 
 
-def _row(step: ScaledSize, first: bool) -> tuple[str, ...]:
+def _row(step: _ScaledSize, first: bool) -> tuple[str, ...]:
     speed, share = f"{step.speedup:.2f}", f"{step.efficiency:.0%}"
     if not first and step.speedup_low is not None and step.efficiency_low is not None:
         speed += f" ({step.speedup_low:.2f} to {step.speedup_high:.2f})"
@@ -108,7 +108,7 @@ def _scaling_figures(verdict: ScalingVerdict) -> tuple[CurveFigure, ...]:
     )
 
 
-UNITS = {"nodes": "node", "ranks_per_node": "rank", "ranks": "rank", "threads": "thread", "gpus": "GPU"}
+_UNITS = {"nodes": "node", "ranks_per_node": "rank", "ranks": "rank", "threads": "thread", "gpus": "GPU"}
 _RESAMPLING_SEED = 1  # the same runs give the same intervals
 _SCALED = "scaling"
 
@@ -143,7 +143,7 @@ class ScalingQuestion(RepeatedSettings):
         return ScalingVerdict.from_line(line)
 
     def progress(self, study: Study, history: History) -> Progress:
-        failed = failures(history)
+        failed = _failures(history)
         planned = self.repeats * sum(point_key(point) not in failed for point in self.points) + len(failed)
         planned += history.count(Stage.WARM_UP)
         stage = "finished" if history.verdict is not None else self.stage
@@ -204,14 +204,14 @@ class ScalingAgenda(Agenda):
 
     question: ScalingQuestion
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if not self.history.trials and self.question.seed is not None and self.study.confirm.warmup != "never":
             return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
         if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):
             return None
         if (first := self.baseline()) is not None or not self.baseline_finished():
             return first
-        failed = failures(self.history)
+        failed = _failures(self.history)
         started = Counter(t.key for t in _measured(self.history) if not _run_again(self.history, t))
         for step in range(self.question.repeats):
             for point in self._pass(step):
@@ -232,7 +232,7 @@ class ScalingAgenda(Agenda):
         return verdict(self.study, self.history, self.question)
 
 
-def failures(history: History) -> dict[str, str]:
+def _failures(history: History) -> dict[str, str]:
     """Sizes that did not pass, each with the reason of its last run."""
     failed = {}
     for trial in _measured(history):
@@ -257,14 +257,14 @@ def _run_again(history: History, trial: Trial) -> bool:
 
 def verdict(study: Study, history: History, question: ScalingQuestion) -> ScalingVerdict:
     over, runs = question.over, question.values(study, history)
-    failed = failures(history)
+    failed = _failures(history)
     lost = {str(p[over]): failed[point_key(p)] for p in question.points if point_key(p) in failed}
     lost |= question.refused
     if len(runs) < 2:
         why = "; ".join(f"{size}: {reason}" for size, reason in lost.items()) or "the budget had no room for more"
         headline = f"scaling needs runs at two sizes or more, {len(runs)} passed ({why})"
         return ScalingVerdict(NOTHING_PASSED, headline, failed=lost)
-    rng, unit = random.Random(_RESAMPLING_SEED), UNITS.get(over, over)
+    rng, unit = random.Random(_RESAMPLING_SEED), _UNITS.get(over, over)
     result = scaling(runs, study.goal.direction, rng, level=study.confirm.level, unit=unit)
     return ScalingVerdict(
         _SCALED,
@@ -272,7 +272,7 @@ def verdict(study: Study, history: History, question: ScalingQuestion) -> Scalin
         over,
         study.goal.metric,
         {name: value for name, value in question.points[0].items() if name != over},
-        tuple(ScaledSize(**asdict(step), mean=statistics.fmean(runs[step.size])) for step in result.steps),
+        tuple(_ScaledSize(**asdict(step), mean=statistics.fmean(runs[step.size])) for step in result.steps),
         result.law,
         result.pays_to,
         result.sure,
@@ -292,11 +292,11 @@ def scaling_question(found: CheckedStudy, over: str | None, at: str, repeats: in
 
 
 def _knob_to_scale(study: Study) -> str:
-    for name in UNITS:
+    for name in _UNITS:
         if name in study.space.by_name and len(_numbers(study, name)) > 1:
             return name
     raise InputError(
-        f"{study.name}: no knob among {', '.join(UNITS)} has two values or more; name the one to scale with --over"
+        f"{study.name}: no knob among {', '.join(_UNITS)} has two values or more; name the one to scale with --over"
     )
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.blocks import next_in_block, why_warm_up
 from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.guidance.predicted import stated, with_range
@@ -83,12 +83,12 @@ class SearchAgenda(Agenda):
         """Whether a run that its time limit ended says something of the goal: it took at least that long."""
         return self.study.goal.metric == "wall_s" and self.study.goal.direction == "minimize"
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if self.history.candidates is not None:
             return self._confirm()
         return self.baseline() or self._search() or self._whether_the_baseline_still_works()
 
-    def _whether_the_baseline_still_works(self) -> Next | None:
+    def _whether_the_baseline_still_works(self) -> NextTrial | None:
         """After a search in which nothing passed, the baseline again: was it the settings, or has the site broken?"""
         searched = self.history.count(Stage.SEARCH, Stage.SHORT)
         if not self.search_over or self.history.open_runs or not searched or scores.ranking(self.study, self.history):
@@ -126,7 +126,7 @@ class SearchAgenda(Agenda):
     def verdict(self) -> ConfirmationVerdict:
         return confirmation.verdict(self.study, self.history)
 
-    def _search(self) -> Next | None:
+    def _search(self) -> NextTrial | None:
         if not self.baseline_finished() or self.search_over:
             return None
         if self._short and (first := self._first_short()) is not None:
@@ -145,7 +145,7 @@ class SearchAgenda(Agenda):
             return None
         return self._promoted() or self._proposal()
 
-    def _first_short(self) -> Next | None:
+    def _first_short(self) -> NextTrial | None:
         """The baseline, short: what the others are held against. None once it has passed."""
         if self._short.begun:
             return None
@@ -156,7 +156,7 @@ class SearchAgenda(Agenda):
         why = "short, to learn what short means"
         return None if tried else self.new(self.study.baseline, Stage.SHORT, "baseline", why)
 
-    def _promoted(self, at_least: int = 0) -> Next | None:
+    def _promoted(self, at_least: int = 0) -> NextTrial | None:
         """A setting that ran short and deserves a whole run."""
         found = self._short.promising(at_least) if self._short else None
         if found is None or not self.fits(found[0], self.reserve):
@@ -167,7 +167,7 @@ class SearchAgenda(Agenda):
         stages = (self.history.trials[run.trial].stage for run in self.history.open_runs.values())
         return bool(self._short) and Stage.SHORT in stages
 
-    def _proposal(self) -> Next | None:
+    def _proposal(self) -> NextTrial | None:
         nothing_waits = not self._presets and not self._advice.waits and self._wanted() is None
         if nothing_waits and (why := little_left(self._taught(), self._pending())):
             self.search_over = why
@@ -191,7 +191,7 @@ class SearchAgenda(Agenda):
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: a person's wish, the way out of the oldest failure, the study's presets, the sampler."""
         if (wanted := self._wanted()) is not None:
-            return _PERSON, Proposal(wanted, "somebody asked for it")
+            return _PERSON, Proposal(wanted, "requested by a person")
         if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
             return PROPOSER, advised
         for preset in self._presets.values():
@@ -215,7 +215,7 @@ class SearchAgenda(Agenda):
             return point, f"{outside[0]} is not a knob of this study; it has {', '.join(space.by_name)}"
         for name, value in point.items():
             if not space.by_name[name].contains(value):
-                return point, f"{name}={value} lies outside the study's space"
+                return point, f"{name}={value} is outside the study's space"
         point = space.restrict({**self.study.baseline, **point})
         return point, self._why_not(point)
 
@@ -258,7 +258,7 @@ class SearchAgenda(Agenda):
         When the sentinels show a change of the machine, or a node another speed, earlier observations meant something
         else: a new sampler observes all of them again, so that the answer depends on the history alone.
         """
-        through, before = scores.yardstick(self.study, self.history), self._observed_through
+        through, before = scores.normalisation(self.study, self.history), self._observed_through
         if self._ran_both_ways or self._sampler is None or before is None or before.corrects_by != through.corrects_by:
             self._sampler, self._observed_count, self._ran_both_ways = self._untaught(), 0, False
         self._observed_through = through
@@ -300,7 +300,7 @@ class SearchAgenda(Agenda):
         flying = [self.history.trials[r.trial] for r in self.history.open_runs.values()]
         return [t.point for t in flying if t.stage in (Stage.SEARCH, Stage.SHORT)] + list(self._unteachable.values())
 
-    def _confirm(self) -> Next | None:
+    def _confirm(self) -> NextTrial | None:
         flying = self.flying_blocks()
         for block in range(self.history.first_block, self.history.blocks):
             if block in flying:
@@ -328,7 +328,7 @@ class SearchAgenda(Agenda):
         why: str = "",
         block: int | None = None,
         predicted: PredictedRange | None = None,
-    ) -> Next:
+    ) -> NextTrial:
         self._presets.pop(point_key(point), None)
         if self._tried is not None:
             self._tried.add(point_key(point))

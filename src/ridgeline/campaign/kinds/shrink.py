@@ -1,4 +1,4 @@
-"""Which changes does a failure need? Fewer and fewer knobs away from the baseline, as long as it still fails so.
+"""Which changes does a failure need? Fewer knobs away from the baseline, as long as it fails the same way.
 
 Delta debugging: halves of the changes first, then finer parts and what is left without them. What earlier runs of the
 study showed is not run again. Decided from the runs alone, so that a killed one goes on.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of
@@ -137,7 +137,7 @@ class ShrinkAgenda(Agenda):
         base, start = self.study.baseline, self.question.start
         return [name for name in dict.fromkeys((*base, *start)) if base.get(name) != start.get(name)]
 
-    def fresh(self) -> Next | None:
+    def fresh(self) -> NextTrial | None:
         if (first := self.baseline()) is not None:
             return first
         if not self.baseline_finished():
@@ -161,7 +161,7 @@ class ShrinkAgenda(Agenda):
                 found = names
         return found
 
-    def _try(self, point: Point, why: str) -> Next | None:
+    def _try(self, point: Point, why: str) -> NextTrial | None:
         if self.history.open_runs:
             return None  # one after the other: each decides what is next
         if not self.fits(point):

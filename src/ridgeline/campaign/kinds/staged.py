@@ -16,7 +16,7 @@ from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import Sampler
 
-REST = "the rest"
+_REST = "the rest"
 # a knob belongs to the first group whose pattern its name holds; a study's own `groups` come before these
 _NETWORK = r"^(NCCL|UCX|FI|OMPI|PSM\d?|GLOO|MPICH?|RDMAV?|IBV?|SHARP)_|network|nccl|rdma|allreduce|all_reduce|dispatch"
 _LAYOUT = (
@@ -39,17 +39,17 @@ _ASKED_FIRST = ("network", "layout", "batch and memory", "back end", "environmen
 def knob_groups(study: Study) -> dict[str, tuple[str, ...]]:
     """Every knob of the study in one group: the study's own groups first and in its order, then ours, then the rest."""
     own = {name: group for group, names in study.groups.items() for name in names}
-    found: dict[str, list[str]] = {group: [] for group in (*study.groups, *_PATTERNS, REST)}
+    found: dict[str, list[str]] = {group: [] for group in (*study.groups, *_PATTERNS, _REST)}
     for knob in study.space.by_name:
         found[own.get(knob) or _group_of(knob)].append(knob)
     return {group: tuple(names) for group, names in found.items() if names}
 
 
 def _group_of(knob: str) -> str:
-    return next((group for group in _ASKED_FIRST if _PATTERNS[group].search(knob)), REST)
+    return next((group for group in _ASKED_FIRST if _PATTERNS[group].search(knob)), _REST)
 
 
-MakeSampler = Callable[[Space], Sampler]
+_MakeSampler = Callable[[Space], Sampler]
 
 
 @dataclass
@@ -63,7 +63,7 @@ class StagedSampler:
     space: Space
     groups: Sequence[tuple[str, Collection[str]]]
     trials: int
-    make: MakeSampler
+    make: _MakeSampler
     observations: list[Observation] = field(default_factory=list)
     _inner: dict[tuple[int, str], Sampler] = field(default_factory=dict)  # by stage, and what it holds fixed
     _observed: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class StagedSampler:
         return replace(self.space, knobs=knobs)
 
 
-def in_stages(study: Study, make: MakeSampler) -> StagedSampler:
+def in_stages(study: Study, make: _MakeSampler) -> StagedSampler:
     """The study's search, one group of knobs after the other."""
     groups = [*knob_groups(study).items()]
     return StagedSampler(study.space, groups, study.budget.trials or TRIALS_WITHOUT_BUDGET, make)

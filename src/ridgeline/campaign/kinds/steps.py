@@ -34,7 +34,7 @@ from ridgeline.stats.wording import count, percent, percent_range
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-Judge = Callable[[Sequence[Block], float], Confirmation]  # of blocks, at a level
+_Judge = Callable[[Sequence[Block], float], Confirmation]  # of blocks, at a level
 _SIMPLER_WITHIN = 0.01  # of the goal: a setting with fewer changes that is shown to lose no more is preferred
 
 
@@ -113,7 +113,7 @@ def _judged_steps(
 
 
 def _gains(
-    study: Study, blocks: Sequence[Block], way: Sequence[tuple[str, Point]], judge: Judge
+    study: Study, blocks: Sequence[Block], way: Sequence[tuple[str, Point]], judge: _Judge
 ) -> tuple[StepGain, ...]:
     """Each step against the one before, with intervals that hold for all of them together."""
     found = []
@@ -150,7 +150,7 @@ def _simplest(
     setting: Point,
     others: Sequence[Point],
     against_base: Mapping[str, Comparison],
-    judge: Judge,
+    judge: _Judge,
 ) -> tuple[Point, str]:
     """The setting to use, and why it is not the one at the end of the way."""
     own = _changed(study, setting)

@@ -17,7 +17,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
-from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, strangers
+from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
 from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
@@ -31,7 +31,7 @@ from ridgeline.study.study_file import StudyFile
 from ridgeline.workloads.base import Workload
 
 # fields, also nested ones, that hold text for people, and what of it no release changes
-TEXTS = {**dict.fromkeys(("headline", "notes", "why", "reason", "disqualified", "failed"), NUMBERS), "paste": WORDS}
+_TEXTS = {**dict.fromkeys(("headline", "notes", "why", "reason", "disqualified", "failed"), NUMBERS), "paste": WORDS}
 
 
 def _check_verdict(
@@ -42,7 +42,7 @@ def _check_verdict(
         return
     before = History.replay(history.root, events[:at])
     try:
-        again = derived(question, study, before, float(events[at]["at"]))
+        again = _derived(question, study, before, float(events[at]["at"]))
     except RidgelineError as error:
         found.differs(JOURNAL, "the verdict", history.verdict.headline, f"the campaign ended with: {error}")
         return
@@ -58,7 +58,7 @@ def _check_verdict(
             found.verdict = False
 
 
-def derived(question: CampaignQuestion, study: CheckedStudy, before: History, now_s: float) -> VerdictLine | None:
+def _derived(question: CampaignQuestion, study: CheckedStudy, before: History, now_s: float) -> VerdictLine | None:
     """What the campaign concludes from this history at this moment; None: it would first plan a confirmation."""
     agenda = question.agenda(
         study, before, Ledger(study.study.budget, before, clock=lambda: now_s, slots=study.study.site.jobs_at_once)
@@ -75,7 +75,7 @@ def derived(question: CampaignQuestion, study: CheckedStudy, before: History, no
 
 
 def _only_wording(at: str, stated: Any, found: Any) -> bool:
-    kept = next((TEXTS[name] for name in at.replace("[", ".").split(".") if name in TEXTS), None)
+    kept = next((_TEXTS[name] for name in at.replace("[", ".").split(".") if name in _TEXTS), None)
     return kept is not None and reworded(stated, found, kept)
 
 
@@ -165,7 +165,7 @@ def _journal(study: Study, history: History, journal: Path, found: Verification)
     numbers = {*history.runs, *history.open_runs}
     for number in sorted(set(range(1, history.last_run_number + 1)) - numbers):
         found.differs(JOURNAL, "the numbers of the runs", "one after the other", "this one is missing", number)
-    for name in strangers(history):
+    for name in unknown_run_folders(history):
         found.differs(name, "a run's folder", "every run is in the journal", "this one is not")
     for trial in history.trials.values():
         try:

@@ -221,7 +221,7 @@ def _first_difference(stated: list[str], derived: list[str]) -> tuple[str, str]:
 
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
 _PRETENDED = "simulated"  # the site that tells times of its own
-CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
+_CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
 _OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 
 
@@ -326,7 +326,7 @@ class RunCheck:
         if not took:
             return
         stated = run.ending.duration_s
-        if min(abs(stated - seconds) for seconds in took.values()) > CLOCK_STEP_S:
+        if min(abs(stated - seconds) for seconds in took.values()) > _CLOCK_STEP_S:
             found = ", ".join(f"{seconds:.2f} {name}" for name, seconds in took.items())
             self.found.differs(file, "how long the run took, s", round(stated, 3), found, run.number)
 
@@ -445,7 +445,7 @@ def _what_differs(stated: Measurement, found: Measurement | None) -> tuple[Any, 
     return measurement_line(stated), measurement_line(found)
 
 
-def strangers(history: History) -> Iterator[str]:
+def unknown_run_folders(history: History) -> Iterator[str]:
     """Run folders in which something was started, but of which the journal knows nothing."""
     known = {run.folder for run in history.runs.values()} | {run.folder for run in history.open_runs.values()}
     for folder in sorted((history.root / RUNS).glob("*")):

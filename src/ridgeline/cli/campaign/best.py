@@ -26,7 +26,7 @@ def best(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
+    """Print the answer of a campaign: the setting to paste with its interval, or the answer to whatever else was asked.
 
     Exit code 1: no setting is better, so keep the baseline; or there is no answer yet. 6: the setting that a
     comparison was asked about is shown to be worse. 7: too few runs to judge it.

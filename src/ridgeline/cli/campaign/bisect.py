@@ -24,7 +24,7 @@ def bisect(
         str, typer.Option(help="Setting of the other knobs: 'knob=value,knob=value', or 'baseline'.")
     ] = "baseline",
     slower: Annotated[float, typer.Option(min=0.1, max=100, help="Slowdown worth finding, in percent.")] = 3.0,
-    runs: Annotated[int, typer.Option(min=8, help="Most runs.")] = 400,
+    runs: Annotated[int, typer.Option(min=8, help="At most so many runs.")] = 400,
     out: Annotated[
         Path | None, typer.Option(help="Study folder to write; studies/NAME-bisect-KNOB or -environment by default.")
     ] = None,
@@ -40,7 +40,7 @@ def bisect(
 
     Example: ridgeline bisect study.yaml --over threads --good 4 --bad 1
     """
-    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.assembly import assemble_or_resume
     from ridgeline.campaign.check import check_study
     from ridgeline.campaign.kinds.base import CampaignQuestion
     from ridgeline.campaign.kinds.bisect import bisect_question
@@ -60,5 +60,5 @@ def bisect(
             raise InputError("--good and --bad are ends of --over; the files of --between are ends themselves")
         assert between is not None
         name, asked = "environment", environment_question(found, *between, at, slower / 100, runs)
-    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-bisect-{name}", asked)
+    folder, question = assemble_or_resume(found, out, f"{found.study.name}-bisect-{name}", asked)
     drive(folder, question, as_json)

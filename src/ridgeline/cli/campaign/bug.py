@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def bug(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that failed.")],
     shrink: Annotated[
-        bool, typer.Option(help="Run it again with fewer changes from the baseline, as long as it still fails so.")
+        bool, typer.Option(help="Repeat it with fewer changes from the baseline, as long as it fails the same way.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; printed by default.")] = None,
 ) -> None:
     """Write a failed run as a bug report: command, versions, log around the deciding line, what was tried.
 
     Markdown for an issue tracker, with secrets and home folders masked; read it before you send it. With --shrink the
-    runs are in a study folder beside the first, NAME-shrink-0023; a stopped one goes on when it is asked again.
+    runs go into a study folder beside the first, NAME-shrink-0023; run it again to continue after a stop.
 
     Example: ridgeline bug studies/first/runs/0023-tp8 --shrink --out bug.md
     """
@@ -39,7 +39,7 @@ def bug(
 
 
 def _shrunk(now: CampaignStatus, number: int) -> ShrinkVerdict:
-    from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
+    from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume
     from ridgeline.campaign.check import check_file
     from ridgeline.campaign.kinds.shrink import ShrinkVerdict, shrink_question
     from ridgeline.errors import InputError
@@ -49,7 +49,7 @@ def _shrunk(now: CampaignStatus, number: int) -> ShrinkVerdict:
     asked = shrink_question(now.study, now.history, now.history.trials[failed.trial])
     found = check_file(StudyFolder.open(root).load(now.history, to_run=True))
     out = root.parent / f"{root.name}-shrink-{number:04d}"
-    folder, question = assemble_or_go_on(found, out, out.name, asked)
+    folder, question = assemble_or_resume(found, out, out.name, asked)
     told = 0
 
     def tell(campaign: Campaign) -> None:

@@ -39,24 +39,26 @@ def gate(
         float | None,
         typer.Option(min=50, max=99.9, help="Percent of such slowdowns that are found; 90, or as the reference says."),
     ] = None,
-    runs: Annotated[int | None, typer.Option(min=12, help="Most runs; 100, of a reference 300.")] = None,
+    runs: Annotated[
+        int | None, typer.Option(min=12, help="At most so many runs; default: 100, 300 for a reference.")
+    ] = None,
     machine: Annotated[
-        str, typer.Option(help="A name for machines that are alike, instead of the host's: runners of one pool.")
+        str, typer.Option(help="A name shared by machines that are alike, such as the runners of a pool.")
     ] = "",
     junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
     gitlab: Annotated[Path | None, typer.Option(help="GitLab Code Quality file to write.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Markdown summary to write.")] = None,
     history: Annotated[
         Path | None,
-        typer.Option(help="File of all gates so far, to which this one is added; a page with changes beside it."),
+        typer.Option(help="File to append this gate to; a page of all gates and their changes goes beside it."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-gate by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Is a program slower than its committed reference? Runs it until that is decided, either way.
 
-    In GitHub Actions it also prints an annotation and adds to the job's summary. A gate that was stopped goes on when
-    it is called again.
+    In GitHub Actions it also prints an annotation and adds to the job's summary. Run it again to continue after a
+    stop.
 
     Exit code 0: not slower. 6: slower. 7: cannot judge (another machine, too few runs). 1: the program failed.
 
@@ -181,7 +183,7 @@ class _Gate:
         from ridgeline.study.gate_history import PastGate, add_gate
 
         conclusion, goal = answer.conclusion or "", (study.goal.metric, study.goal.direction)
-        gate = PastGate(study.name, _now(), conclusion, tuple(values), *goal, self.machine, answer.unit, commit_here())
+        gate = PastGate(study.name, _now(), conclusion, tuple(values), *goal, self.machine, answer.unit, _commit_here())
         write_gate_history(add_gate(history, gate), study, history)
 
     def _write(self, answer: Answer, seconds: float) -> None:
@@ -191,15 +193,15 @@ class _Gate:
         from ridgeline.files import write_whole
 
         name, reference = self.found.study.name, self.reference.as_posix()
-        summary = markdown_text(name, self.found.study.goal.metric, answer)
+        summary = _markdown_text(name, self.found.study.goal.metric, answer)
         if self.files.junit is not None:
-            write_whole(self.files.junit, junit_text(name, answer, seconds))
+            write_whole(self.files.junit, _junit_text(name, answer, seconds))
         if self.files.gitlab is not None:
-            write_whole(self.files.gitlab, gitlab_text(name, answer, reference))
+            write_whole(self.files.gitlab, _gitlab_text(name, answer, reference))
         if self.files.markdown is not None:
             write_whole(self.files.markdown, summary)
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            print(github_line(name, answer, reference))
+            print(_github_line(name, answer, reference))
             if page := os.environ.get("GITHUB_STEP_SUMMARY"):
                 with Path(page).open("a") as file:
                     file.write(summary)
@@ -221,7 +223,7 @@ _LEVELS = {"not-slower": "notice", "measured": "notice", "cannot-judge": "warnin
 _SEVERITIES = {"cannot-judge": "info"}
 
 
-def junit_text(name: str, answer: Answer, seconds: float) -> str:
+def _junit_text(name: str, answer: Answer, seconds: float) -> str:
     """One test case: slower and failed runs fail it, what cannot be judged is skipped."""
     from xml.sax.saxutils import escape, quoteattr  # it loads urllib and ssl
 
@@ -242,7 +244,7 @@ def junit_text(name: str, answer: Answer, seconds: float) -> str:
     )
 
 
-def github_line(name: str, answer: Answer, reference: str) -> str:
+def _github_line(name: str, answer: Answer, reference: str) -> str:
     """A workflow command; GitHub shows it at the reference file."""
     level = _LEVELS.get(answer.conclusion or "", "error")
     title = f"{name}: {_title(answer)}"
@@ -257,7 +259,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def gitlab_text(name: str, answer: Answer, reference: str) -> str:
+def _gitlab_text(name: str, answer: Answer, reference: str) -> str:
     """A Code Quality report: GitLab shows its entries in the merge request; empty where there is nothing to act on."""
     found = []
     if answer.lacks:
@@ -273,7 +275,7 @@ def gitlab_text(name: str, answer: Answer, reference: str) -> str:
     return json.dumps(found, indent=1) + "\n"
 
 
-def markdown_text(name: str, metric: str, answer: Answer) -> str:
+def _markdown_text(name: str, metric: str, answer: Answer) -> str:
     """A heading, a table of one row, and the whole sentence below."""
     from ridgeline.stats.wording import metric_text, percent, percent_range
 
@@ -295,7 +297,7 @@ def _title(answer: Answer) -> str:
     return _TITLES.get(answer.conclusion or "", "did not pass")
 
 
-def commit_here() -> str:
+def _commit_here() -> str:
     """What is measured, by the CI system or by git in this folder; empty where neither knows."""
     for name in ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT"):
         if found := os.environ.get(name):

@@ -68,7 +68,7 @@ def drive(
     `why` also prints why each trial was chosen.
     """
     with _stop_flag() as stopping:
-        face = Face(quiet=as_json, why=why)
+        face = TerminalView(quiet=as_json, why=why)
 
         def stop_asked() -> bool:
             # the campaign asks at least twice a second, also while one run takes an hour: the clock moves with it
@@ -139,7 +139,7 @@ def _tell(*lines: str) -> None:
         os.close(nowhere)
 
 
-class Face:
+class TerminalView:
     """What a terminal shows of a running campaign. `console` is where, standard output by default."""
 
     def __init__(self, quiet: bool, console: Console | None = None, why: bool = False) -> None:
@@ -172,7 +172,7 @@ class Face:
         if folders and not self._quiet:
             _tell(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
 
-    def __enter__(self) -> Face:
+    def __enter__(self) -> TerminalView:
         if not self._quiet and (self._console is not None or sys.stdout.isatty()):
             from rich.console import Console
             from rich.live import Live
@@ -230,7 +230,7 @@ class Face:
         self._shown_aside = len(aside)
         answers = campaign.history.instructions.answers
         for line in islice(answers.values(), self._shown_answers, None):
-            self._print(clean_line(f"  somebody said {answered_text(line)}"))
+            self._print(clean_line(f"  instruction: {answered_text(line)}"))
         self._shown_answers = len(answers)
         if time.monotonic() - self._drawn_s > REDRAW_S:
             self._draw(campaign)

@@ -33,10 +33,10 @@ def nodes(
     if as_json:
         print(json.dumps({"metric": now.study.goal.metric, "nodes": [asdict(e) for e in effects]}, indent=1))
     else:
-        print(*node_lines(effects, goal_text(now.study, now.history), now.study.search.sentinel_every), sep="\n")
+        print(*_node_lines(effects, goal_text(now.study, now.history), now.study.search.sentinel_every), sep="\n")
 
 
-def node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:
+def _node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:
     """Nodes unlike their peers first, then those like them, then those that cannot be judged."""
     from ridgeline.report.insights import node_text
     from ridgeline.stats.wording import count

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 
-class ReportFormat(StrEnum):
+class _ReportFormat(StrEnum):
     html = "html"
     md = "md"
     pdf = "pdf"
@@ -23,15 +23,15 @@ def report(
         Path | None, typer.Option(help="File to write (paper: folder); in the study folder by default.")
     ] = None,
     form: Annotated[
-        ReportFormat,
+        _ReportFormat,
         typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium), slides or paper."),
-    ] = ReportFormat.html,
+    ] = _ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
 
-    slides is a deck of it: one HTML file, or with --out NAME.pdf a PDF. paper is a folder with a methods paragraph
-    and a table (Markdown, LaTeX) and the figures (SVG, CSV, with Chromium PNG); `verify` checks its numbers.
-    Of a folder of several studies, their history: what each found and cost, and what was learnt of each knob.
+    slides writes a deck: one HTML file, or a PDF with --out NAME.pdf. paper writes a folder with a methods paragraph,
+    a table (Markdown, LaTeX) and the figures (SVG, CSV; PNG with Chromium); `verify` checks its numbers.
+    For a folder of several studies it writes their history: what each found and cost, and what it says about each knob.
 
     Example: ridgeline report studies/first
     """
@@ -43,33 +43,33 @@ def report(
     from ridgeline.report.sections import Findings, sections
     from ridgeline.study.folder import read_ladder
 
-    printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
+    printed = form is _ReportFormat.pdf or (form is _ReportFormat.slides and out is not None and out.suffix == ".pdf")
     if printed:
         browser_path()  # before anything is worked out
     if not (folder / "study.yaml").exists() and (several := _studies_in(folder)):
         _project(folder, several, out, form)
         return
     now, notes = read_status_as_far(folder)
-    named = {ReportFormat.slides: "slides.html", ReportFormat.paper: "paper"}
+    named = {_ReportFormat.slides: "slides.html", _ReportFormat.paper: "paper"}
     target = out or folder / named.get(form, f"report.{form.value}")
     found = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes, read_ladder(folder))
     match form:
-        case ReportFormat.html:
+        case _ReportFormat.html:
             write_report(found, target)
-        case ReportFormat.md:
+        case _ReportFormat.md:
             text = markdown(now.study.name, now.study.question, sections(found))
             write_page(iter([text.encode(errors="replace")]), target)
-        case ReportFormat.pdf:
+        case _ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 write_pdf(write_report(found, Path(place, "report.html")), target)
-        case ReportFormat.slides:
+        case _ReportFormat.slides:
             from ridgeline.report.slides import deck
 
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 page = write_page(deck(found), Path(place, "slides.html") if printed else target)
                 if printed:
                     write_pdf(page, target)
-        case ReportFormat.paper:
+        case _ReportFormat.paper:
             from ridgeline.report.paper import write_paper
 
             write_paper(found, target, pictures=has_browser())
@@ -84,7 +84,7 @@ def _studies_in(folder: Path) -> list[Path]:
     return sorted({path.parent for path in journals if (path.parent / "study.yaml").exists()})
 
 
-def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
+def _project(folder: Path, several: list[Path], out: Path | None, form: _ReportFormat) -> None:
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.errors import InputError
     from ridgeline.report.html import Folders
@@ -94,7 +94,7 @@ def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFo
     from ridgeline.report.project import project_sections
     from ridgeline.report.studies import StudySeen
 
-    if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
+    if form not in (_ReportFormat.html, _ReportFormat.md, _ReportFormat.pdf):
         raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
     seen = []
     for path in several:
@@ -102,9 +102,9 @@ def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFo
         seen.append(StudySeen(path.relative_to(folder).as_posix(), now.study, now.history, answer_on_paper(now)))
     name, shown = folder.resolve().name, project_sections(seen)
     target = out or folder / f"report.{form.value}"
-    if form is ReportFormat.md:
+    if form is _ReportFormat.md:
         write_page(iter([markdown(name, "", shown).encode(errors="replace")]), target)
-    elif form is ReportFormat.html:
+    elif form is _ReportFormat.html:
         write_page(whole_page(name, "", shown, Folders(folder, target)), target)
     else:
         with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:

@@ -119,7 +119,7 @@ def _draw(now: CampaignStatus) -> None:
 
     size = shutil.get_terminal_size()
     # one column less: a terminal that is full to its last column begins another line
-    lines = follow_lines(now, size.columns - 1, size.lines - 1, time.time(), plain=not _speaks_unicode())
+    lines = _follow_lines(now, size.columns - 1, size.lines - 1, time.time(), plain=not _speaks_unicode())
     screen, text = uncleaned(sys.stdout), REST.join(map(clean_line, lines))
     screen.write(HOME + (text if _speaks_unicode() else in_ascii(text)) + REST + _BELOW)
     screen.flush()
@@ -141,7 +141,7 @@ def _tell(now: CampaignStatus, shown: int) -> int:
     return len(now.history.runs)
 
 
-def follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, plain: bool = False) -> list[str]:
+def _follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, plain: bool = False) -> list[str]:
     """At most `height` lines, none wider than `width`. Where it is too low for all, older runs and log lines go first.
 
     `plain`: nothing but ASCII in the sparkline.

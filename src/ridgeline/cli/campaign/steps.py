@@ -27,7 +27,7 @@ def steps(
 
     Example: ridgeline steps studies/first
     """
-    from ridgeline.campaign.assembly import assemble_or_go_on, check_study_again
+    from ridgeline.campaign.assembly import assemble_or_resume, check_study_again
     from ridgeline.campaign.check import check_study
     from ridgeline.campaign.kinds.steps import steps_question
     from ridgeline.campaign.point_text import parse_point
@@ -46,5 +46,5 @@ def steps(
         asked = steps_question(found, winner, blocks, matters)
     else:
         asked = steps_question(found, parse_point(found, setting, found.study.baseline), blocks)
-    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-steps", asked)
+    folder, question = assemble_or_resume(found, out, f"{found.study.name}-steps", asked)
     drive(folder, question, as_json)

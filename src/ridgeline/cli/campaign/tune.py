@@ -45,7 +45,7 @@ def tune(
 
     Ctrl-C stops it; `ridgeline resume` picks it up again.
 
-    With --search-on, the search is made on a stand-in (a smaller cluster, fewer GPUs, a simulated site), and its best
+    With --search-on, the search runs on a stand-in (a smaller cluster, fewer GPUs, a simulated site), and its best
     settings run here against this study's own baseline.
 
     Example: ridgeline tune study.yaml --out studies/first
@@ -80,7 +80,7 @@ def tune(
 
 def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:
     """Search on the stand-in, or go on with that search, and ask here only about the best settings that it found."""
-    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.assembly import assemble_or_resume
     from ridgeline.campaign.carried import carry
     from ridgeline.campaign.check import check_study
     from ridgeline.campaign.status import read_status
@@ -89,7 +89,7 @@ def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, t
 
     if not there.is_dir():
         standin = check_study(there)
-        folder, asked = assemble_or_go_on(standin, out, standin.study.name, question)
+        folder, asked = assemble_or_resume(standin, out, standin.study.name, question)
         if asked is not None or read_status(folder.path).history.verdict is None:
             try:
                 drive(folder, asked, as_json=False, why=why)

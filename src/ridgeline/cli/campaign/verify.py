@@ -17,7 +17,7 @@ def verify(
 ) -> None:
     """Recompute every number of a study folder from its journal and the files of its runs; list what differs.
 
-    With a folder `paper` in it (`report --format paper`), the numbers of that too.
+    If it has a folder `paper` (`report --format paper`), its numbers are checked too.
     Exit code 1: something differs. What can't be checked is listed, and doesn't count as a difference.
 
     Example: ridgeline verify studies/first
@@ -36,7 +36,7 @@ def verify(
         found.paper_numbers = held
         for file, what, stated, other in wrong:
             found.differs(file, what, stated, other)
-    print(json_text(found.as_json()) if as_json else "\n".join(verification_lines(found)))
+    print(json_text(found.as_json()) if as_json else "\n".join(_verification_lines(found)))
     if not found.holds:
         raise typer.Exit(ExitCode.NOTHING_BETTER)
 
@@ -49,7 +49,7 @@ _VERDICTS = {
 }
 
 
-def verification_lines(found: Verification) -> Iterable[str]:
+def _verification_lines(found: Verification) -> Iterable[str]:
     yield f"{found.folder}: {_headline(found)}"
     yield from (f"  {line}" for line in _compared(found))
     if found.receipts:

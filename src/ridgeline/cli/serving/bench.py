@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ridgeline.load.edge import Edge, Probe
     from ridgeline.load.flow import Flow
     from ridgeline.load.goodput import FirstEstimate
-    from ridgeline.load.options import BenchOptions
+    from ridgeline.load.session import BenchOptions
     from ridgeline.load.sweep import Sweep, SweepPoint
     from ridgeline.traffic.requests import Spread, Summary
 
@@ -34,7 +34,7 @@ class BenchArguments:
     concurrency: option.Concurrency = None
     rate_s: option.Rate = None
     burstiness: option.Burstiness = 1.0
-    stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (at once:seconds) or 2/s:30,4/s:30.")] = None
+    stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (concurrency:seconds) or 2/s:30,4/s:30.")] = None
     requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
     duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
     warmup: Annotated[int, typer.Option(help="Requests sent first and not measured.")] = 0
@@ -59,7 +59,9 @@ class BenchArguments:
     seed: Annotated[int, typer.Option(help="Seed of lengths and arrival times.")] = 0
     # server
     model: Annotated[str | None, typer.Option(help="Model name; default: the first of /v1/models.")] = None
-    api: Annotated[str | None, typer.Option(help="chat, completions or generate; default: by the URL, or chat.")] = None
+    api: Annotated[
+        str | None, typer.Option(help="chat, completions or generate; default: as the URL says, else chat.")
+    ] = None
     key: Annotated[str | None, typer.Option(envvar="RIDGELINE_API_KEY", help="API key, sent as a bearer token.")] = None
     headers: Annotated[
         list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Extra header; may be repeated.")
@@ -79,7 +81,7 @@ class BenchArguments:
     ] = False
 
     def options(self) -> BenchOptions:
-        from ridgeline.load.options import BenchOptions
+        from ridgeline.load.session import BenchOptions
 
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
@@ -109,8 +111,7 @@ def bench(
     """
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
     from ridgeline.load.edge import goodput_terms
-    from ridgeline.load.options import plan_from
-    from ridgeline.load.session import run_session
+    from ridgeline.load.session import plan_from, run_session
 
     if arguments.find_goodput and sweep is not None:
         raise InputError("--find-goodput and --sweep are different questions; ask one at a time")
@@ -118,7 +119,7 @@ def bench(
         plan_from(arguments.options()),
         goodput=goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
         grid=sweep,
-        progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
+        progress=lambda part: print(_progress_text(part), file=sys.stderr, flush=True),
     )
     print(json.dumps(session.document) if as_json else _session_text(session.found))
     if session.exit_code:
@@ -131,17 +132,17 @@ def _session_text(found: BenchResult | Edge | Sweep) -> str:
     from ridgeline.load.edge import Edge
 
     if isinstance(found, BenchResult):
-        return result_text(found)
-    return edge_text(found) if isinstance(found, Edge) else sweep_text(found)
+        return _result_text(found)
+    return _edge_text(found) if isinstance(found, Edge) else _sweep_text(found)
 
 
-def progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
+def _progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
     """One line for each probe of a search and each point of a sweep."""
     from ridgeline.load.edge import Probe
     from ridgeline.load.goodput import FirstEstimate
 
     if isinstance(part, Probe):
-        return probe_text(part)
+        return _probe_text(part)
     if isinstance(part, FirstEstimate):
         return (
             f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s, {part.e2e_s:.3g} s each, "
@@ -150,7 +151,7 @@ def progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
     return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
 
 
-def result_text(result: BenchResult) -> str:
+def _result_text(result: BenchResult) -> str:
     s, f = result.summary, result.fidelity
     lines = [
         f"{result.plan.endpoint.url}   {result.model or 'model not named'}",
@@ -193,7 +194,7 @@ def _flow(flow: Flow | None) -> list[str]:
     ]
 
 
-def probe_text(probe: Probe) -> str:
+def _probe_text(probe: Probe) -> str:
     from ridgeline.load.edge import ProbeVerdict
 
     s = probe.steady
@@ -216,7 +217,7 @@ def _so_far(probe: Probe) -> str:
     return f"at least {low:.4g} {probe.unit} so far" if low is not None else f"below {high:.4g} {probe.unit} so far"
 
 
-def edge_text(edge: Edge) -> str:
+def _edge_text(edge: Edge) -> str:
     unit = edge.unit
     least = "" if edge.fails is not None else "at least "
     above = f"{edge.fails:.4g} {unit} does not" if edge.fails is not None else "no load tried was too much"
@@ -246,7 +247,7 @@ def _left_open(edge: Edge) -> list[str]:
     return lines
 
 
-def sweep_text(sweep: Sweep) -> str:
+def _sweep_text(sweep: Sweep) -> str:
     lines = aligned([_SWEEP_HEAD, *map(_sweep_row, sweep.points)])
     for knee in sweep.knees():
         if knee["concurrency"] is not None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def fleet(
     input_tokens_per_day: Annotated[float, typer.Option(help="Prompt tokens per day.")],
     output_tokens_per_day: Annotated[float, typer.Option(help="Generated tokens per day.")],
-    prefill_tok_s: Annotated[float, typer.Option(help="Prompt tokens per second and prefill node.")],
-    decode_tok_s: Annotated[float, typer.Option(help="Generated tokens per second and decode node.")],
+    prefill_tok_s: Annotated[float, typer.Option(help="Prompt tokens per second of one prefill node.")],
+    decode_tok_s: Annotated[float, typer.Option(help="Generated tokens per second of one decode node.")],
     utilisation: Annotated[float, typer.Option(help="Share of the day that the nodes are this busy.")] = 1.0,
     as_json: option.AsJson = False,
 ) -> None:

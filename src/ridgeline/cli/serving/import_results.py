@@ -32,10 +32,10 @@ def import_results(
     from ridgeline.load.imported import import_results as run
 
     found = run(paths, out)
-    print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported_text(found))
+    print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else _imported_text(found))
 
 
-def imported_text(found: Sequence[Imported]) -> str:
+def _imported_text(found: Sequence[Imported]) -> str:
     return "\n\n".join(map(_one, found))
 
 

@@ -24,10 +24,10 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
     answer = answer_memory(
         arguments.model, arguments.gpu, layout, arguments.settings(), arguments.dtype, arguments.kv_dtype
     )
-    print(json_text(answer.as_json()) if as_json else memory_text(answer))
+    print(json_text(answer.as_json()) if as_json else _memory_text(answer))
 
 
-def memory_text(answer: MemoryAnswer) -> str:
+def _memory_text(answer: MemoryAnswer) -> str:
     from ridgeline.engines.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM
     from ridgeline.hardware.cluster import GIB
 

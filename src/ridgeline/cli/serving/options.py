@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
 GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline hardware` lists them all.")]
-Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
+_Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
 Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what these GPUs usually come with.")]
 EngineName = Annotated[
@@ -59,7 +59,7 @@ class EngineArguments:
 
     model: ModelName
     gpu: GpuName
-    nodes: Nodes = None
+    nodes: _Nodes = None
     gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per node; default: 8.")] = None
     tp: Annotated[int, typer.Option(help="Tensor parallel ranks.")] = 1
     pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1

@@ -38,7 +38,7 @@ def preflight(
     from ridgeline.node.preflight import check_node
 
     node = check_node(python, scratch.absolute(), port or ())
-    print(json.dumps(node.as_json(), indent=1) if as_json else node_text(node))
+    print(json.dumps(node.as_json(), indent=1) if as_json else _node_text(node))
     if node.failed:
         raise SiteError(f"{node.host} is not ready: {', '.join(node.failed)} failed")
 
@@ -47,10 +47,10 @@ def _compare(files: list[Path], as_json: bool) -> None:
     from ridgeline.node.preflight import compare_nodes, read_nodes
 
     result = compare_nodes(read_nodes(files))
-    print(json.dumps(result.as_json(), indent=1) if as_json else comparison_text(result))
+    print(json.dumps(result.as_json(), indent=1) if as_json else _comparison_text(result))
 
 
-def node_text(node: NodeReport) -> str:
+def _node_text(node: NodeReport) -> str:
     width = max((len(check.name) for check in node.checks), default=0)
     lines = [f"  {check.name:<{width}}  {check.status:<5} {check.detail}" for check in node.checks]
     if node.exports:
@@ -58,7 +58,7 @@ def node_text(node: NodeReport) -> str:
     return "\n".join([node.host, *lines])
 
 
-def comparison_text(found: NodeComparison) -> str:
+def _comparison_text(found: NodeComparison) -> str:
     from ridgeline.node.preflight import NOTICEABLE
 
     lines = [f"{len(found.hosts)} nodes: {', '.join(found.hosts)}"]

@@ -68,10 +68,10 @@ def simulate(
         from ridgeline.traffic.requests import write_records
 
         write_records(out, result.records)
-    print(json_text(result.as_json()) if as_json else simulation_text(str(deployment), result))
+    print(json_text(result.as_json()) if as_json else _simulation_text(str(deployment), result))
 
 
-def simulation_text(title: str, result: SimulationResult) -> str:
+def _simulation_text(title: str, result: SimulationResult) -> str:
     s = result.summary
     low, high = result.interval["total_tok_s"]
     known = "calibrated" if result.calibrated else "not calibrated"

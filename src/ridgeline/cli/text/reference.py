@@ -90,7 +90,7 @@ def _types() -> list[type]:
             hinted.append(getter)
     # some are imported where they are used, so that the package starts without them
     from ridgeline.load.bench import BenchResult
-    from ridgeline.load.options import BenchOptions
+    from ridgeline.load.session import BenchOptions
     from ridgeline.twin.simulate import SimulationResult
 
     late = {"BenchResult": BenchResult, "SimulationResult": SimulationResult}

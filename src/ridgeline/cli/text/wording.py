@@ -13,7 +13,7 @@ from ridgeline.campaign.ledger import profile_share
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.records.outcome import Kind
 from ridgeline.stats.wording import count
-from ridgeline.study.lock import ControllerSighting, Presence
+from ridgeline.study.lock import ControllerState, Presence
 
 if TYPE_CHECKING:
     from ridgeline.campaign.check import Stake
@@ -147,7 +147,7 @@ def clock_text(run: RunUnderWay, now_s: float) -> str:
     return f"{text}, ends about {end}"
 
 
-def controller_text(seen: ControllerSighting, folder: str, now_s: float) -> str:
+def controller_text(seen: ControllerState, folder: str, now_s: float) -> str:
     """Whether a controller is running on the folder, and what to do if none is."""
     resume = f"ridgeline resume {quote(folder)}"
     wrote = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seen.last_write_s))

@@ -20,13 +20,13 @@ _RESUME = re.compile(r'\{\s{0,100}"ph"\s{0,9}:')
 _LARGEST_EVENT = 4 << 20  # characters; a single event beyond that is garbage
 _TEXT = 220
 
-Event = dict[str, Any]
+_Event = dict[str, Any]
 
 
 class _TraceReader:
     """Hands each complete event ("ph" is X) to `take` with the number of the line it begins on."""
 
-    def __init__(self, take: Callable[[Event, int, str], None]) -> None:
+    def __init__(self, take: Callable[[_Event, int, str], None]) -> None:
         self._take = take
         self.damage = ""
         self.skipped = 0
@@ -101,7 +101,7 @@ class _HostOperators:
         self._threads: dict[object, list[tuple[float, float, str, int, str]]] = {}
         self._count = 0
 
-    def add(self, event: Event, name: str, seconds: float, line: int, text: str) -> None:
+    def add(self, event: _Event, name: str, seconds: float, line: int, text: str) -> None:
         start = event.get("ts")
         if self._count < _MOST_OPERATORS and isinstance(start, int | float | str) and _is_number(start):
             self._count += 1
@@ -142,7 +142,7 @@ def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
     with the file, or nothing."""
     tally, operators = KernelTally("torch"), _HostOperators()
 
-    def take(event: Event, line: int, text: str) -> None:
+    def take(event: _Event, line: int, text: str) -> None:
         duration, category, name = event.get("dur"), event.get("cat"), event.get("name")
         if not isinstance(duration, int | float) or not isinstance(name, str) or not 0 <= duration < 1e12:
             return
@@ -201,7 +201,7 @@ def _is_number(value: float | str) -> bool:
     return number == number and abs(number) < 1e18
 
 
-def _device(event: Event) -> int:
+def _device(event: _Event) -> int:
     args = event.get("args")
     device = args.get("device") if isinstance(args, dict) else None
     return device if isinstance(device, int) else 0

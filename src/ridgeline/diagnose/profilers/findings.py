@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, rereadable
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
 from ridgeline.diagnose.profilers.libraries import libraries, old_kernels, read_perf_report, read_vtune, reference_blas
 from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
 from ridgeline.records.finding import Finding
 
 
-def judged(profile: Profile) -> list[Claimed]:
+def judged(profile: Profile) -> list[RawFinding]:
     """Claims that follow from a profile, whichever tool wrote it."""
     rules = (
         _waiting,
@@ -28,7 +28,7 @@ def judged(profile: Profile) -> list[Claimed]:
     return [claim for rule in rules for claim in rule(profile)]
 
 
-def _waiting(profile: Profile) -> list[Claimed]:
+def _waiting(profile: Profile) -> list[RawFinding]:
     share, waiting = profile.working_share, profile.working_waiting_share
     waits = [c for c in profile.calls if c.waits]
     if share is None or waiting is None or share < 0.1 or waiting < 0.5 or not waits:
@@ -40,7 +40,7 @@ def _waiting(profile: Profile) -> list[Claimed]:
         else "Ranks reach the same point at different times: look for imbalance, serial parts and oversubscribed cores."
     )
     return [
-        Claimed(
+        RawFinding(
             f"{waiting:.0%} of MPI time is waiting for other ranks ({longest}), not moving data; "
             f"MPI takes {share:.0%} of the run",
             _quotes(profile, waits[:3]),
@@ -53,13 +53,13 @@ def _waiting(profile: Profile) -> list[Claimed]:
     ]
 
 
-def _imbalance(profile: Profile) -> list[Claimed]:
+def _imbalance(profile: Profile) -> list[RawFinding]:
     times = profile.rank_times
     if profile.busy_ratio is None or profile.busy_ratio < 1.2:
         return []
     if not times:
         return [
-            Claimed(
+            RawFinding(
                 f"the busiest rank computes {profile.busy_ratio:.2f} times as long as the mean",
                 (Quote(profile.busy_line),),
                 "Write a profile with one row per rank (mpiP, or IPM_REPORT=full with its XML) to see which ranks.",
@@ -70,7 +70,7 @@ def _imbalance(profile: Profile) -> list[Claimed]:
     busiest = max(workers, key=lambda t: t.time_s - t.communication_s)
     idlest = min(workers, key=lambda t: t.time_s - t.communication_s)
     return [
-        Claimed(
+        RawFinding(
             f"rank {busiest.rank} computes {profile.busy_ratio:.2f} times as long as the mean; all others wait for it",
             (Quote(busiest.line), Quote(idlest.line)),
             "If it is rank 0, look for serial work (input, output, diagonalisation) that grows with the ranks; "
@@ -88,13 +88,13 @@ def _lost_to(busiest: RankTime, ratio: float) -> float | None:
     return busy_s * (1 - 1 / ratio) / busiest.time_s if busiest.time_s > 0 else None
 
 
-def _managers(profile: Profile) -> list[Claimed]:
+def _managers(profile: Profile) -> list[RawFinding]:
     if not profile.managers:
         return []
     ranks = ", ".join(str(t.rank) for t in profile.managers[:8])
     several = len(profile.managers) > 1
     return [
-        Claimed(
+        RawFinding(
             f"rank{'s' if several else ''} {ranks} {'do' if several else 'does'} next to nothing but communicate: a "
             "manager or progress rank, left out of the balance of work",
             tuple(Quote(t.line) for t in profile.managers[:2]),
@@ -105,7 +105,7 @@ def _managers(profile: Profile) -> list[Claimed]:
     ]
 
 
-def _collectives(profile: Profile) -> list[Claimed]:
+def _collectives(profile: Profile) -> list[RawFinding]:
     share = profile.working_share
     collectives = [c for c in profile.calls if c.collective]
     of_communication = sum(c.share_of_communication or 0.0 for c in collectives)
@@ -122,7 +122,7 @@ def _collectives(profile: Profile) -> list[Claimed]:
             "are large or ranks arrive late. Compare the time of the ranks before changing the network."
         )
     return [
-        Claimed(
+        RawFinding(
             f"collectives take {share * of_communication:.0%} of the run, {top.name} most",
             _quotes(profile, collectives[:2]),
             advice,
@@ -132,7 +132,7 @@ def _collectives(profile: Profile) -> list[Claimed]:
     ]
 
 
-def _mostly_communication(profile: Profile) -> list[Claimed]:
+def _mostly_communication(profile: Profile) -> list[RawFinding]:
     share = profile.working_share
     if share is None or share < 0.3 or not profile.communication_line:
         return []
@@ -142,7 +142,7 @@ def _mostly_communication(profile: Profile) -> list[Claimed]:
     if (profile.working_waiting_share or 0.0) >= 0.5:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"{share:.0%} of the run is spent in MPI",
             quotes,
             "More ranks will make this worse. `ridgeline scale` shows where adding ranks stops paying.",
@@ -152,14 +152,14 @@ def _mostly_communication(profile: Profile) -> list[Claimed]:
     ]
 
 
-def _io(profile: Profile) -> list[Claimed]:
+def _io(profile: Profile) -> list[RawFinding]:
     calls = [c for c in profile.calls if c.io]
     share = profile.io_share or sum(c.share_of_time or 0.0 for c in calls)
     if share < 0.1:
         return []
     line = calls[0].line if calls else profile.io_line
     return [
-        Claimed(
+        RawFinding(
             f"input and output take {share:.0%} of the run",
             (Quote(line),),
             "Put scratch files on a node's own disk or in memory, or compute instead of reading back "
@@ -175,8 +175,8 @@ def _quotes(profile: Profile, calls: Iterable[Call]) -> tuple[Quote, ...]:
     return tuple(Quote(line) for line in dict.fromkeys(lines) if line)
 
 
-def _portrait_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable[str]], Portrait]:
-    def portray(lines: Iterable[str]) -> Portrait:
+def _summary_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable[str]], LogSummary]:
+    def portray(lines: Iterable[str]) -> LogSummary:
         profile = read(lines)
         figures = [
             ("wall time", profile.wall_s, "s"),
@@ -188,8 +188,8 @@ def _portrait_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable
             *((f"in {name}", share, "share") for name, share in profile.modules()[:8]),
             *((f"in {f.name}", f.share, "share") for f in profile.functions[:8]),
         ]
-        return Portrait(
-            tuple(PortraitFigure(n, v, u) for n, v, u in figures if v is not None), {"ranks": profile.ranks}
+        return LogSummary(
+            tuple(SummaryFigure(n, v, u) for n, v, u in figures if v is not None), {"ranks": profile.ranks}
         )
 
     return portray
@@ -203,21 +203,21 @@ def _of(read: Callable[[Iterable[str]], Profile]) -> Callable[[str, Iterable[str
     return analyze
 
 
-MPIP = Analyzer("mpip", "mpiP report", re.compile(r"^@ mpiP\b|^@--- MPI Time"), _of(read_mpip), _portrait_of(read_mpip))
+MPIP = Analyzer("mpip", "mpiP report", re.compile(r"^@ mpiP\b|^@--- MPI Time"), _of(read_mpip), _summary_of(read_mpip))
 IPM = Analyzer(
-    "ipm", "IPM banner or XML", re.compile(r"^##IPMv|<ipm_job_profile>"), _of(read_ipm), _portrait_of(read_ipm)
+    "ipm", "IPM banner or XML", re.compile(r"^##IPMv|<ipm_job_profile>"), _of(read_ipm), _summary_of(read_ipm)
 )
 VTUNE = Analyzer(
     "vtune",
     "VTune hotspots CSV",
     re.compile(r"^\"?(?:Process|Thread|Function)(?: Stack)?\"?[\t,;|].{0,200}CPU Time"),
     _of(read_vtune),
-    _portrait_of(read_vtune),
+    _summary_of(read_vtune),
 )
 PERF = Analyzer(
     "perf",
     "perf report --stdio",
     re.compile(r"^# (?:Overhead|Children\s{1,9}Self)\s.{0,60}(?:Command|Shared Object)"),
     _of(read_perf_report),
-    _portrait_of(read_perf_report),
+    _summary_of(read_perf_report),
 )

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, rereadable
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
 from ridgeline.diagnose.profilers.chrome_trace import pieces_of, read_chrome_trace
 from ridgeline.diagnose.profilers.findings import judged
 from ridgeline.diagnose.profilers.kernels import SMALL_S, KernelTally, KernelTime, total_s
@@ -20,7 +20,7 @@ _NCCL = re.compile(r"nccl", re.IGNORECASE)
 _TILE = re.compile(r"_\d+x\d+(?:_\w+)?$", re.ASCII)
 
 
-def _kernel_claims(tally: KernelTally) -> list[Claimed]:
+def _kernel_claims(tally: KernelTally) -> list[RawFinding]:
     """Claims from most to least telling."""
     if tally.kernel_s <= 0 or tally.on_host:
         return [*_no_kernels(tally), *(_operators(tally) if tally.kernel_s > 0 else ())]
@@ -28,11 +28,11 @@ def _kernel_claims(tally: KernelTally) -> list[Claimed]:
     return [claim for rule in rules for claim in rule(tally)]
 
 
-def _no_kernels(tally: KernelTally) -> list[Claimed]:
+def _no_kernels(tally: KernelTally) -> list[RawFinding]:
     if not tally.other_text.strip():
         return []
     return [
-        Claimed(
+        RawFinding(
             f"the trace holds {tally.other_events:,} events of the host and no kernel of a GPU",
             (Quote(tally.other_line, '"name"', tally.other_text),),
             "Record CUDA as well: ProfilerActivity.CUDA in PyTorch; `nsys profile -t cuda` sees any program.",
@@ -42,12 +42,12 @@ def _no_kernels(tally: KernelTally) -> list[Claimed]:
     ]
 
 
-def _operators(tally: KernelTally) -> list[Claimed]:
+def _operators(tally: KernelTally) -> list[RawFinding]:
     """Of a trace without a GPU: what the busiest thread of the host did."""
     groups, idle = tally.by_purpose(), tally.idle_share or 0.0
     first = next(iter(groups.values()))
     claims = [
-        Claimed(
+        RawFinding(
             f"CPU time in PyTorch's operators is {_purposes(tally)}; one ran for at most {1 - idle:.0%} of the time",
             _quotes(first[:1]),
             "The first of these is where a faster kernel, another data type or more threads pay.",
@@ -57,7 +57,7 @@ def _operators(tally: KernelTally) -> list[Claimed]:
     ]
     if idle >= 0.3:
         claims.append(
-            Claimed(
+            RawFinding(
                 f"no operator of PyTorch ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
                 _quotes(first[:1]),
                 "The gaps are Python, the scheduler, or waiting for requests: use a larger batch, and more load.",
@@ -68,7 +68,7 @@ def _operators(tally: KernelTally) -> list[Claimed]:
     communication = total_s(groups.get("communication", ())) / tally.kernel_s
     if communication >= 0.1:
         claims.append(
-            Claimed(
+            RawFinding(
                 f"communication takes {communication:.0%} of the CPU time in PyTorch's operators",
                 _quotes(groups["communication"][:2]),
                 "Try a smaller tensor-parallel size, or a larger batch; waiting for a slow rank looks the same.",
@@ -84,7 +84,7 @@ def _purposes(tally: KernelTally) -> str:
     return ", ".join(f"{name} {total_s(group) / tally.kernel_s:.0%}" for name, group in groups)
 
 
-def _communication(tally: KernelTally) -> list[Claimed]:
+def _communication(tally: KernelTally) -> list[RawFinding]:
     kernels = tally.by_purpose().get("communication", [])
     share = total_s(kernels) / tally.kernel_s
     if share < 0.1:
@@ -93,7 +93,7 @@ def _communication(tally: KernelTally) -> list[Claimed]:
     what = "NCCL kernels take" if any(_NCCL.search(k.name) for k in kernels) else "communication kernels take"
     part = f", all-reduce {reduces:.0%}" if reduces else ""
     return [
-        Claimed(
+        RawFinding(
             f"{what} {share:.0%} of GPU time{part}",
             _quotes(kernels[:2]),
             "Try a smaller tensor-parallel size (pipeline or data parallel for the rest), a larger batch, and read "
@@ -106,7 +106,7 @@ def _communication(tally: KernelTally) -> list[Claimed]:
     ]
 
 
-def _launches(tally: KernelTally) -> list[Claimed]:
+def _launches(tally: KernelTally) -> list[RawFinding]:
     """Kernels shorter than a launch, and a GPU that waits for them: the host is the limit."""
     kernels = list(tally.kernels.values())
     small = sum(k.small for k in kernels)
@@ -125,7 +125,7 @@ def _launches(tally: KernelTally) -> list[Claimed]:
         else ""
     )
     return [
-        Claimed(
+        RawFinding(
             f"{share:.0%} of {tally.launches:,} kernel launches last under {SMALL_S * 1e6:.0f} us{waits}: the host's "
             "launches are the limit",
             _quotes(most[:2]),
@@ -138,7 +138,7 @@ def _launches(tally: KernelTally) -> list[Claimed]:
     ]
 
 
-def _idle(tally: KernelTally) -> list[Claimed]:
+def _idle(tally: KernelTally) -> list[RawFinding]:
     idle = tally.idle_share
     if idle is None or idle < 0.3 or _launches(tally):
         return []
@@ -146,7 +146,7 @@ def _idle(tally: KernelTally) -> list[Claimed]:
     waits = f" The host was longest in {host[0][0]}." if host else ""
     longest = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
     return [
-        Claimed(
+        RawFinding(
             f"no kernel ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
             (*_quotes(longest), *(_host_quote(tally, name) for name, _ in host)),
             f"Look for start-up, compilation, input and waiting in the gaps, or profile a steady part.{waits}",
@@ -156,13 +156,13 @@ def _idle(tally: KernelTally) -> list[Claimed]:
     ]
 
 
-def _moe(tally: KernelTally) -> list[Claimed]:
+def _moe(tally: KernelTally) -> list[RawFinding]:
     kernels = tally.by_purpose().get("MoE", [])
     share = total_s(kernels) / tally.kernel_s
     if share < 0.15:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"MoE kernels take {share:.0%} of GPU time",
             _quotes(kernels[:2]),
             "Look in the engine's log for a missing tuned configuration of the fused MoE kernel, try other runners "
@@ -173,7 +173,7 @@ def _moe(tally: KernelTally) -> list[Claimed]:
     ]
 
 
-def _copies(tally: KernelTally) -> list[Claimed]:
+def _copies(tally: KernelTally) -> list[RawFinding]:
     kernels = tally.by_purpose().get("copies", [])
     copies_s = tally.copies_s + total_s(kernels)
     share = copies_s / (tally.kernel_s + tally.copies_s)
@@ -181,7 +181,7 @@ def _copies(tally: KernelTally) -> list[Claimed]:
         return []
     longest = kernels[:1] or sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
     return [
-        Claimed(
+        RawFinding(
             f"copies take {share:.0%} of GPU time",
             _quotes(longest),
             "Keep data on the GPU, copy from pinned memory on a stream of its own, and look for KV offloading.",
@@ -191,11 +191,11 @@ def _copies(tally: KernelTally) -> list[Claimed]:
     ]
 
 
-def _split(tally: KernelTally) -> list[Claimed]:
+def _split(tally: KernelTally) -> list[RawFinding]:
     first = next(iter(tally.by_purpose().values()))
     idle = "" if tally.idle_share is None else f"; a kernel ran for at most {1 - tally.idle_share:.0%} of the time"
     return [
-        Claimed(
+        RawFinding(
             f"GPU time is {_purposes(tally)}{idle}",
             _quotes(first[:1]),
             "The first of these is where a faster kernel or another back end pays; compare with `ridgeline explain`.",
@@ -219,28 +219,28 @@ def _host_quote(tally: KernelTally, name: str) -> Quote:
     return Quote(line, name[:60], text)
 
 
-def _kernel_portrait(tally: KernelTally) -> Portrait:
+def _kernel_summary(tally: KernelTally) -> LogSummary:
     if tally.kernel_s <= 0:
-        return Portrait()
+        return LogSummary()
     unit, calls, place = ("operator", "calls", "CPU thread") if tally.on_host else ("kernel", "launches", "GPU")
     figures = [
-        PortraitFigure(f"{unit} time", tally.kernel_s, "s"),
-        PortraitFigure(f"{unit} {calls}", tally.launches),
+        SummaryFigure(f"{unit} time", tally.kernel_s, "s"),
+        SummaryFigure(f"{unit} {calls}", tally.launches),
         *(
-            PortraitFigure(f"{name} of {unit} time", total_s(group) / tally.kernel_s, "share")
+            SummaryFigure(f"{name} of {unit} time", total_s(group) / tally.kernel_s, "share")
             for name, group in tally.by_purpose().items()
         ),
     ]
     if tally.span_s:
         without = f"{place} without {'an' if tally.on_host else 'a'} {unit}, at least"
-        figures.insert(0, PortraitFigure("time profiled", tally.span_s, "s"))
-        figures.insert(1, PortraitFigure(without, tally.idle_share or 0.0, "share"))
+        figures.insert(0, SummaryFigure("time profiled", tally.span_s, "s"))
+        figures.insert(1, SummaryFigure(without, tally.idle_share or 0.0, "share"))
     together: dict[str, float] = defaultdict(float)
     for kernel in tally.kernels.values():
         together[_without_tile(kernel.name)[:60]] += kernel.seconds
     longest = sorted(together.items(), key=lambda item: -item[1])[:10]
-    figures += [PortraitFigure(f"{unit} {name}", seconds, "s") for name, seconds in longest]
-    return Portrait(tuple(figures))
+    figures += [SummaryFigure(f"{unit} {name}", seconds, "s") for name, seconds in longest]
+    return LogSummary(tuple(figures))
 
 
 def _without_tile(name: str) -> str:
@@ -272,10 +272,10 @@ def _trace(lines: Iterable[str]) -> tuple[KernelTally, str]:
     return read_chrome_trace(lines.stream if isinstance(lines, TextFile) else pieces_of(lines))
 
 
-def _sqlite_portrait(lines: Iterable[str]) -> Portrait:
+def _sqlite_summary(lines: Iterable[str]) -> LogSummary:
     if not isinstance(lines, TextFile):
         raise ReadError("an SQLite file is read by its path")
-    return _kernel_portrait(read_nsys_sqlite(lines.path))
+    return _kernel_summary(read_nsys_sqlite(lines.path))
 
 
 NSYS = Analyzer(
@@ -283,10 +283,10 @@ NSYS = Analyzer(
     "nsys stats CSV",
     re.compile(r"^\"?Time \(%\)\"?,\"?Total Time \(ns\)"),
     _analyze_csv,
-    lambda lines: _kernel_portrait(read_nsys_kernels(lines)),
+    lambda lines: _kernel_summary(read_nsys_kernels(lines)),
 )
 SQLITE = Analyzer(
-    "nsys-sqlite", "nsys export --type sqlite", re.compile(r"^SQLite format 3\x00"), _analyze_sqlite, _sqlite_portrait
+    "nsys-sqlite", "nsys export --type sqlite", re.compile(r"^SQLite format 3\x00"), _analyze_sqlite, _sqlite_summary
 )
 TRACE = Analyzer(
     "torch-trace",
@@ -295,5 +295,5 @@ TRACE = Analyzer(
         r'^\s{0,100}\{?\s{0,100}"(?:schemaVersion|traceEvents|deviceProperties)"\s?:|^\s{0,20}\[?\s{0,20}\{\s?"ph"\s?:'
     ),
     _analyze_trace,
-    lambda lines: _kernel_portrait(_trace(lines)[0]),
+    lambda lines: _kernel_summary(_trace(lines)[0]),
 )

@@ -56,13 +56,13 @@ class KernelTime:
 
     @property
     def purpose(self) -> str:
-        return purpose_of(self.name)
+        return _purpose_of(self.name)
 
 
 SMALL_S = 10e-6  # about what a launch costs the host: shorter kernels leave the GPU waiting
 
 
-def purpose_of(name: str) -> str:
+def _purpose_of(name: str) -> str:
     return next((label for label, pattern in _CLASSES if pattern.search(name[:400])), "other")
 
 

@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Claimed, Quote, knob
+from ridgeline.diagnose.base import Quote, RawFinding, knob
 from ridgeline.diagnose.profilers.profile import Function, Profile, sampled_profile
 from ridgeline.readers.lines import number
 
@@ -18,13 +18,13 @@ _KERNEL = re.compile(r"^\[(?:kernel|k\]|guest\.kernel|unknown\.kernel)|^vmlinux"
 _WIDE = re.compile(r"avx512|evex|avx2|_fma$")
 
 
-def reference_blas(profile: Profile) -> list[Claimed]:
+def reference_blas(profile: Profile) -> list[RawFinding]:
     slow = [f for f in profile.functions if _GEMM.match(f.name) and _REFERENCE.match(f.module.rpartition("/")[2])]
     share = sum(f.share for f in slow)
     if share < 0.05:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"{share:.0%} of the time is in {slow[0].name.rstrip('_').upper()} of the reference BLAS, {slow[0].module}",
             (Quote(slow[0].line),),
             "Link or preload an optimised BLAS. On Debian: install libopenblas0-serial and put its folder first in "
@@ -37,7 +37,7 @@ def reference_blas(profile: Profile) -> list[Claimed]:
     ]
 
 
-def old_kernels(profile: Profile) -> list[Claimed]:
+def old_kernels(profile: Profile) -> list[RawFinding]:
     old = [f for f in profile.functions if _OLD_KERNEL.match(f.name)]
     wide = sorted((f for f in profile.functions if _WIDE.search(f.name)), key=lambda f: "avx512" not in f.name)
     share = sum(f.share for f in old)
@@ -47,7 +47,7 @@ def old_kernels(profile: Profile) -> list[Claimed]:
     name = found.group(1) if found else ""
     coretype = "SKYLAKEX" if any("avx512" in f.name or "evex" in f.name for f in wide) else "HASWELL"
     return [
-        Claimed(
+        RawFinding(
             f"{share:.0%} of the time is in OpenBLAS kernels for {name}, a processor without AVX, "
             f"while this one has it ({wide[0].name})",
             (Quote(old[0].line), Quote(wide[0].line)),
@@ -60,7 +60,7 @@ def old_kernels(profile: Profile) -> list[Claimed]:
     ]
 
 
-def libraries(profile: Profile) -> list[Claimed]:
+def libraries(profile: Profile) -> list[RawFinding]:
     """Of sampled time: too much in the kernel, or what the libraries' shares are."""
     modules = profile.modules()
     if not modules or profile.tool not in ("perf", "VTune"):
@@ -71,7 +71,7 @@ def libraries(profile: Profile) -> list[Claimed]:
     if kernel >= 0.15:
         first = next(name for name, _ in modules if _KERNEL.match(name))
         claims.append(
-            Claimed(
+            RawFinding(
                 f"{kernel:.0%} of the time is in the operating system's kernel",
                 (Quote(line[first]),),
                 "Look for page faults (huge pages, first touch), system calls of input and output, sockets in place of "
@@ -83,7 +83,7 @@ def libraries(profile: Profile) -> list[Claimed]:
     named = ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in modules[:5])
     advice = "The first of these is where a faster library or another build pays."
     claims.append(
-        Claimed(f"by library: {named}", (Quote(line[modules[0][0]]),), advice, "note", key="profile.libraries")
+        RawFinding(f"by library: {named}", (Quote(line[modules[0][0]]),), advice, "note", key="profile.libraries")
     )
     return claims
 

@@ -84,12 +84,12 @@ class EngineFlags:
         if knob is not None:
             spelling = knob.spelling(self.engine, release)
             if spelling is None:
-                return f"has no {name} yet: it came with {'.'.join(map(str, knob.spelled[self.engine][0].since))}"
+                return f"has no {name} yet: it was added in {'.'.join(map(str, knob.spelled[self.engine][0].since))}"
             used = (spelling.flag,) if spelling.flag else tuple(n for said in spelling.fixed.values() for n in said)
         for flag in (self.flags[n] for n in used if n in self.flags and not self.flags[n].there(release)):
             if release_meant(release) < flag.since:
-                return f"has no {name} yet: it came with {'.'.join(map(str, flag.since))}"
-            return f"has no {name} any more: it went with {'.'.join(map(str, flag.gone))}"
+                return f"has no {name} yet: it was added in {'.'.join(map(str, flag.since))}"
+            return f"no longer has {name}: it was removed in {'.'.join(map(str, flag.gone))}"
         return ""
 
     def canonical(self, given: Mapping[str, Value]) -> dict[str, Value]:

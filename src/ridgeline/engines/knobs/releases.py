@@ -32,7 +32,7 @@ def release_meant(version: Version) -> Version:
     return version if len(version) > 2 else (*version, 999)
 
 
-def latest_of(engine: str) -> Version:
+def _latest_of(engine: str) -> Version:
     """The newest release of an engine whose flags were read."""
     found: Version = catalog.part("engines", engine).latest
     return found
@@ -47,7 +47,7 @@ def title_of(engine: str) -> str:
 
 def release_written(engine: str, version: Version) -> Version:
     """The release whose flags are written for `version`: the newest that is known, where a line is named."""
-    latest = latest_of(engine)
+    latest = _latest_of(engine)
     return latest if release_meant(version) > latest else version
 
 

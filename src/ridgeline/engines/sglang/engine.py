@@ -47,7 +47,7 @@ from ridgeline.engines.layout import Layout
 from ridgeline.engines.memory import MemoryPlan
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.engines.sglang.defaults import SglangDefaults
-from ridgeline.engines.sglang.failures import TEXTS
+from ridgeline.engines.sglang.failures import TEXTS, VALUES_TO_TRY
 from ridgeline.engines.sglang.log import READY, OfflineResult, SglangLog, Stamp, read_offline_jsonl, read_sglang_log
 from ridgeline.hardware.cluster import Gpu
 from ridgeline.model.model import Model
@@ -194,7 +194,7 @@ class Sglang(ServingEngine):
         ),
         DerivedPorts(
             (13,),
-            "handshake of attention DP where no rendezvous is told",
+            "handshake of attention DP where no rendezvous is given",
             "sglang 0.5.15.post1, srt/managers/data_parallel_controller.py: DP_ATTENTION_HANDSHAKE_PORT_DELTA",
         ),
     )
@@ -207,6 +207,8 @@ class Sglang(ServingEngine):
     )
     port_spacing, rendezvous_spacing = 8, 14
     failure_texts = TEXTS
+    values_to_try = VALUES_TO_TRY
+    when_omitted = MappingProxyType({"kv_cache_dtype": "auto", "schedule_conservativeness": 1.0})
     steps: Mapping[str, OneTimeStep] = _STEPS
     defaults = SglangDefaults()
     costs = HostCosts(request_s=6e-6, accept_s=5e-3, ranks_accept_s=15e-3, hand_over_s=8e-6, stream_s=90e-6,

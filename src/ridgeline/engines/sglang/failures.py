@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-from ridgeline.engines.failures import CUDA_OOM, PORT_IN_USE, WATCHDOG, WRONG_ARGUMENTS, FailureText
+from ridgeline.engines.failures import (
+    CUDA_OOM,
+    PORT_IN_USE,
+    WATCHDOG,
+    WRONG_ARGUMENTS,
+    FailureText,
+    ValuesToTry,
+    one_of,
+    plus,
+    times,
+)
 
 TEXTS: tuple[FailureText, ...] = (
     # ports before `exception`: SGLang refuses a port by a ValueError, as it refuses a setting (0.5.15)
@@ -53,3 +63,12 @@ WORDS = (
     "fault",
     "oom-",
 )
+VALUES_TO_TRY: ValuesToTry = {
+    "cap": (("max_running_requests", times(2, 4)),),
+    "no-graphs": (("disable_cuda_graph", one_of(False)),),
+    "more-pool": (("mem_fraction_static", plus(0.02, 0.04)), ("kv_cache_dtype", one_of("fp8_e5m2"))),
+    "less-memory": (("mem_fraction_static", plus(-0.04, -0.08)), ("max_running_requests", times(0.5, 0.25))),
+    "fewer-graphs": (("mem_fraction_static", plus(-0.04, -0.08)), ("cuda_graph_max_bs", times(0.5))),
+    "retractions": (("schedule_conservativeness", one_of(1.0, 1.3, 1.6)), ("max_running_requests", times(0.5))),
+    "chunk": (("chunked_prefill_size", times(0.5, 0.25)),),
+}

@@ -1,6 +1,6 @@
 """SGLang's log, of an engine or a server, versions 0.4.8 to 0.5.23.
 
-`read_sglang_log` gathers a whole log; `sglang_facts` streams it, for a log that is still growing. Text that is torn,
+`read_sglang_log` gathers a whole log; `_sglang_facts` streams it, for a log that is still growing. Text that is torn,
 interleaved between ranks or not a log at all gives fewer facts, never an error.
 """
 
@@ -333,7 +333,7 @@ def read_sglang_log(lines: Iterable[str]) -> SglangLog:
     """Gather every fact of a log. Of several ServerArgs echoes the last complete one is what was applied."""
     facts: list[Fact] = []
     marks: dict[str, int] = {}
-    for fact in sglang_facts(lines):
+    for fact in _sglang_facts(lines):
         if isinstance(fact, Mark):
             marks.setdefault(fact.name, fact.stamp.line)
         else:
@@ -362,7 +362,7 @@ def _all_of(kind: type[F], facts: Iterable[Fact]) -> tuple[F, ...]:
     return tuple(f for f in facts if isinstance(f, kind))
 
 
-def sglang_facts(lines: Iterable[str]) -> Iterator[Fact]:
+def _sglang_facts(lines: Iterable[str]) -> Iterator[Fact]:
     """Stream the facts of a log in its order."""
     reader = SglangReader()
     for line_number, raw in enumerate(lines, 1):

@@ -39,9 +39,9 @@ from ridgeline.readers.lines import blocks_of, plain
 # A long log is read hundreds of thousands of lines a second this way, which no loop over lines in Python does. A line
 # whose shape is not exactly the usual one is left out here and goes to the reader of single lines.
 
-Whole = NDArray[np.int64]
-Real = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+_Whole = NDArray[np.int64]
+_Real = NDArray[np.float64]
+_Mask = NDArray[np.bool_]
 
 _STAMP = 19  # 2026-11-15 07:19:29
 _DECODE, _PREFILL = b"Decode batch", b"Prefill batch"
@@ -59,7 +59,7 @@ _BEFORE = 32  # bytes of nothing around a block, so that looking a little beyond
 _DIGIT_BYTES = 11  # of a figure, its point included; longer ones are torn text
 
 
-class BatchColumns:
+class _BatchColumns:
     """Rows are the batches of a block in its order; `line` counts from 0. What only the other kind of batch has is 0.
 
     `others` are all further lines that are neither empty nor requests answered with success.
@@ -70,9 +70,9 @@ class BatchColumns:
         self._text = np.frombuffer(padded, np.uint8)
         # eight letters at each place of the text, so that names are compared at once and not letter by letter
         self._words: NDArray[np.uint64] = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-        self.ends: Whole = np.flatnonzero(self._text == 10)
-        self.starts: Whole = np.concatenate(([_BEFORE], self.ends[:-1] + 1))
-        self._colons: Whole = np.flatnonzero(self._text == 58)
+        self.ends: _Whole = np.flatnonzero(self._text == 10)
+        self.starts: _Whole = np.concatenate(([_BEFORE], self.ends[:-1] + 1))
+        self._colons: _Whole = np.flatnonzero(self._text == 58)
         closes, known = self._closes()
         decode, decode_figures = self._figures(known, closes, _DECODE, _DECODE_LABELS, exact=True)
         prefill, prefill_figures = self._figures(known, closes, _PREFILL, _PREFILL_LABELS, exact=False)
@@ -83,12 +83,12 @@ class BatchColumns:
         self._rows(decode, decode_figures, prefill, prefill_figures)
         plain = self.ends > self.starts
         plain[self.line] = plain[answered] = False
-        self.others: Whole = np.flatnonzero(plain)
+        self.others: _Whole = np.flatnonzero(plain)
 
     def text(self, line: int) -> bytes:
         return self._text[self.starts[line] : self.ends[line]].tobytes()
 
-    def _closes(self) -> tuple[Whole, Mask]:
+    def _closes(self) -> tuple[_Whole, _Mask]:
         """Where the bracket of each line's stamp closes, and which lines have a stamp and no other bracket."""
         text, starts, ends = self._text, self.starts, self.ends
         brackets = np.append(np.flatnonzero(text == 93), [len(text) - 1] * 2)
@@ -100,8 +100,8 @@ class BatchColumns:
         return closes, known
 
     def _figures(
-        self, known: Mask, closes: Whole, name: bytes, labels: tuple[bytes, ...], *, exact: bool
-    ) -> tuple[Whole, Whole]:
+        self, known: _Mask, closes: _Whole, name: bytes, labels: tuple[bytes, ...], *, exact: bool
+    ) -> tuple[_Whole, _Whole]:
         """Lines of one kind of batch, and where their figures begin: a row a line, a column a label."""
         text, colons = self._text, self._colons
         lines = np.flatnonzero(known & (text[np.minimum(closes + 2, len(text) - 1)] == name[0]))
@@ -119,7 +119,7 @@ class BatchColumns:
             good &= self._said(label + b": ", end + 2)
         return lines[good], at[good] + 2
 
-    def _said(self, name: bytes, ends: Whole) -> Mask:
+    def _said(self, name: bytes, ends: _Whole) -> _Mask:
         """Whether the text that ends there is `name`."""
         said = np.ones(len(ends), np.bool_)
         for start in {*range(0, len(name) - 7, 8), len(name) - 8}:
@@ -127,7 +127,7 @@ class BatchColumns:
             said &= self._words[ends - len(name) + start] == word
         return said
 
-    def _answered(self, known: Mask, closes: Whole) -> Whole:
+    def _answered(self, known: _Mask, closes: _Whole) -> _Whole:
         """Requests that were answered with success: most lines of a served log, and nothing to learn from."""
         text, ends = self._text, self.ends
         found = known & (text[np.minimum(closes + 2, len(text) - 1)] == 73)
@@ -135,7 +135,7 @@ class BatchColumns:
             found &= text[np.maximum(ends - back, 0)] == letter
         return np.flatnonzero(found)
 
-    def _rows(self, decode: Whole, decode_at: Whole, prefill: Whole, prefill_at: Whole) -> None:
+    def _rows(self, decode: _Whole, decode_at: _Whole, prefill: _Whole, prefill_at: _Whole) -> None:
         count = len(decode)
         both = np.concatenate((decode, prefill))
         order = np.argsort(both, kind="stable")
@@ -156,24 +156,24 @@ class BatchColumns:
             ]
         )
         whole = ~np.isnan(figures).any(axis=0)
-        self.line: Whole = both[order][whole]
+        self.line: _Whole = both[order][whole]
         self.running, self.kv_share, self.decode_tok_s, self.queued, self.tokens, self.cached, _ = figures[:, whole]
-        self.decode: Mask = column(np.ones(count, np.bool_), none.astype(np.bool_))[whole]
-        self.eager: Mask = column(self._text[decode_at[:, 3]] == 70, none.astype(np.bool_))[whole]
+        self.decode: _Mask = column(np.ones(count, np.bool_), none.astype(np.bool_))[whole]
+        self.eager: _Mask = column(self._text[decode_at[:, 3]] == 70, none.astype(np.bool_))[whole]
         self._times()
 
     def _times(self) -> None:
         """Where a new second begins, and the time of each row."""
         stamps = self.starts[self.line] + 1
-        self.new_second: Mask = np.zeros(len(stamps), np.bool_)
+        self.new_second: _Mask = np.zeros(len(stamps), np.bool_)
         self.new_second[:1] = True
         for place in (0, 8, _STAMP - 8):
             word = self._words[stamps + place]
             self.new_second[1:] |= word[1:] != word[:-1]
         seconds = _column_seconds(self._text[stamps[self.new_second][:, None] + np.arange(_STAMP)])
-        self.time_s: Real = np.repeat(seconds, np.diff(np.append(np.flatnonzero(self.new_second), len(stamps))))
+        self.time_s: _Real = np.repeat(seconds, np.diff(np.append(np.flatnonzero(self.new_second), len(stamps))))
 
-    def _number(self, at: Whole, *, whole: bool = True) -> Real:
+    def _number(self, at: _Whole, *, whole: bool = True) -> _Real:
         """The figures that begin there: digits and at most a point, up to a comma or the end of the line.
 
         Not a number where anything else follows: the line is torn, and the other reader says what is left of it.
@@ -196,11 +196,11 @@ class BatchColumns:
         return np.where(sound, value / 10.0**decimals, np.nan)
 
 
-def _column_seconds(stamps: NDArray[np.uint8]) -> Real:
+def _column_seconds(stamps: NDArray[np.uint8]) -> _Real:
     """Seconds since year 1; not a number where the digits are none or the day does not exist."""
     digits = stamps.astype(np.int64) - 48
 
-    def two(place: int) -> Whole:
+    def two(place: int) -> _Whole:
         return digits[:, place] * 10 + digits[:, place + 1]
 
     days = np.full(len(stamps), np.nan)
@@ -216,7 +216,7 @@ def _column_seconds(stamps: NDArray[np.uint8]) -> Real:
 
 
 @dataclass(slots=True)
-class PrefillStretch:
+class _PrefillStretch:
     """Full prefill chunks in a row, with requests running and no decode line between."""
 
     chunks: int = 0
@@ -228,7 +228,7 @@ class PrefillStretch:
 
 
 @dataclass(slots=True)
-class PromptTokens:
+class _PromptTokens:
     new: int = 0
     cached: int = 0
     most_cached: int = 0
@@ -251,8 +251,8 @@ class SglangTally:
     """
 
     served: ServedTally = field(default_factory=ServedTally)
-    prompts: PromptTokens = field(default_factory=PromptTokens)
-    longest: PrefillStretch = field(default_factory=PrefillStretch)
+    prompts: _PromptTokens = field(default_factory=_PromptTokens)
+    longest: _PrefillStretch = field(default_factory=_PrefillStretch)
     fetching: KvOnItsWay = field(default_factory=KvOnItsWay)
     unsent: KvOnItsWay = field(default_factory=KvOnItsWay)
     quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -304,7 +304,7 @@ class _BatchRows:
         self.tally = SglangTally()
         self.second = ServedSecond()
         self.stamp = b""
-        self.stretch = PrefillStretch()
+        self.stretch = _PrefillStretch()
         self.chunk = 0.0
         self.graph_limit = -1
         self.cap_limit = float("inf")
@@ -313,7 +313,7 @@ class _BatchRows:
 
     def block(self, first: int, block: bytes) -> int:
         """Read a block that begins with line `first`; how many lines it has."""
-        columns = BatchColumns(block)
+        columns = _BatchColumns(block)
         self.block_first = first
         done = 0  # rows that were added so far
         for line in columns.others.tolist():
@@ -334,7 +334,7 @@ class _BatchRows:
     def take(self, facts: list[Fact]) -> None:
         raise NotImplementedError
 
-    def _add(self, columns: BatchColumns, start: int, end: int) -> None:
+    def _add(self, columns: _BatchColumns, start: int, end: int) -> None:
         if start >= end:
             return
         self.close_second()
@@ -369,7 +369,7 @@ class _BatchRows:
         self.tally.served.add_many(columns.time_s[rows][groups], added, from_idle)
         self.tally.last_work_line = int(lines[-1])
 
-    def _extremes(self, lines: Whole, masks: dict[str, Mask], columns: BatchColumns, rows: slice) -> None:
+    def _extremes(self, lines: _Whole, masks: dict[str, _Mask], columns: _BatchColumns, rows: slice) -> None:
         """The first line of each sort, and the largest figures."""
         tally, totals = self.tally, self.tally.served.totals
         running, kv_share = columns.running[rows], columns.kv_share[rows]
@@ -395,7 +395,7 @@ class _BatchRows:
             totals.peak_kv_share = float(kv_share.max())
             self.pending["peak"] = int(lines[kv_share.argmax()])
 
-    def _prompts(self, lines: Whole, columns: BatchColumns, rows: slice) -> None:
+    def _prompts(self, lines: _Whole, columns: _BatchColumns, rows: slice) -> None:
         prompts, cached = self.tally.prompts, columns.cached[rows]
         prompts.new += int(columns.tokens[rows].sum())
         prompts.cached += int(cached.sum())
@@ -403,7 +403,7 @@ class _BatchRows:
             prompts.most_cached = int(cached.max())
             self.pending["cached"] = int(lines[cached.argmax()])
 
-    def _stretches(self, lines: Whole, columns: BatchColumns, rows: slice) -> None:
+    def _stretches(self, lines: _Whole, columns: _BatchColumns, rows: slice) -> None:
         """Runs of full chunks; one may have begun in an earlier block."""
         running = columns.running[rows]
         chunk = ~columns.decode[rows] & (running > 0) & (columns.tokens[rows] >= self.chunk) & (self.chunk > 0)
@@ -515,7 +515,7 @@ class _BatchRows:
 
     def end_stretch(self) -> None:
         if self.stretch.chunks:
-            self.stretch = PrefillStretch()
+            self.stretch = _PrefillStretch()
 
     def close_second(self, stamp: bytes = b"") -> ServedSecond:
         """What was gathered belongs to the stamp before; from here on to `stamp`."""

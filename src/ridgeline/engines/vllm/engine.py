@@ -35,7 +35,7 @@ from ridgeline.engines.layout import Layout
 from ridgeline.engines.memory import MemoryPlan
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.engines.vllm.defaults import VllmDefaults, meant, utilization
-from ridgeline.engines.vllm.failures import TEXTS
+from ridgeline.engines.vllm.failures import TEXTS, VALUES_TO_TRY
 from ridgeline.engines.vllm.log import VllmLog, read_vllm_log
 from ridgeline.hardware.cluster import Gpu
 from ridgeline.model.model import Model
@@ -115,6 +115,7 @@ class _Vllm(ServingEngine):
     # how its split roles queue and hand over is not modelled; over several nodes it wants Ray or a launcher of its own
     planned_whole = True
     failure_texts = TEXTS
+    values_to_try = VALUES_TO_TRY
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
     # by 35 to 40 us a request more than their kernels do, on two, four and eight GPUs alike.
     defaults = VllmDefaults()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-from ridgeline.engines.failures import CUDA_OOM, PORT_IN_USE, WATCHDOG, WRONG_ARGUMENTS, FailureText
+from ridgeline.engines.failures import (
+    CUDA_OOM,
+    PORT_IN_USE,
+    WATCHDOG,
+    WRONG_ARGUMENTS,
+    FailureText,
+    ValuesToTry,
+    one_of,
+    plus,
+    times,
+)
 
 TEXTS: tuple[FailureText, ...] = (
     PORT_IN_USE,
@@ -35,3 +45,10 @@ TEXTS: tuple[FailureText, ...] = (
 )
 # Each line that a row matches has one of these. Looking for them is many times faster than trying the rows.
 WORDS = ("rror", "xception", "memory", "max seq len", "died", "ADDRINUSE", "already in use", "atchdog")
+VALUES_TO_TRY: ValuesToTry = {
+    "cap": (("max_num_seqs", times(2, 4)),),
+    "more-pool": (("gpu_memory_utilization", plus(0.02, 0.04)), ("kv_cache_dtype", one_of("fp8"))),
+    "less-memory": (("gpu_memory_utilization", plus(-0.04, -0.08)), ("max_num_seqs", times(0.5, 0.25))),
+    "retractions": (("max_num_seqs", times(0.5)), ("gpu_memory_utilization", plus(0.02, 0.04))),
+    "chunk": (("max_num_batched_tokens", times(0.5, 0.25)),),
+}

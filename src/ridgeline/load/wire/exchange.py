@@ -32,7 +32,7 @@ class CoalescedTokens:
     gaps_s: tuple[array[float], array[float]]
 
 
-def spread_coalesced(
+def _spread_coalesced(
     number: int, times_s: Sequence[float], since_s: Mapping[float, float], sent_s: float
 ) -> tuple[list[float], CoalescedTokens | None]:
     """The tokens' most likely times, and how far they may be off (None: not at all).
@@ -188,7 +188,7 @@ class Exchange:
         reply, sent_s = self.reply, self.taken_s if self.sent_s is None else self.sent_s
         times = reply.token_times_s
         if self.since_s and len(set(times)) < len(times):
-            times, self.coalesced = spread_coalesced(self.arrival.number, times, self.since_s, sent_s)
+            times, self.coalesced = _spread_coalesced(self.arrival.number, times, self.since_s, sent_s)
         counted = len(times)
         by_usage = reply.output_tokens
         return RequestRecord(

@@ -18,7 +18,7 @@ from ridgeline.load.wire.exchange import Exchange
 from ridgeline.load.wire.loop import Loop
 from ridgeline.load.wire.reply import Reply
 from ridgeline.load.workers.assignment import UNDER_WAY, Assignment, LoadResult
-from ridgeline.traffic.prompts import Bodies, Prompts
+from ridgeline.traffic.prompts import Prompts, RequestBodies
 from ridgeline.traffic.requests import RecordsFile
 from ridgeline.traffic.traffic import Arrival
 
@@ -41,7 +41,7 @@ class Driver:
         self._records_file = records_file
         self._stats = ClientStats()
         template = assignment.template
-        self._bodies = Bodies(
+        self._bodies = RequestBodies(
             Prompts(template.salt, template.shared_prefix_tokens),
             assignment.endpoint.interface,
             template.model,

@@ -39,7 +39,7 @@ def run_workers(count: int, assignment: Assignment) -> LoadResult:
         workers.append((process, ours))
     with _passing_on_interrupts(workers):
         parts = _gather(workers)
-    merged = merge_results(parts)
+    merged = _merge_results(parts)
     merged.lost_workers = len(workers) - len(parts)
     if assignment.records_path is not None:
         _join_files(assignment.records_path, count)
@@ -81,7 +81,7 @@ class OpenPool:
         parts = [part for part in got if isinstance(part, LoadResult)]
         if not parts:
             raise SiteError("every load process died; nothing was measured", transient=True)
-        merged = merge_results(parts)
+        merged = _merge_results(parts)
         merged.lost_workers = len(self._workers) - len(parts)
         return merged
 
@@ -119,7 +119,7 @@ def _open_main(pipe: Pipe, assignment: Assignment) -> None:
         return  # the parent is gone; nobody wants the result
 
 
-def merge_results(parts: list[LoadResult]) -> LoadResult:
+def _merge_results(parts: list[LoadResult]) -> LoadResult:
     """One result from several whose clocks are the same host's; records in order of number."""
     out = LoadResult([], ClientStats(), min(p.start_s for p in parts))
     for part in parts:

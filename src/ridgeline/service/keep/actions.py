@@ -20,7 +20,7 @@ from ridgeline.service.rolling import RouterAdmin
 from ridgeline.service.servers import server_of
 
 LEAVE_S = 60.0  # a slow server may take so long over what it has
-MOST_MENDS = 3  # of one member, lately; what breaks again and again is not cured by another start
+MOST_RESTARTS = 3  # of one member, lately; what breaks again and again is not cured by another start
 # One prompt may look like a hang on every server that the router tries it on: between two of a role there is a wait.
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
 _LOWER_TO = 0.85  # of the requests that are under way
@@ -55,7 +55,7 @@ class Actions:
 
     # beginning
 
-    def mend(self, concern: Concern) -> bool:
+    def restart(self, concern: Concern) -> bool:
         """Whether anything was begun about it."""
         operator, folder = self._operator, self._operator.folder
         member = operator.member(concern.member)
@@ -64,7 +64,7 @@ class Actions:
             return False
         if (
             concern.kind in ("hung", "slow")
-            and len(folder.restarts(member.name)) >= MOST_MENDS
+            and len(folder.restarts(member.name)) >= MOST_RESTARTS
             and self._spared(member)
         ):
             return self._give_up(member, concern)
@@ -98,7 +98,7 @@ class Actions:
             operator.folder.record(event)
             self._take_out(member)
         text = (
-            f"{concern.kind} ({concern.evidence}) after {MOST_MENDS} restarts; left out of the router. "
+            f"{concern.kind} ({concern.evidence}) after {MOST_RESTARTS} restarts; left out of the router. "
             f"Look at {operator.folder.log(member)}, then `ridgeline deploy restart {self._file} {member.name}`"
         )
         operator.say(f"{member.name}: {text}")

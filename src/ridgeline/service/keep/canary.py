@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ridgeline.service import probe
 from ridgeline.service.servers import server_of
 
-LIMIT_S = 120.0  # after which a canary is given up and another one sent
+_LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 5.0  # while nothing else shows that the engine works
 CONFIRM_S = 4.0  # at least so long before a verdict a second one is sent, on a connection of its own
 _AGAIN_S = 1.0
@@ -105,7 +105,7 @@ class Canaries:
     def _fly(self) -> None:
         refused, good = "", False
         try:
-            good = self.send(self.url, self.model, self.key, LIMIT_S, engine=self.engine, role=self.role)
+            good = self.send(self.url, self.model, self.key, _LIMIT_S, engine=self.engine, role=self.role)
         except OSError as error:
             refused = str(error)
         with self._lock:
@@ -141,7 +141,7 @@ class Canaries:
         try:
             if tokens:
                 more = {"engine": self.engine, "role": self.role, "tokens": tokens}
-                good = self.send(self.url, self.model, self.key, LIMIT_S, **more)
+                good = self.send(self.url, self.model, self.key, _LIMIT_S, **more)
         except OSError:
             self._context = 0  # a prompt that it does not take is no reason to doubt it
         took_s = self.clock() - began_s

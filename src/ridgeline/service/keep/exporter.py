@@ -10,7 +10,7 @@ from ridgeline.errors import SiteError
 from ridgeline.service.keep.keeper import MEMBER_STATES, Keeper
 
 
-def metrics_text(keeper: Keeper) -> str:
+def _metrics_text(keeper: Keeper) -> str:
     """Of its last poll; the journal is not read again for it."""
     own = f'service="{keeper.operator.service.name}"'
     lines = [
@@ -50,7 +50,7 @@ def _scale_lines(keeper: Keeper, own: str) -> list[str]:
 
 
 def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
-    return serve_page(lambda: metrics_text(keeper), port)
+    return serve_page(lambda: _metrics_text(keeper), port)
 
 
 def serve_page(text: Callable[[], str], port: int, host: str = "127.0.0.1") -> http.server.ThreadingHTTPServer:

@@ -89,7 +89,7 @@ MEMBER_STATES = ("ready", "drained", "leaving", "starting", "back-off", "ended")
 
 
 @dataclass(frozen=True, slots=True)
-class SeenMember:
+class _SeenMember:
     """A member after a poll, for whoever watches `keep`. `stalled`: it leaves a canary unanswered."""
 
     member: str
@@ -115,7 +115,7 @@ class Keeper:
     alert: Callable[[str, str, str], None] = lambda kind, member, text: None
     counts: Counter[str] = field(default_factory=Counter)  # polls, and actions by kind
     polls: dict[str, ServerPoll] = field(default_factory=dict)  # the last ones
-    seen: tuple[SeenMember, ...] = ()
+    seen: tuple[_SeenMember, ...] = ()
     scaled: tuple[RoleScaleState, ...] = ()  # how many of each role there are, and their limits
     wall: Callable[[], float] = time.time
     _said: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -277,7 +277,7 @@ class Keeper:
         return Concern(member.name, "hung", f"not ready {waited_s:.0f} s after its start", certain=True)
 
     def _note(self) -> None:
-        folder, rows = self.operator.folder, list[SeenMember]()
+        folder, rows = self.operator.folder, list[_SeenMember]()
         for name, start in sorted(folder.started.items()):
             over = bool(start.ended or (name in self.polls and self.polls[name].ended))
             next_try_s = folder.next_try_in_s(name) if over or not start.ticket else 0.0
@@ -287,7 +287,7 @@ class Keeper:
             elif state == "ready" and name in folder.drained:
                 state = "drained"
             stalled = name in self.polls and self.polls[name].asked
-            rows.append(SeenMember(name, state, start.generation, stalled, next_try_s))
+            rows.append(_SeenMember(name, state, start.generation, stalled, next_try_s))
         self.seen = tuple(rows)
 
     # acting
@@ -299,7 +299,7 @@ class Keeper:
         elif concern.member in self.operator.folder.replacing:
             return  # another one is on its way to its place
         elif concern.needs_restart:
-            if self._actions.mend(concern):
+            if self._actions.restart(concern):
                 self._watch.forget(concern.member)
                 self._canaries.pop(concern.member, None)
             elif next_try_s := self.operator.folder.next_try_in_s(concern.member) if concern.kind == "dead" else 0.0:

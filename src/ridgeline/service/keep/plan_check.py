@@ -77,7 +77,7 @@ class PlanCheck:
         found = []
         for figure, (low, high) in self._intervals().items():
             latency, quantile, _ = figure.split("_")
-            below_ms, above_ms = quantile_bounds_ms(new[latency], _QUANTILES[quantile])
+            below_ms, above_ms = _quantile_bounds_ms(new[latency], _QUANTILES[quantile])
             outside = below_ms > high or above_ms < low
             row = self._outside.setdefault(figure, deque(maxlen=WINDOWS))
             row.append(outside)
@@ -122,7 +122,7 @@ class RecentTtft:
         new = {edge: count - first.get(edge, 0.0) for edge, count in now.items()}
         if max(new.values(), default=0.0) < LEAST_RECENT:
             return None
-        below_ms, above_ms = quantile_bounds_ms(new, _QUANTILES["p95"])
+        below_ms, above_ms = _quantile_bounds_ms(new, _QUANTILES["p95"])
         return below_ms if above_ms == float("inf") else (below_ms + above_ms) / 2
 
 
@@ -130,7 +130,7 @@ def _fell(before: Mapping[float, float], now: Mapping[float, float]) -> bool:
     return any(now.get(edge, 0.0) < count for edge, count in before.items())
 
 
-def quantile_bounds_ms(counts: Mapping[float, float], share: float) -> tuple[float, float]:
+def _quantile_bounds_ms(counts: Mapping[float, float], share: float) -> tuple[float, float]:
     """Between which two edges a quantile of a histogram lies; that is all that it can say."""
     edges = sorted(counts)
     total = counts[edges[-1]] if edges else 0.0

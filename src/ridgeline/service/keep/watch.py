@@ -11,8 +11,8 @@ than the engine can be busy with anything. How long that is:
   Of processes that work on CPUs only the time counts in which they had cores: others may have taken them away.
 - time in which a compiler runs among its processes, or among those of another server here for whose kernels it may
   wait, does not count, up to `COMPILES_S`.
-- a server of a role whose pace nobody has measured is given `AT_WORK_S`; `SILENT_S` where it has GPUs or another node,
-  and gives no metrics either.
+- a server of a role whose pace nobody has measured is given `UNKNOWN_PACE_S`; `SILENT_S` where it has GPUs or another
+  node, and gives no metrics either.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ridgeline.service import probe
-from ridgeline.service.servers import server_of
+from ridgeline.service.servers import FULL_KV_SHARE, server_of
 
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
-AT_WORK_S = 120.0
+UNKNOWN_PACE_S = 120.0
 SILENT_S = 30.0
 COMPILES_S = 600.0
 PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
@@ -37,7 +37,6 @@ _WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and t
 _LEAST_POLLS = 3
 _SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
 _SLOW_AFTER_S = 15.0
-_KV_NEAR = 0.9  # of the pool: beyond it requests are soon thrown out and computed again
 _WINDOW_S = 60.0
 
 
@@ -183,7 +182,7 @@ class _Quiet:
         """How long it may work, or seem to, without a sign of it."""
         step_s = max((poll.pace_s or 0.0) * poll.step_tokens, self.longest_s)
         on_cpus = poll.cpu_s is not None and not poll.on_gpus
-        unknown_s = AT_WORK_S if self.spoke or on_cpus else SILENT_S
+        unknown_s = UNKNOWN_PACE_S if self.spoke or on_cpus else SILENT_S
         least_s = HUNG_AFTER_S if poll.pace_s is not None else unknown_s
         return min(max(least_s, PATIENCE * step_s), MOST_PATIENCE_S)
 
@@ -289,7 +288,7 @@ class Watch:
 
     def _kv(self, name: str) -> Concern | None:
         row = list(self._polls[name])[-_LEAST_POLLS:]
-        if len(row) < _LEAST_POLLS or any((poll.kv_share or 0.0) < _KV_NEAR for poll in row):
+        if len(row) < _LEAST_POLLS or any((poll.kv_share or 0.0) < FULL_KV_SHARE for poll in row):
             return None
         return Concern(
             name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {_LEAST_POLLS} polls in a row"

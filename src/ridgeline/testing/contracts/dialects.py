@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ridgeline import catalog
 from ridgeline.executors import batch_script
 from ridgeline.executors.batch import BatchExecutor
-from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, JobReply, Phase, Sighting
+from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, JobReply, JobStatus, Phase
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import Site
 from ridgeline.testing.contracts.torn import mutated
@@ -142,7 +142,7 @@ def _read_everything(dialect: BatchDialect, answer: JobReply) -> None:
         found = read(answer)
         assert found is None or isinstance(found, dict)
         for job_id, seen in (found or {}).items():
-            assert isinstance(seen, Sighting)
+            assert isinstance(seen, JobStatus)
             assert seen.job_id == job_id
             assert (seen.phase is Phase.ENDED) == (seen.ending is not None)
 

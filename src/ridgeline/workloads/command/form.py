@@ -157,7 +157,7 @@ Input = Annotated[
     TEXT_OR_MAPPING,
     Accepts("the text of the file, or `from: FILE`"),
 ]
-InputFile = Annotated[
+_InputFile = Annotated[
     Annotated[FileBeside, Tag("<text>")] | Annotated[LinkForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
     Accepts("the name of a file beside the study file, or `link: FILE`"),
@@ -183,7 +183,7 @@ class CommandForm(Form):
         Entry("FILE"),
         Accepts("a mapping of file names to texts"),
     ] = Field(default={}, description="Files written into the run folder, with {knob} fields filled.")
-    files: Annotated[list[InputFile], Accepts("a list of file names")] = Field(
+    files: Annotated[list[_InputFile], Accepts("a list of file names")] = Field(
         default=[], description="Files and folders beside the study file, copied into the run folder or linked."
     )
     metrics: Annotated[

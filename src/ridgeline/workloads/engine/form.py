@@ -90,17 +90,17 @@ class InstallForm(Form):
     version: Annotated[Text, DefaultText("the study's `version`")] = Field(default="", description="Its release.")
 
 
-TrafficChoice = Annotated[
+_TrafficChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[TrafficForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
     Accepts("text such as fixed:1024:128, or a mapping with dataset, requests and seed"),
 ]
-InstallChoice = Annotated[
+_InstallChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[InstallForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
     Accepts("a path, or a mapping with python, venv or container, and version"),
 ]
-Limits = Annotated[
+_Limits = Annotated[
     list[Annotated[str, accepted_by(Slo.parse)]],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     Accepts("a limit such as ttft_p95_ms=2000, or a list of them"),
@@ -133,7 +133,7 @@ class EngineForm(Form):
         Field(default={}, description="Flags of the engine that are the same in every trial; knobs go before them.")
     )
     env: Environment = Field(default={}, description="Environment of the engine; {knob} fields allowed.")
-    traffic: TrafficChoice = Field(default=TrafficForm(), description="What is sent.")
+    traffic: _TrafficChoice = Field(default=TrafficForm(), description="What is sent.")
     warmup: Annotated[int | None, ValueUnit("requests"), DefaultText("64, or as many as are measured")] = Field(
         default=None, ge=0, description="Unmeasured requests of other traffic before the measurement."
     )
@@ -143,8 +143,8 @@ class EngineForm(Form):
         "node's PATH), an image (.sif), or a name of `engines`. Relative paths start at the study file; {knob} fields "
         "allowed, such as venvs/vllm-{release}, and {build}.",
     )
-    engines: Annotated[dict[str, InstallChoice], Entry("NAME"), Accepts("a mapping of names to installations")] = Field(
-        default={}, description="Installations by name, for the knob `engine`."
+    engines: Annotated[dict[str, _InstallChoice], Entry("NAME"), Accepts("a mapping of names to installations")] = (
+        Field(default={}, description="Installations by name, for the knob `engine`.")
     )
     version: Annotated[Text, DefaultText("read from the engine where it can be")] = Field(
         default="", description="The engine's release, such as 0.5.6; {knob} fields allowed."
@@ -179,7 +179,7 @@ class ServeForm(EngineForm):
     burstiness: float = Field(
         default=1.0, ge=0, le=100, description="Of an open loop: 0 is constant, 1 is Poisson, above 1 is burstier."
     )
-    slo: Annotated[Limits, DefaultText("none")] = Field(
+    slo: Annotated[_Limits, DefaultText("none")] = Field(
         default=[], description="Limits in milliseconds; goodput counts requests within all of them."
     )
     workers: Annotated[int, ValueUnit("processes")] = Field(

@@ -52,7 +52,7 @@ def refusal(
     return f"cannot start: {plan.reason}" if plan.verdict == STARTUP_OOM else None
 
 
-def expected_deployment(
+def _expected_deployment(
     options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site
 ) -> Deployment | None:
     """What the twin would simulate for these settings; None where model or GPU are not known here.
@@ -74,7 +74,7 @@ def predicted_tok_s(
     from ridgeline.twin.simulate import simulate
 
     try:
-        deployment = expected_deployment(options, values, version, asked, site)
+        deployment = _expected_deployment(options, values, version, asked, site)
         if deployment is None:
             return None
         return simulate(deployment, options.load.recipe(paced=paced)).summary.total_tok_s

@@ -60,7 +60,8 @@ class PastedServer:
         """What a person must say that nobody can know for them."""
         if self.resources.nodes > 1:
             # not every shell that is typed into knows comments
-            yield f": 'first of {self.resources.nodes} nodes; on the next: rank=1, and head as echo $head says here'"
+            then = "on the next, set rank=1 and head to what echo $head prints here"
+            yield f": 'first of {self.resources.nodes} nodes; {then}'"
             # not its name, which many nodes take for 127.0.1.1
             yield "rank=0 head=$(hostname -I | cut -d' ' -f1)"
         for name, step in self.dialect.steps.items():

@@ -37,7 +37,7 @@ from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
 
 @dataclass(frozen=True, slots=True)
-class EngineKind:
+class _EngineKind:
     """An engine's offline benchmark, or its server under load: makes the workload of a study."""
 
     dialect: ServingEngine
@@ -51,14 +51,14 @@ class EngineKind:
         return EngineWorkload(study, self.dialect, serves=self.serves)
 
 
-def offline(dialect: ServingEngine) -> EngineKind:
+def offline(dialect: ServingEngine) -> _EngineKind:
     """NAME-offline of the catalog."""
-    return EngineKind(dialect, serves=False)
+    return _EngineKind(dialect, serves=False)
 
 
-def serve(dialect: ServingEngine) -> EngineKind:
+def serve(dialect: ServingEngine) -> _EngineKind:
     """NAME-serve of the catalog."""
-    return EngineKind(dialect, serves=True)
+    return _EngineKind(dialect, serves=True)
 
 
 class EngineWorkload(Workload):

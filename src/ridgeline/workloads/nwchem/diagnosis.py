@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, knob, rereadable
+from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, knob, rereadable
 from ridgeline.readers.report_bindings import RankBinding, read_bindings
 from ridgeline.records.finding import Finding
 from ridgeline.workloads.nwchem.output import NwchemOut, read_nwchem_out
@@ -23,28 +23,28 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [*claims, *_progress_ranks(out, read_bindings(text)), *_sound(out)])
 
 
-def _portray(lines: Iterable[str]) -> Portrait:
+def _portray(lines: Iterable[str]) -> LogSummary:
     out = read_nwchem_out(lines)
-    figures = [PortraitFigure(f"{t} energy", e, "Ha") for t in _THEORIES if (e := out.energy(t)) is not None]
+    figures = [SummaryFigure(f"{t} energy", e, "Ha") for t in _THEORIES if (e := out.energy(t)) is not None]
     if out.total:
         figures += [
-            PortraitFigure("wall time", out.total.wall_s, "s"),
-            PortraitFigure("cpu time", out.total.cpu_s, "s"),
+            SummaryFigure("wall time", out.total.wall_s, "s"),
+            SummaryFigure("cpu time", out.total.cpu_s, "s"),
         ]
     if out.iterations:
-        figures.append(PortraitFigure("iterations", len(out.iterations)))
-        figures.append(PortraitFigure("iterating", sum(out.iterative_s), "s"))
+        figures.append(SummaryFigure("iterations", len(out.iterations)))
+        figures.append(SummaryFigure("iterating", sum(out.iterative_s), "s"))
     if out.cached_share is not None:
-        figures.append(PortraitFigure("integrals kept", out.cached_share, "share"))
+        figures.append(SummaryFigure("integrals kept", out.cached_share, "share"))
     said = {"nproc": out.nproc, "grid": out.grid, "version": out.version, "basis functions": out.basis_functions}
     memory = {f"memory {n} bytes": getattr(out.memory, f"{n}_bytes") for n in ("heap", "stack", "global", "total")}
-    return Portrait(tuple(figures), {**said, **memory})
+    return LogSummary(tuple(figures), {**said, **memory})
 
 
 _THEORIES = ("SCF", "DFT", "MP2", "CCSD", "CCSD(T)", "PSPW")
 
 
-def _sound(out: NwchemOut) -> list[Claimed]:
+def _sound(out: NwchemOut) -> list[RawFinding]:
     """A run that ended well: its energy, and where its time went."""
     if not out.finished or not out.converged or out.failures or out.total is None:
         return []
@@ -53,7 +53,7 @@ def _sound(out: NwchemOut) -> list[Claimed]:
         f"{_iterating(out):.0%} of {total.wall_s:.1f} s in {len(out.iterations)} iterations" if out.iterations else ""
     )
     return [
-        Claimed(
+        RawFinding(
             f"finished: {energy.theory} energy {energy.hartree:.6f} Ha on {out.nproc or 1} ranks"
             + (f", {spent}" if spent else ""),
             (Quote(energy.line), Quote(total.line)),
@@ -64,20 +64,20 @@ def _sound(out: NwchemOut) -> list[Claimed]:
     ]
 
 
-def _failed(out: NwchemOut) -> list[Claimed]:
+def _failed(out: NwchemOut) -> list[RawFinding]:
     known = [f for f in out.failures if f.kind in _FAILURES]
     if known:
         failure = min(known, key=lambda f: list(_FAILURES).index(f.kind))
         claim, advice = _FAILURES[failure.kind]
         energies = [Quote(e.line) for e in out.energies[-1:]] if failure.kind == "not-converged" else []
-        return [Claimed(claim, (Quote(failure.line), *energies), advice, "fault")]
+        return [RawFinding(claim, (Quote(failure.line), *energies), advice, "fault")]
     if out.failures:
         advice = "The cause is in the lines above the quoted one."
-        return [Claimed("NWChem was aborted", (Quote(out.failures[0].line),), advice, "fault")]
+        return [RawFinding("NWChem was aborted", (Quote(out.failures[0].line),), advice, "fault")]
     return []
 
 
-def _wrong_density(out: NwchemOut) -> list[Claimed]:
+def _wrong_density(out: NwchemOut) -> list[RawFinding]:
     """Integrating the density must give back the number of electrons; when it does not, the energy means nothing."""
     density, electrons = out.integrated_density, out.electrons
     if not density or not electrons or abs(density - electrons) < 1e-3 * electrons:
@@ -86,7 +86,7 @@ def _wrong_density(out: NwchemOut) -> list[Claimed]:
     if out.program and "mpich" in out.program and (out.nproc or 0) > 1:
         advice = "Set ARMCI_USE_WIN_ALLOCATE=0: this MPICH build of NWChem gives wrong results without it."
     return [
-        Claimed(
+        RawFinding(
             f"the density integrates to {density:.4f} electrons where there are {electrons}: the result is wrong",
             (Quote(out.density_line), *(Quote(e.line) for e in out.energies[-1:])),
             advice,
@@ -95,12 +95,12 @@ def _wrong_density(out: NwchemOut) -> list[Claimed]:
     ]
 
 
-def _unfinished(out: NwchemOut) -> list[Claimed]:
+def _unfinished(out: NwchemOut) -> list[RawFinding]:
     if out.finished or out.failures or not (out.nproc_line or out.tasks):
         return []
     line = out.iterations[-1].line if out.iterations else out.tasks[-1].line if out.tasks else out.nproc_line
     return [
-        Claimed(
+        RawFinding(
             "the output ends without `Total times`: the program did not finish",
             (Quote(line),),
             "It was killed (time limit, memory, node) or is still running. The exit code alone does not tell: "
@@ -110,7 +110,7 @@ def _unfinished(out: NwchemOut) -> list[Claimed]:
     ]
 
 
-def _recomputed(out: NwchemOut) -> list[Claimed]:
+def _recomputed(out: NwchemOut) -> list[RawFinding]:
     if not out.integral_caches or not out.integral_files:
         return []
     cache = out.integral_caches[-1]
@@ -122,7 +122,7 @@ def _recomputed(out: NwchemOut) -> list[Claimed]:
     # whole records, a fifth more than needed since ranks do not share evenly
     doubles = -(-int(1.2 * cache.integrals / (out.nproc or 1)) // record + 1) * record
     return [
-        Claimed(
+        RawFinding(
             f"{cache.direct_share:.0%} of the integrals are computed again in every iteration, although keeping them "
             f"takes {_mib(missing)} and {_mib(free)} is unused",
             (Quote(cache.line), Quote(out.integral_files[-1].line)),
@@ -135,7 +135,7 @@ def _recomputed(out: NwchemOut) -> list[Claimed]:
     ]
 
 
-def _direct(out: NwchemOut) -> list[Claimed]:
+def _direct(out: NwchemOut) -> list[RawFinding]:
     """A direct calculation prints no cache line; n**4/8 integrals are an upper bound for n functions."""
     rows = [i for i in out.iterations if i.theory == "DFT"]
     if out.integral_caches or not rows or not out.basis_functions or not out.finished:
@@ -146,7 +146,7 @@ def _direct(out: NwchemOut) -> list[Claimed]:
         return []
     doubles = (int(most / _INTEGRAL_BYTES / (out.nproc or 1)) // 65536 + 2) * 65536
     return [
-        Claimed(
+        RawFinding(
             f"integrals are computed again in each of {len(rows)} iterations, although all of them take at most "
             f"{_mib(most)} and {_mib(free)} is unused",
             (Quote(out.memory.line), Quote(rows[-1].line)),
@@ -161,7 +161,7 @@ def _direct(out: NwchemOut) -> list[Claimed]:
     ]
 
 
-def _guess(out: NwchemOut) -> list[Claimed]:
+def _guess(out: NwchemOut) -> list[RawFinding]:
     """An SCF task before a DFT task only provides its starting orbitals."""
     for first, second in zip(out.tasks, out.tasks[1:], strict=False):
         if first.theory == "SCF" and second.theory == "DFT" and first.times and second.times:
@@ -169,7 +169,7 @@ def _guess(out: NwchemOut) -> list[Claimed]:
             share = first.times.wall_s / whole if whole > 0 else 0.0
             if share >= 0.05:
                 return [
-                    Claimed(
+                    RawFinding(
                         f"{share:.0%} of the time is an SCF task that only gives the DFT task its starting guess",
                         (Quote(first.times.line), Quote(second.times.line)),
                         "Remove `task scf` unless its energy is wanted, and check that the DFT energy stays inside "
@@ -182,12 +182,12 @@ def _guess(out: NwchemOut) -> list[Claimed]:
     return []
 
 
-def _idle(out: NwchemOut) -> list[Claimed]:
+def _idle(out: NwchemOut) -> list[RawFinding]:
     total = out.total
     if total is None or total.wall_s < 2.0 or total.cpu_s >= 0.75 * total.wall_s:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"rank 0 used the processor for {total.cpu_s:.0f} of {total.wall_s:.0f} seconds",
             (Quote(total.line),),
             "It waited for the disk, for other ranks, or for a core it shares: check scratch, binding "
@@ -199,11 +199,11 @@ def _idle(out: NwchemOut) -> list[Claimed]:
     ]
 
 
-def _coarse(out: NwchemOut) -> list[Claimed]:
+def _coarse(out: NwchemOut) -> list[RawFinding]:
     if out.grid not in ("coarse", "xcoarse") or not out.energies:
         return []
     return [
-        Claimed(
+        RawFinding(
             f"the integration grid is {out.grid}",
             (Quote(out.energies[-1].line),),
             "It is fast and moves the energy by some 1e-5 Ha: above the usual guard of 1e-6. Use medium or fine.",
@@ -214,13 +214,13 @@ def _coarse(out: NwchemOut) -> list[Claimed]:
     ]
 
 
-def _progress_ranks(out: NwchemOut, bindings: Iterable[RankBinding]) -> list[Claimed]:
+def _progress_ranks(out: NwchemOut, bindings: Iterable[RankBinding]) -> list[RawFinding]:
     bound = {b.rank: b for b in bindings}
     if not out.nproc or len(bound) <= out.nproc:
         return []
     last = max(bound.values(), key=lambda b: b.line)
     return [
-        Claimed(
+        RawFinding(
             f"{len(bound)} ranks were started and {out.nproc} compute: {len(bound) - out.nproc} only make progress",
             (Quote(out.nproc_line), Quote(last.line)),
             "This is how ARMCI MPI-PR works, one rank per node. Compare builds by computing ranks, give each node one "

@@ -30,7 +30,7 @@ from ridgeline.study.forms import (
 # a derived value or the job's size. Knobs `armci_*`, `ompi_mca_*` and `ucx_*` become environment variables of that
 # name.
 
-MPI_BUILDS = ("openmpi", "mpich")
+_MPI_BUILDS = ("openmpi", "mpich")
 _GRIDS = ("xcoarse", "coarse", "medium", "fine", "xfine", "huge")
 # `none` hides the energy that every run is judged by; `low` hides only the iterations
 _PRINT_LEVELS = ("low", "medium", "high", "debug")
@@ -91,14 +91,14 @@ KNOBS: dict[str, _KnobCheck] = {
     "threads": _whole(1),  # OpenMP and BLAS threads of a rank
     "map_by": _one_of(*_PLACES),  # how ranks are dealt out
     "bind_to": _one_of(*_PLACES, "none"),  # what a rank is bound to
-    "mpi": _one_of(*MPI_BUILDS),  # which MPI build of NWChem, and its launcher
+    "mpi": _one_of(*_MPI_BUILDS),  # which MPI build of NWChem, and its launcher
     "blas": _word,  # which BLAS library is loaded
     "armci_network": _word,  # the ARMCI network the program was built with
 }
 _TOGETHER = (("memory_stack_mb", "memory_heap_mb", "memory_global_mb"),)
 
 
-def variable(knob: str) -> str | None:
+def _variable(knob: str) -> str | None:
     """The environment variable a knob stands for; None when it stands for none."""
     if knob in KNOBS:
         return None
@@ -113,7 +113,7 @@ def environment(settings: Settings) -> dict[str, str]:
     """Variables that knobs of this setting ask for."""
     found = {}
     for name, value in settings.items():
-        if value is not None and (spelled := variable(name)):
+        if value is not None and (spelled := _variable(name)):
             found[spelled] = str(int(value)) if isinstance(value, bool) else str(value)
     return found
 
@@ -128,7 +128,7 @@ def knob_problems(knobs: Iterable[Knob], used_elsewhere: Collection[str], blas: 
             values = [knob.low, knob.high] if isinstance(knob, Continuous) else knob.values
             wrong = [reason for value in values if (reason := KNOBS[name](value))]
             found += [Problem(where, reason) for reason in dict.fromkeys(wrong[:3])]
-        elif variable(name) is None and name not in used_elsewhere:
+        elif _variable(name) is None and name not in used_elsewhere:
             found.append(Problem(where, f"no such knob for nwchem; {near(name, KNOBS)}"))
         if name == "blas" and not isinstance(knob, Continuous):
             missing = [str(value) for value in knob.values if value not in blas]
@@ -193,7 +193,7 @@ def _stripped(text: str) -> str:
     return text.strip()
 
 
-Name = Annotated[str, AfterValidator(_stripped), Accepts("text")]
+_Name = Annotated[str, AfterValidator(_stripped), Accepts("text")]
 
 
 class BasisFileForm(Form):
@@ -202,7 +202,7 @@ class BasisFileForm(Form):
     file: str = Field(min_length=1, description="A file beside the study with the lines of a basis block.")
 
 
-Basis = Annotated[
+_Basis = Annotated[
     Annotated[str, Field(pattern=r"^[\w+*(),.-]+$"), Tag("<text>")] | Annotated[BasisFileForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
     Accepts("a name of NWChem's library such as cc-pvdz, or {file: FILE} beside the study"),
@@ -226,7 +226,7 @@ class NwchemForm(Form):
     molecule: Annotated[str, Accepts("the name of an xyz file beside the study file"), DefaultText(_UNLESS_INPUT)] = (
         Field(default="", description="The atoms, in Angstrom.", examples=["water3.xyz"])
     )
-    basis: Annotated[Basis, DefaultText(_UNLESS_INPUT)] = Field(
+    basis: Annotated[_Basis, DefaultText(_UNLESS_INPUT)] = Field(
         default="", description="The basis set.", examples=["cc-pvdz"]
     )
     spherical: bool = Field(description="Spherical functions in place of Cartesian ones.")
@@ -237,19 +237,19 @@ class NwchemForm(Form):
         description="One energy, or the geometry of lowest energy; of `input`, its last task."
     )
     freeze_core: bool = Field(description="Of mp2 and ccsd: core electrons are not correlated.")
-    xc: Name = Field(description="The functional of `theory: dft`, as NWChem's input names it.")
+    xc: _Name = Field(description="The functional of `theory: dft`, as NWChem's input names it.")
     charge: Annotated[int, ValueUnit("elementary charges")] = Field(description="The molecule's charge.")
     multiplicity: int = Field(ge=1, description="The spin multiplicity, 2S + 1.")
     reference_energy: Annotated[
         float | None, ValueUnit("Hartree"), Accepts("an energy in Hartree"), DefaultText("a guard must hold the energy")
     ] = Field(description="The right total energy: a result that misses it by more than 1e-6 does not count.")
-    program: Annotated[Name, DefaultText("Debian's `nwchem.openmpi` or `nwchem.mpich`")] = Field(
+    program: Annotated[_Name, DefaultText("Debian's `nwchem.openmpi` or `nwchem.mpich`")] = Field(
         description='The program; {knob} fields allowed, such as "{build}/bin/nwchem".'
     )
-    mpi: Literal[MPI_BUILDS] = Field(  # type: ignore[valid-type]  # the names are those of the knob
+    mpi: Literal[_MPI_BUILDS] = Field(  # type: ignore[valid-type]  # the names are those of the knob
         description="The MPI that the program was built with, where `mpi` is no knob."
     )
-    armci_network: Annotated[Name, DefaultText("unknown")] = Field(
+    armci_network: Annotated[_Name, DefaultText("unknown")] = Field(
         description="The ARMCI network that the program was built with, where it is no knob."
     )
     blas_paths: Annotated[

@@ -16,7 +16,7 @@ from ridgeline.readers.lines import number, plain, whole
 
 
 @dataclass(frozen=True, slots=True)
-class Energy:
+class _Energy:
     """A `Total DFT energy` or `Total SCF energy` line. NWChem prints it even when the calculation did not converge."""
 
     theory: str  # SCF, DFT, MP2, ...
@@ -25,7 +25,7 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
+class _Iteration:
     """A row of a convergence table. `time_s` counts from the program's start."""
 
     theory: str
@@ -37,7 +37,7 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class _Memory:
     """Asked for, per process."""
 
     heap_bytes: int | None = None
@@ -48,7 +48,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class IntegralCache:
+class _IntegralCache:
     """Shares (0 to 1) of the integrals that are computed again in each iteration and that are kept."""
 
     quartets: float
@@ -59,7 +59,7 @@ class IntegralCache:
 
 
 @dataclass(frozen=True, slots=True)
-class IntegralFile:
+class _IntegralFile:
     """Where semidirect keeps integrals. None of these lines is printed by a direct calculation."""
 
     record_doubles: int
@@ -67,7 +67,7 @@ class IntegralFile:
 
 
 @dataclass(frozen=True, slots=True)
-class GaStatistics:
+class _GaStatistics:
     """Of process 0, by operation: create, destroy, get, put, acc, scatter, gather, read&inc."""
 
     calls: dict[str, int]
@@ -78,23 +78,23 @@ class GaStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class _Times:
     cpu_s: float
     wall_s: float
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class NwchemTask:
+class _NwchemTask:
     """One `task` of the input, from its module's banner to its times; `times` is None when it did not end."""
 
     theory: str
     line: int
-    times: Times | None = None
+    times: _Times | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NwchemFailure:
+class _NwchemFailure:
     """`kind` is one of not-converged, memory-limit, memory-inconsistent, ga-create, ma-init, memory-small, input,
     basis, disk, segfault, abort, energy-failed."""
 
@@ -109,15 +109,15 @@ class NwchemOut:
     program: str | None = None
     nproc: int | None = None
     nproc_line: int = 0
-    memory: Memory = Memory()
-    energies: tuple[Energy, ...] = ()
-    iterations: tuple[Iteration, ...] = ()
-    integral_caches: tuple[IntegralCache, ...] = ()
-    integral_files: tuple[IntegralFile, ...] = ()
+    memory: _Memory = _Memory()
+    energies: tuple[_Energy, ...] = ()
+    iterations: tuple[_Iteration, ...] = ()
+    integral_caches: tuple[_IntegralCache, ...] = ()
+    integral_files: tuple[_IntegralFile, ...] = ()
     iterative_s: tuple[float, ...] = ()
-    tasks: tuple[NwchemTask, ...] = ()
-    total: Times | None = None
-    ga: GaStatistics | None = None
+    tasks: tuple[_NwchemTask, ...] = ()
+    total: _Times | None = None
+    ga: _GaStatistics | None = None
     heap_peak_bytes: int | None = None
     stack_peak_bytes: int | None = None
     heap_free_bytes: int | None = None
@@ -128,7 +128,7 @@ class NwchemOut:
     integrated_density: float | None = None
     density_line: int = 0
     optimized_line: int = 0  # where the geometry was found; 0 where none was
-    failures: tuple[NwchemFailure, ...] = ()
+    failures: tuple[_NwchemFailure, ...] = ()
 
     def energy(self, theory: str) -> float | None:
         """The last energy printed for SCF, DFT, ... or None."""
@@ -225,13 +225,13 @@ def read_nwchem_out(lines: Iterable[str]) -> NwchemOut:
 class _OutputReader:
     def __init__(self) -> None:
         self.out = NwchemOut()
-        self.energies: list[Energy] = []
-        self.iterations: list[Iteration] = []
-        self.caches: list[IntegralCache] = []
-        self.files: list[IntegralFile] = []
+        self.energies: list[_Energy] = []
+        self.iterations: list[_Iteration] = []
+        self.caches: list[_IntegralCache] = []
+        self.files: list[_IntegralFile] = []
         self.iterative_s: list[float] = []
-        self.tasks: list[NwchemTask] = []
-        self.failures: list[NwchemFailure] = []
+        self.tasks: list[_NwchemTask] = []
+        self.failures: list[_NwchemFailure] = []
         self.record_doubles = 0
         self.ga: dict[str, dict[str, float]] = {}
         self.ga_line = 0
@@ -241,7 +241,7 @@ class _OutputReader:
         if "calls" in self.ga:
             calls = {name: int(n) for name, n in self.ga["calls"].items()}
             peak = int(self.ga["peak"]["bytes"]) if "peak" in self.ga else None
-            ga = GaStatistics(
+            ga = _GaStatistics(
                 calls, self.ga.get("bytes total", {}), self.ga.get("bytes remote", {}), peak, self.ga_line
             )
         return replace(
@@ -265,13 +265,13 @@ class _OutputReader:
             return
         kind = next((kind for mark, kind in _FAILURES if mark in text), None)
         if kind:
-            self.failures.append(NwchemFailure(kind, line, text.strip()[:300]))
+            self.failures.append(_NwchemFailure(kind, line, text.strip()[:300]))
 
     def _energy(self, line: int, text: str) -> bool:
         found = _ENERGY.search(text)
         value = number(found.group(2)) if found else None
         if found and value is not None:
-            self.energies.append(Energy(found.group(1), value, line))
+            self.energies.append(_Energy(found.group(1), value, line))
         return found is not None
 
     def _dft_row(self, line: int, text: str) -> bool:
@@ -288,7 +288,7 @@ class _OutputReader:
     def _row(self, line: int, theory: str, count: str, energy: str, change: str | None, time: str) -> bool:
         n, energy_hartree, time_s = whole(count), number(energy), number(time)
         if n is not None and energy_hartree is not None and time_s is not None:
-            self.iterations.append(Iteration(theory, n, energy_hartree, number(change), time_s, line))
+            self.iterations.append(_Iteration(theory, n, energy_hartree, number(change), time_s, line))
         return True
 
     def _memory(self, line: int, text: str) -> bool:
@@ -306,7 +306,7 @@ class _OutputReader:
         if any(v is None for v in values):
             return False
         quartets, integrals, direct, cached = (float(v or 0.0) for v in values)
-        self.caches.append(IntegralCache(quartets, integrals, direct / 100, cached / 100, line))
+        self.caches.append(_IntegralCache(quartets, integrals, direct / 100, cached / 100, line))
         return True
 
     def _record(self, _line: int, text: str) -> bool:
@@ -316,7 +316,7 @@ class _OutputReader:
 
     def _records(self, line: int, text: str) -> bool:
         if found := _RECORDS.search(text):
-            self.files.append(IntegralFile(self.record_doubles, line))
+            self.files.append(_IntegralFile(self.record_doubles, line))
         return found is not None
 
     def _times(self, line: int, text: str) -> bool:
@@ -324,7 +324,7 @@ class _OutputReader:
         cpu_s, wall_s = (number(found.group(2)), number(found.group(3))) if found else (None, None)
         if found is None or cpu_s is None or wall_s is None:
             return False
-        times = Times(cpu_s, wall_s, line)
+        times = _Times(cpu_s, wall_s, line)
         if found.group(1) == "Total":
             self.out = replace(self.out, total=times)
         elif self.tasks:
@@ -348,7 +348,7 @@ class _OutputReader:
     def _module(self, line: int, text: str) -> bool:
         if found := _MODULE.match(text):
             # a DFT task runs the SCF machinery inside itself without a second banner; one banner is one task
-            self.tasks.append(NwchemTask(found.group(1), line))
+            self.tasks.append(_NwchemTask(found.group(1), line))
         return found is not None
 
     def _ga_row(self, line: int, text: str) -> bool:

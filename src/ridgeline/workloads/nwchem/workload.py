@@ -56,7 +56,7 @@ _MPI_LIBRARY = {"openmpi": "libmpi.so", "mpich": "libmpich.so"}
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class _Output:
     """The files of a run that say something."""
 
     facts: NwchemOut
@@ -65,7 +65,7 @@ class Output:
     arrived: dict[str, str]
 
     @classmethod
-    def of(cls, folder: Path) -> Output:
+    def of(cls, folder: Path) -> _Output:
         texts = [text_of(folder / name).splitlines() for name in ("stdout", "stderr")]
         return cls(
             read_nwchem_out(itertools.chain(*texts)),
@@ -75,7 +75,7 @@ class Output:
         )
 
 
-def measurements(output: Output, theory: str) -> list[Measurement]:
+def _measurements(output: _Output, theory: str) -> list[Measurement]:
     return [reported(name, value, "stdout") for name, value in _values(output.facts, theory)]
 
 
@@ -108,7 +108,7 @@ def _iterated(theory: str) -> str:
     return "DFT" if theory == "dft" else "SCF"  # mp2 and ccsd start from Hartree-Fock
 
 
-def problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task: str = "energy") -> str:
+def _problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task: str = "energy") -> str:
     """Why the result may not count. NWChem leaves with 0 after some errors and prints unconverged energies."""
     if not facts.finished:
         return "stdout has no `Total times  cpu:` line: NWChem did not come to its end"
@@ -127,7 +127,7 @@ def problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task
     return ""
 
 
-def _differences(output: Output, start: Start, settings: Settings, compute_ranks: int, mpi: str | None) -> str:
+def _differences(output: _Output, start: Start, settings: Settings, compute_ranks: int, mpi: str | None) -> str:
     """What the run shows that differs from what the setting asked for; empty when nothing does."""
     facts = output.facts
     found: list[str] = []
@@ -285,11 +285,11 @@ class NwchemWorkload(Workload):
         return job_in(folder, self._study, start.resources, command(self._study.site, start), start.env)
 
     def read(self, run: Run) -> Reading:
-        output, options = Output.of(run.folder), self._options
+        output, options = _Output.of(run.folder), self._options
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
         found = [reported(name, of_run[name], "run") for name in metrics_of("command") if name in of_run]
-        found += measurements(output, options.theory)
-        trouble = problem(output.facts, options.theory, options.reference_energy, options.task)
+        found += _measurements(output, options.theory)
+        trouble = _problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)
         if trouble or asked is None:
             return Reading(tuple(found), problem=trouble or f"{_ASKED} is gone, so what was asked is not known")

@@ -26,19 +26,19 @@ _WARMUP_S = 10.0
 _OOM_AT = 0.3  # share of the benchmark after which the batch is so full that an allocation fails
 DECODE_LINES, PREFILL_LINES = 40, 40
 # needs that are there before the first request comes; the rest of the reserve is asked for while running
-AT_START = ("request table", "cuda graphs", "attention workspace", "communication", "libraries and fragments")
+_AT_START = ("request table", "cuda graphs", "attention workspace", "communication", "libraries and fragments")
 
-Line = tuple[float, bool, str]  # second, whether SGLang puts the time in front, text
+_Line = tuple[float, bool, str]  # second, whether SGLang puts the time in front, text
 
 
 @dataclass
-class Play:
+class _Transcript:
     """What `player` performs."""
 
     ranks: str
-    startup: list[Line] = field(default_factory=list)
+    startup: list[_Line] = field(default_factory=list)
     startup_s: float = 0.0
-    benchmark: list[Line] = field(default_factory=list)
+    benchmark: list[_Line] = field(default_factory=list)
     benchmark_s: float = 0.0
     compile: Mapping[str, Any] | None = None
     bench: dict[str, Any] = field(default_factory=dict)
@@ -54,10 +54,10 @@ class Play:
 
 def compose(
     deployment: Deployment, plan: MemoryPlan, result: SimulationResult | None, flags: Mapping[str, Any]
-) -> Play:
+) -> _Transcript:
     """`result` is None where the engine does not come up."""
     layout = deployment.layout
-    play = Play(" DP0 TP0" if layout.attn_dp > 1 else " TP0" if layout.replica_gpus > 1 else "")
+    play = _Transcript(" DP0 TP0" if layout.attn_dp > 1 else " TP0" if layout.replica_gpus > 1 else "")
     echo = ", ".join(f"{name}={value!r}" for name, value in flags.items())
     play.say(f"server_args=ServerArgs({echo})", 5.0)
     if not _start(play, deployment, plan) or result is None:
@@ -67,7 +67,7 @@ def compose(
     return play
 
 
-def _start(play: Play, deployment: Deployment, plan: MemoryPlan) -> bool:
+def _start(play: _Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     """Whether the engine comes up."""
     weights, free = plan.weight_bytes / GIB, plan.free_bytes / GIB
     play.say(f"Load weight begin. avail mem={free:.2f} GB", _INIT_S)
@@ -86,7 +86,7 @@ def _start(play: Play, deployment: Deployment, plan: MemoryPlan) -> bool:
     _compile(play, deployment)
     sizes = decode_graph_sizes(_graph_max_bs(deployment))
     play.say(f"Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs=1, avail mem={left:.2f} GB")
-    early = sum(plan.needs.get(name, 0.0) for name in AT_START)
+    early = sum(plan.needs.get(name, 0.0) for name in _AT_START)
     if early > plan.reserve_bytes:
         words = ["Exception: Capture cuda graph failed: CUDA out of memory.", "Possible solutions:"]
         play.startup_s += 5.0
@@ -108,7 +108,7 @@ def _graph_max_bs(deployment: Deployment) -> int:
     return resolve(d.settings, d.model, d.cluster.gpu, d.layout, pool_tokens=1).graph_max_bs
 
 
-def _compile(play: Play, deployment: Deployment) -> None:
+def _compile(play: _Transcript, deployment: Deployment) -> None:
     """Kernels for the shapes of this layout; the next run finds them in the cache."""
     seconds = first_run_tax_s(deployment.model)
     layout = deployment.layout
@@ -123,7 +123,7 @@ def _compile(play: Play, deployment: Deployment) -> None:
         play.startup_s += 1.0
 
 
-def _serve(play: Play, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
+def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
     layout, graph_max_bs = deployment.layout, _graph_max_bs(deployment)
     summary = result.summary
     play.benchmark_s = summary.duration_s
@@ -134,7 +134,7 @@ def _serve(play: Play, deployment: Deployment, plan: MemoryPlan, result: Simulat
     if not plan.fits:
         play.benchmark_s *= _OOM_AT
         play.benchmark = [line for line in play.benchmark if line[0] <= play.benchmark_s]
-        late = {name: size for name, size in plan.needs.items() if name not in AT_START}
+        late = {name: size for name, size in plan.needs.items() if name not in _AT_START}
         asked = max(late.values()) / GIB
         free = max(0.0, asked + plan.margin_bytes / GIB)
         oom = f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} GiB."
@@ -150,7 +150,7 @@ def _serve(play: Play, deployment: Deployment, plan: MemoryPlan, result: Simulat
     play.bench["retractions"] = result.retractions
 
 
-def _die(play: Play, words: list[str]) -> None:
+def _die(play: _Transcript, words: list[str]) -> None:
     """As the scheduler does: an exception in a child, which takes the whole engine down."""
     at_s, lines = (play.benchmark_s, play.benchmark) if play.benchmark else (play.startup_s, play.startup)
     lines.append((at_s, True, "Scheduler hit an exception: Traceback (most recent call last):"))
@@ -159,7 +159,7 @@ def _die(play: Play, words: list[str]) -> None:
     play.exit_code = 1
 
 
-def _prefills(result: SimulationResult, layout: Layout) -> Iterator[Line]:
+def _prefills(result: SimulationResult, layout: Layout) -> Iterator[_Line]:
     """A part of the prefill rounds: requests whose first token came at the same moment were one round."""
     rounds: dict[float, list[Any]] = {}
     for record in result.records:
@@ -175,7 +175,7 @@ def _prefills(result: SimulationResult, layout: Layout) -> Iterator[Line]:
         yield at_s, True, f"Prefill batch, {counts}, #cached-token: {cached // groups}, {waiting.queue(at_s, groups)}"
 
 
-def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_max_bs: int) -> Iterator[Line]:
+def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_max_bs: int) -> Iterator[_Line]:
     """What one attention group of one copy decodes, at evenly spaced moments."""
     import numpy as np
 

@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-Line = tuple[float, bool, str]
-Part = dict[str, Any]
+_Line = tuple[float, bool, str]
+_Part = dict[str, Any]
 
 _COMPILED = Path("../.compiled")  # the kernels that runs of this study have compiled so far
 _SHUTDOWN_S = 8.0
 
 
-def perform(play: Part, speed: float, stops_at: float, took_file: str, now_s: float) -> int:
+def _perform(play: _Part, speed: float, stops_at: float, took_file: str, now_s: float) -> int:
     """The exit code. `stops_at` below 1: nothing more is written after that share of the run."""
     tax_s = _tax_s(play["compile"])
     lines = [*_compiling(play["compile"], tax_s), *_starting(play, tax_s), *_serving(play, speed, tax_s)]
@@ -40,24 +40,24 @@ def perform(play: Part, speed: float, stops_at: float, took_file: str, now_s: fl
     return int(play["exit_code"])
 
 
-def _tax_s(compiling: Part | None) -> float:
+def _tax_s(compiling: _Part | None) -> float:
     """Only the first run of a layout compiles its kernels; one that fails before does not come so far."""
     return 0.0 if not compiling or (_COMPILED / compiling["key"]).exists() else float(compiling["seconds"])
 
 
-def _compiling(compiling: Part | None, tax_s: float) -> list[Line]:
+def _compiling(compiling: _Part | None, tax_s: float) -> list[_Line]:
     if not compiling or not tax_s:
         return []
     texts = compiling["lines"]
     return [(compiling["at_s"] + n * tax_s / len(texts), True, text) for n, text in enumerate(texts)]
 
 
-def _starting(play: Part, tax_s: float) -> list[Line]:
+def _starting(play: _Part, tax_s: float) -> list[_Line]:
     at_s = play["compile"]["at_s"] if play["compile"] else 0.0
     return [(s + (tax_s if s >= at_s else 0.0), stamped, text) for s, stamped, text in play["startup"]]
 
 
-def _serving(play: Part, speed: float, tax_s: float) -> list[Line]:
+def _serving(play: _Part, speed: float, tax_s: float) -> list[_Line]:
     began_s = play["startup_s"] + tax_s
     return [(began_s + s / speed, stamped, _scaled(text, speed)) for s, stamped, text in play["benchmark"]]
 
@@ -74,4 +74,4 @@ def _written(ranks: str, now_s: float, at_s: float, stamped: bool, text: str) ->
 
 if __name__ == "__main__":
     file, speed, stops_at, took_file = sys.argv[1:]
-    sys.exit(perform(json.loads(Path(file).read_text()), float(speed), float(stops_at), took_file, time.time()))
+    sys.exit(_perform(json.loads(Path(file).read_text()), float(speed), float(stops_at), took_file, time.time()))

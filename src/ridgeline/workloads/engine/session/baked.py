@@ -77,12 +77,12 @@ class Manifest:
             size = path.stat().st_size
             if size != self.file_bytes:
                 return f"is damaged: {path.name} has {size} of {self.file_bytes} bytes"
-            return "" if sha256_of(path) == self.sha256 else f"is damaged: {path.name} does not match its checksum"
+            return "" if _sha256_of(path) == self.sha256 else f"is damaged: {path.name} does not match its checksum"
         except OSError as error:
             return f"is damaged: {path.name} cannot be read ({error.strerror})"
 
 
-def sha256_of(path: Path) -> str:
+def _sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
@@ -96,7 +96,7 @@ def packed(kept: Path, suffix: str, make: Callable[[Path], None]) -> dict[str, A
     kept.mkdir(parents=True, exist_ok=True)
     with in_one_step(kept / f"new{suffix}") as partial:
         make(partial)
-        checksum = sha256_of(partial)
+        checksum = _sha256_of(partial)
     file = (kept / f"new{suffix}").replace(kept / f"caches-{checksum[:8]}{suffix}")
     return {"file": file.name, "file_bytes": file.stat().st_size, "sha256": checksum}
 
@@ -135,7 +135,7 @@ class NodeFolder:
         home = Path(os.environ.get("RIDGELINE_SCRATCH") or tempfile.gettempdir()) / f"ridgeline-{os.getuid()}"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home.is_symlink() or home.stat().st_uid != os.getuid():
-            raise OSError(errno.EPERM, "belongs to somebody else", str(home))
+            raise OSError(errno.EPERM, "belongs to another user", str(home))
         self._lock = (home / f"{name}.lock").open("a")
         self.path = home / name
         try:
@@ -164,7 +164,7 @@ def image_suffix(tool: str) -> str:
     return ".sqfs" if Path(tool).name == "mksquashfs" else ".img"
 
 
-def image_command(tool: str, root: Path, image: Path) -> list[str]:
+def _image_command(tool: str, root: Path, image: Path) -> list[str]:
     """Make `image` of the folder `root`, the top of what Apptainer lays over a container."""
     if image_suffix(tool) == ".sqfs":
         return [tool, str(root), str(image), "-noappend", "-no-progress"]
@@ -184,7 +184,7 @@ def make_image(tool: str, root: Path, image: Path) -> None:
         upper.mkdir()
         (root / "work").mkdir()
         (root / CACHES_INSIDE.lstrip("/")).rename(upper / CACHES_INSIDE.lstrip("/"))
-    done = subprocess.run(image_command(tool, root, image), capture_output=True, text=True, check=False)
+    done = subprocess.run(_image_command(tool, root, image), capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
         raise SiteError(f"{tool} made no image of the baked caches (exit code {done.returncode}): {last[0]}")

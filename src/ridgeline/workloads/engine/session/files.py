@@ -34,7 +34,7 @@ def make_files(
         write_model_folder(model, folder / MADE_MODEL)
         model = str(folder / MADE_MODEL)
     if decoys is not None:
-        write_dataset(load, folder / DATASET, min(decoys * load.requests, _MOST_DECOYS))
+        _write_dataset(load, folder / DATASET, min(decoys * load.requests, _MOST_DECOYS))
         (folder / OFFLINE_RESULT).unlink(missing_ok=True)
     values = {PORT: str(ports[0]), MODEL: model, HEAD: head, RENDEZVOUS: str(ports[1])}
     values |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}
@@ -58,7 +58,7 @@ def _exports(values: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
+def _write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
     """The traffic in ShareGPT's form, which every engine's offline benchmark reads. A ShareGPT file is taken as it is.
 
     A text of n words is n tokens; engines skip conversations of fewer than four. `decoys` are conversations without an

@@ -22,10 +22,10 @@ from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosi
 POLL_S = 0.5
 _DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
 STOPPED = 128 + signal.SIGTERM
-OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
+_OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
 
-class Watcher(Protocol):
+class _Watcher(Protocol):
     def start(self) -> object: ...
     def stop(self) -> Mapping[str, float]: ...
 
@@ -56,9 +56,9 @@ def _log_says_ready(log: Path, mark: str) -> bool:
 def plan_of(load: Load, port: int, records_path: Path | None, dialect: ServingEngine) -> Any:
     """The measured load on the server at `port`."""
     from ridgeline.load.bench import BenchPlan
-    from ridgeline.load.options import cut_short
     from ridgeline.load.wire.endpoint import parse_endpoint
     from ridgeline.traffic.requests import Slo
+    from ridgeline.traffic.traffic import cut_short
 
     traffic = load.recipe()
     return BenchPlan(
@@ -79,7 +79,7 @@ def send_other(plan: Any, count: int, at_once: int, number: int = 1) -> None:
     `number` has its own."""
     from ridgeline.load.bench import bench
 
-    other = number * OTHER
+    other = number * _OTHER
     traffic = replace(
         plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=plan.traffic.seed + other
     )
@@ -112,7 +112,7 @@ def measure_offline(
 ) -> None:
     """The engine's own offline benchmark; it warms itself up, and is watched from its start `mark` on."""
     started = time.monotonic()
-    watcher: Watcher | None = None
+    watcher: _Watcher | None = None
     tail = _Tail(log)
     while (code := engine.wait(POLL_S)) is None:
         if watcher is None and mark and tail.holds(mark):
@@ -130,7 +130,7 @@ def _require_valid(result: Any) -> None:
         sys.exit(STOPPED)
 
 
-def watch(folder: Path) -> Watcher | None:
+def watch(folder: Path) -> _Watcher | None:
     """GPU and host use are sampled into the run folder where that part is there."""
     try:
         monitor = importlib.import_module("ridgeline.node.monitor").Monitor(folder)

@@ -46,7 +46,7 @@ from ridgeline.workloads.engine.session.questions import ask_questions
 from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
 
 # for rank 0 to end after another rank did: its schedulers may be going down together, in order
-FOLLOWS_S = 30.0
+_FOLLOWS_S = 30.0
 ENDS_S = 30.0  # for all ranks and the launcher, once they are asked to end
 
 
@@ -76,7 +76,7 @@ class _SpanningEngine(node.EngineProcess):
         if (failed := self._marks.failed) is None:
             return None
         self._failed_s = self._failed_s or time.monotonic()
-        return failed or 1 if time.monotonic() - self._failed_s > FOLLOWS_S else None
+        return failed or 1 if time.monotonic() - self._failed_s > _FOLLOWS_S else None
 
     def wait(self, timeout_s: float) -> int | None:
         until = time.monotonic() + timeout_s

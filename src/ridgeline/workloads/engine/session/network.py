@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Iterable, Mapping
 
-HOSTS = "RIDGELINE_HOSTS"  # the job's nodes, as its batch system names them
+_HOSTS = "RIDGELINE_HOSTS"  # the job's nodes, as its batch system names them
 _ADDRESS_OF = 0x8915  # SIOCGIFADDR
 _ELSEWHERE = "192.0.2.1"  # an address that nobody has: the way there is the default route
 
@@ -22,8 +22,8 @@ def head_address(interface: str, hosts: Iterable[str]) -> str:
     if interface:
         return _address_of(interface)
     own = socket.gethostname().partition(".")[0]
-    ways = [way for host in hosts if host.partition(".")[0] != own and (way := address_towards(host))]
-    found = next((way for way in (*ways, address_towards(own), address_towards(_ELSEWHERE)) if not _loops(way)), "")
+    ways = [way for host in hosts if host.partition(".")[0] != own and (way := _address_towards(host))]
+    found = next((way for way in (*ways, _address_towards(own), _address_towards(_ELSEWHERE)) if not _loops(way)), "")
     return found or socket.gethostname()
 
 
@@ -33,15 +33,15 @@ def node_variables(head: str, interface: str, host_variable: str) -> dict[str, s
     Gloo takes the interface of the host's own name, which may lead nowhere. NCCL looks for the fastest by itself, so it
     gets only what the site names.
     """
-    address = _address_of(interface) if interface else address_towards(head)
+    address = _address_of(interface) if interface else _address_towards(head)
     if not address or (_loops(address) and not interface):
         return {}
-    name = interface or interface_of(address)
+    name = interface or _interface_of(address)
     variables = {host_variable: address, "GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": interface}
     return {variable: value for variable, value in variables.items() if value and variable not in os.environ}
 
 
-def address_towards(host: str) -> str:
+def _address_towards(host: str) -> str:
     """Our own address on the way to `host`; empty where its name or the way is not known."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -65,7 +65,7 @@ def _address_of(interface: str) -> str:
             ) from error
 
 
-def interface_of(address: str) -> str:
+def _interface_of(address: str) -> str:
     for _, name in socket.if_nameindex():
         try:
             if _address_of(name) == address:
@@ -80,4 +80,4 @@ def _loops(address: str) -> bool:
 
 
 def hosts_of_job(environment: Mapping[str, str]) -> list[str]:
-    return environment.get(HOSTS, "").split()
+    return environment.get(_HOSTS, "").split()

@@ -61,7 +61,7 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             pass
         until = time.monotonic() + 10.0
-        while left := members(self.pid):
+        while left := _members(self.pid):
             if time.monotonic() > until:
                 return left
             _tell(self.pid, signal.SIGKILL)
@@ -71,14 +71,14 @@ class EngineProcess:
 
 
 def _tell(session: int, number: signal.Signals) -> None:
-    for pid in members(session):
+    for pid in _members(session):
         try:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
 
 
-def members(session: int) -> list[int]:
+def _members(session: int) -> list[int]:
     """Living processes of a session: a leader's children may outlive it and have groups of their own."""
     found = []
     for entry in Path("/proc").iterdir():

@@ -29,7 +29,7 @@ from ridgeline.workloads.engine.session.load import POLL_S, send_other
 _WRITE_S = 120.0  # for an engine to write what it has recorded, and to answer that it has stopped
 _SETTLE_S = 5.0  # after that, for its files to be seen here
 _MOST_AT_ONCE = 256
-KERNELS = "kernels.csv"
+_KERNELS = "kernels.csv"
 _STATS = "stats --report cuda_gpu_kern_sum --format csv --force-export=true --output -"
 
 
@@ -153,7 +153,7 @@ class ProfileWindow:
         if not table:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no message"]
             return f"nsys recorded no kernel ({last[0]}); does the engine run on a GPU here?"
-        write_whole(self.traces / KERNELS, table, survives_power_cut=False)
+        write_whole(self.traces / _KERNELS, table, survives_power_cut=False)
         return ""
 
     def _too_large(self) -> None:

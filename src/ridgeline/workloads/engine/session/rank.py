@@ -1,7 +1,7 @@
 """On each node of several: `python -m ridgeline.workloads.engine.session.rank FOLDER/SCRIPT`, started by a launcher.
 
 Rank 0 is the engine that is measured. The others serve it and cannot end by themselves: those of SGLang wait until
-their schedulers die, do not heed SIGTERM, and leave with an error code. So rank 0 writes down how it ended, and the
+their schedulers die, ignore SIGTERM, and leave with an error code. So rank 0 writes down how it ended, and the
 others are ended when it has, or when the session says so. Their own end is a failure only while rank 0 needs them.
 """
 
