@@ -18,7 +18,7 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
 )  # fmt: skip
 from ridgeline.report.figures.values import counted_axis
-from ridgeline.report.parts import FactTiles, Paragraph, Part, Section
+from ridgeline.report.parts import AnswerCard, FactTiles, Paragraph, Part, Section
 from ridgeline.report.studies import StudySeen
 from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range
 
@@ -72,7 +72,7 @@ def _table(studies: Sequence[StudySeen]) -> TextTable:
     rows = tuple(
         (
             one.name,
-            _gain(one) or one.answer.statement.replace(" -> ", " → "),
+            _gain(one) or AnswerCard(one.answer.statement).lead,
             "–" if one.answer.candidate is None else f"{metric_text(one.answer.candidate.value)} {one.answer.unit}",
             one.study.goal.metric,
             _day(one),

@@ -34,6 +34,7 @@ from ridgeline.report.figures.shapes import (
 from ridgeline.report.figures.values import is_ok
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
+from ridgeline.report.measured import folder_text, place_text
 from ridgeline.report.page import style
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Hint, Paragraph, Part
 from ridgeline.report.sections import (
@@ -41,7 +42,6 @@ from ridgeline.report.sections import (
     NOT_WORKED_OUT,
     Findings,
     answer_card,
-    folder_text,
     gain_by_change,
     kind_parts,
     missing_part,
@@ -286,9 +286,18 @@ def _failures(found: Findings) -> Slide | None:
             for run, trial in each
         )
         return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
-    rows = tuple((Kind(kind).text, str(n), _cut(story, 170)) for kind, n, story in counts)
+    rows = tuple(
+        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 90)) for kind, n, _ in counts
+    )
     table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
+
+
+def _first_of(kind: str, history: History, most: int) -> str:
+    """Without the line that decided, which is in the report."""
+    run = next(run for run in history.runs.values() if run.outcome is not None and run.outcome.kind.value == kind)
+    assert run.outcome is not None
+    return _cut(f"#{run.trial}: {run.outcome.reason or run.outcome.kind.text}", most)
 
 
 def _next(found: Findings) -> Slide | None:
@@ -430,11 +439,11 @@ def _use(found: Findings) -> Slide | None:
     in_script = [f"Its {len(lines)} lines hold the input too"]
     code, notes = (card.command, [card.command_note]) if fits else (script, in_script)
     note = tuple(Paragraph(_cut(text), "sub") for text in notes if text)
-    check = Paragraph(f"Every number here can be recomputed from the runs' own files: ridgeline verify {folder}", "sub")
+    check = f"{place_text(history)}, `ridgeline verify {folder}` recomputes every number here from the runs' own files."
     return Slide(
         "use",
         f"To keep: {answer.reference.label}" if answer.keep else "The setting, ready to paste",
-        (CodeText(code), *note, check),
+        (CodeText(code), *note, Paragraph(check, "sub")),
     )
 
 

@@ -19,7 +19,7 @@ from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
 OUT_OF_MEMORY = ("oom-start", "oom-run")
-_OOM = "oom"  # both of them, in a cell
+_OOM = "oom"  # both of them
 _MOST_PARTS = 12  # columns or lines of the map; a number with more values is cut into about that many ranges
 
 
@@ -221,7 +221,7 @@ def _cell(
     line = ", ".join(f"{n} {Kind(kind).text}" for kind, n in kinds.items())
     label = f"{x} {_shown(at_x)}, {y} {_shown(at_y)}: {len(passed)} passed{', ' + line if line else ''}{best}"
     worst = kinds.most_common(1)[0][0] if kinds else ""
-    text = f"{sum(kinds.values())}/{len(here)} {_short(worst)}" if kinds else f"{len(here)} ok"
+    text = f"{sum(kinds.values())}/{len(here)} failed" if kinds else f"{len(here)} ok"
     return HeatCell(sum(kinds.values()) / len(here), text, label, worst)
 
 
