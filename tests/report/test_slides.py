@@ -110,7 +110,7 @@ def test_a_folder_that_came_from_elsewhere_is_named_as_it_lies_there(
     said = "In the folder that holds <code>llama</code>, <code>ridgeline verify llama<"
     assert said in text_of(folder)
     monkeypatch.chdir(folder)
-    assert said in text_of(Path("."))
+    assert said in text_of(Path())
 
 
 @pytest.mark.parametrize("name", ["compare-finished", "edge-finished", "scale-finished", "twin-killed", "search-lost"])

@@ -38,7 +38,7 @@ def place_text(history: History) -> str:
 
 def _from_the_last_studies(history: History) -> tuple[str, ...]:
     """`studies`, where new study folders go, and what is below it; the folder's own name where it lies elsewhere."""
-    *above, name = Path(os.path.abspath(history.root)).parts
+    *above, name = Path(os.path.normpath(history.root.absolute())).parts
     if "studies" not in above:
         return (name,)
     return (*above[len(above) - 1 - above[::-1].index("studies") :], name)

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
-from ridgeline.records.run import Run
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import curves, edge_climb
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
-from ridgeline.report.figures.failures import crash_map, failure_table
+from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
 from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
@@ -25,7 +24,6 @@ from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
 from ridgeline.report.figures.serving import against_load, energy_and_cost
 from ridgeline.report.figures.shapes import Figure, IntervalFigure
-from ridgeline.report.figures.values import is_ok
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, measured, place_text
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
@@ -104,19 +102,19 @@ def missing_part(key: str, error: Exception) -> Paragraph:
 
 def _verdict(found: Findings) -> Iterator[Part]:
     yield from (Paragraph(note, "note") for note in found.notes)
+    stopped = [Paragraph(text, "note") for text in stopped_texts(found)]
+    # what happened comes first: on the card, or here
+    yield from (
+        (answer_card(found), *stopped) if what_failed(found.history, found.answer) else (*stopped, answer_card(found))
+    )
+
+
+def stopped_texts(found: Findings) -> list[str]:
+    """Why the campaign was stopped; what to do, where the answer says why already."""
     stopped = found.answer.stopped
-    if stopped and not _failed_first(found):
-        yield Paragraph(_sentence(f"The campaign was stopped: {stopped}", found), "note")
-    yield answer_card(found)
-    if stopped and _failed_first(found):
-        # the card has said what happened: what is left is what to do
-        yield Paragraph(_sentence("".join(stopped.partition("What to do: ")[1:]) or stopped, found), "note")
-
-
-def _failed_first(found: Findings) -> Run | None:
-    """The run that failed, of a campaign that was stopped since not even its first setting passed."""
-    runs = [*found.history.runs.values()]
-    return runs[-1] if "did not pass" in found.answer.stopped and not any(map(is_ok, runs)) else None
+    if what_failed(found.history, found.answer):
+        return [_sentence("".join(stopped.partition("What to do: ")[1:]) or stopped, found)]
+    return [_sentence(f"The campaign was stopped: {stopped}", found)] if stopped else []
 
 
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
@@ -127,10 +125,8 @@ def answer_card(found: Findings) -> AnswerCard:
     study, history, answer = found.study, found.history, found.answer
     over = bool(answer.conclusion)
     text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
-    if (failed := _failed_first(found)) is not None and failed.outcome is not None:
-        text = f"{answer.reference.label} did not pass: {failed.outcome.reason or failed.outcome.kind.text}"
-    elif answer.stopped and answer.candidate is None:
-        text = answer.stopped.partition(";")[0]  # that there is no verdict yet goes without saying
+    if answer.stopped and answer.candidate is None:  # that there is no verdict yet goes without saying
+        text = what_failed(history, answer) or answer.stopped.partition(";")[0]
     said = [answer.refuted] if answer.refuted else []
     candidate = answer.candidate
     if over and candidate is not None and not answer.confirmed and (answer.keep or answer.offers):

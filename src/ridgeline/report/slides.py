@@ -47,6 +47,7 @@ from ridgeline.report.sections import (
     missing_part,
     origin_text,
     steps_command,
+    stopped_texts,
 )  # fmt: skip
 from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import MetricText, count, node_time_text
@@ -92,10 +93,9 @@ def slides(found: Findings) -> list[Slide]:
 
 
 def _question(found: Findings) -> Slide:
-    study, answer = found.study, found.answer
+    study = found.study
     card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
-    stopped = (f"The campaign was stopped: {answer.stopped}",) if answer.stopped else ()
-    said = tuple(Paragraph(_cut(note), "note") for note in (*found.notes, *stopped)[:2])
+    said = tuple(Paragraph(_cut(note), "note") for note in (*found.notes, *stopped_texts(found))[:2])
     return Slide("question", _cut(study.question or study.name, 160), (*said, card))
 
 

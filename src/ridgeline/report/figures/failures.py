@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.outcome import Kind
@@ -32,6 +33,14 @@ def failure_counts(history: History) -> list[tuple[str, int, str]]:
             counts[run.outcome.kind.value] += 1
             stories.setdefault(run.outcome.kind.value, f"#{run.trial}: {run.outcome}")
     return [(kind, n, stories[kind]) for kind, n in counts.most_common()]
+
+
+def what_failed(history: History, answer: Answer) -> str:
+    """Of a campaign that was stopped since not even its first setting passed: how that failed. Empty for others."""
+    runs = [*history.runs.values()]
+    if "did not pass" not in answer.stopped or any(map(is_ok, runs)) or not runs or (last := runs[-1].outcome) is None:
+        return ""
+    return f"{answer.reference.label} did not pass: {last.reason or last.kind.text}"
 
 
 def failure_table(study: Study, history: History) -> TextTable | None:
