@@ -73,9 +73,9 @@ def front_figures(study: Study, history: History, chosen: Point | None) -> tuple
             curves[special[one.setting]] = [point]
     first, second = study.goal, study.second_goal
     says = "One mark for each setting that ran. On the front no other setting is better in both."
-    axes = [f"{g.metric}, {'higher' if g.direction == 'maximize' else 'lower'} is better" for g in (second, first)]
+    x, y = (f"{g.metric}, {'higher' if g.direction == 'maximize' else 'lower'} is better" for g in (second, first))
     shown = tuple(Curve(label, tuple(sorted(points, key=lambda p: p.x))) for label, points in curves.items() if points)
-    return (CurveFigure("The front", *axes, shown, says),)
+    return (CurveFigure("The front", x, y, shown, says),)
 
 
 def front_rows(study: Study, history: History) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ from ridgeline.stats.wording import count
 
 _LONG_CELL = 32  # characters, from which on the text of a cell may be broken
 _FEW_PLACES = 12  # of an axis, which half the width has room for
+_LONG_CODE = 24  # lines, from which on paper has them in two columns
 MOST_ROWS = 150  # of the table behind a figure; all runs are in the table of runs
 _FILTER = "placeholder='filter: memory, tp 8, #12 …' aria-label='filter runs'"
 _COPY = "<button type=button class=copy hidden>copy</button>"
@@ -173,7 +174,8 @@ _ARGUMENT = re.compile(r"(--?[A-Za-z][\w-]* (?!-)\S{1,24}(?=\s|$)|\S+)")
 
 def code_html(text: str, copy: bool = False) -> str:
     """Text to paste. A browser would break lines at hyphens: words stay whole, and a flag keeps its value."""
-    return f"<div class=code>{_COPY if copy else ''}<pre tabindex=0>{_whole_words(text)}</pre></div>"
+    look = "'code long'" if text.count("\n") > _LONG_CODE else "code"
+    return f"<div class={look}>{_COPY if copy else ''}<pre tabindex=0>{_whole_words(text)}</pre></div>"
 
 
 def _whole_words(text: str) -> str:

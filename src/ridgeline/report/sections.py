@@ -103,10 +103,10 @@ def missing_part(key: str, error: Exception) -> Paragraph:
 def _verdict(found: Findings) -> Iterator[Part]:
     yield from (Paragraph(note, "note") for note in found.notes)
     stopped = [Paragraph(text, "note") for text in stopped_texts(found)]
-    # what happened comes first: on the card, or here
-    yield from (
-        (answer_card(found), *stopped) if what_failed(found.history, found.answer) else (*stopped, answer_card(found))
-    )
+    first: list[Part] = [*stopped, answer_card(found)]
+    if what_failed(found.history, found.answer):
+        first.reverse()  # the card says what happened, the note what to do
+    yield from first
 
 
 def stopped_texts(found: Findings) -> list[str]:
@@ -277,7 +277,9 @@ def _setting(found: Findings) -> Iterator[Part]:
 def _reference_command(answer: Answer) -> Iterator[Part]:
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(
-            f"To compare with: {answer.reference.label}", (CodeText(_elsewhere(answer.reference_paste), copy=True),)
+            f"To compare with: {answer.reference.label}",
+            (CodeText(_elsewhere(answer.reference_paste), copy=True),),
+            on_paper=False,
         )
 
 
