@@ -113,8 +113,8 @@ def stopped_texts(found: Findings) -> list[str]:
     """Why the campaign was stopped; what to do, where the answer says why already."""
     stopped = found.answer.stopped
     if what_failed(found.history, found.answer):
-        return [_sentence("".join(stopped.partition("What to do: ")[1:]) or stopped, found)]
-    return [_sentence(f"The campaign was stopped: {stopped}", found)] if stopped else []
+        return [page_sentence("".join(stopped.partition("What to do: ")[1:]) or stopped, found)]
+    return [page_sentence(f"The campaign was stopped: {stopped}", found)] if stopped else []
 
 
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
@@ -133,12 +133,12 @@ def answer_card(found: Findings) -> AnswerCard:
         said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
     command, command_note = _command(history, answer)
     card = AnswerCard(
-        _sentence(text, found),
+        page_sentence(text, found),
         facts=tuple(_facts(study, history, answer)),
         command=command,
         command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
-        notes=tuple(_sentence(note, found) for note in (*said, *found.exhibits.notes)),
+        notes=tuple(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
         figure=_first_figure(found),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
@@ -190,7 +190,7 @@ def steps_command(history: History) -> str:
     return f"ridgeline steps {folder_text(history)}"
 
 
-def _sentence(text: str, found: Findings) -> str:
+def page_sentence(text: str, found: Findings) -> str:
     """As a page says it, wherever the study folder lay when it was worked out. Names of the study stay as they are."""
     root = found.history.root
     text = text.replace(str(root), folder_text(found.history)).replace(" -> ", " → ")

@@ -46,6 +46,7 @@ from ridgeline.report.sections import (
     kind_parts,
     missing_part,
     origin_text,
+    page_sentence,
     steps_command,
     stopped_texts,
 )  # fmt: skip
@@ -273,7 +274,7 @@ def _failures(found: Findings) -> Slide | None:
     failed = sum(n for _, n, _ in counts)
     named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
     kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
-    title = f"{failed} of {count(len(history.runs), 'run')} failed or were stopped: {kinds}"
+    title = f"{failed} of {count(len(history.runs), 'run')} did not pass: {kinds}"
     where = crash_map(study, history)
     if failed <= _MOST_FAILURES and where is None:
         each = [(run, history.trials[run.trial]) for run in history.runs.values() if not is_ok(run)]
@@ -307,12 +308,14 @@ def _next(found: Findings) -> Slide | None:
     if not said and not also:
         return None
     seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
-    return Slide("next", "What we would try next", (_bullets(said),) if said else seen, seen if said else ())
+    if not said:
+        return Slide("next", "What else the runs show", (_bullets(also),))
+    return Slide("next", "What we would try next", (_bullets(said),), seen)
 
 
 def _other_notes(found: Findings) -> Iterator[str]:
     """Why the search ended is among the next steps."""
-    return (note for note in found.exhibits.notes if not note.startswith("search ended:"))
+    return (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
 
 
 def next_steps(found: Findings) -> list[str]:
@@ -378,8 +381,10 @@ def _not_attributed(found: Findings) -> list[str]:
     return [f"{why[:1].upper()}{why[1:]}; to measure it: {steps_command(history)}"]
 
 
-def _cost(found: Findings) -> Slide:
+def _cost(found: Findings) -> Slide | None:
     study, history, answer = found.study, found.history, found.answer
+    if history.node_hours < _LEAST_HOURS:
+        return None  # the first slide has said it
     hours: dict[str, float] = {}
     for run in history.runs.values():
         name = (
@@ -405,8 +410,7 @@ def _cost(found: Findings) -> Slide:
         if value
     )
     bars = BarFigure("cost-by-stage", "Node-hours by what they were for", "", Axis("node-hours", from_zero=True), rows)
-    shown = history.node_hours >= _LEAST_HOURS and len(rows) > 1
-    return Slide("cost", title, (FactTiles(tuple(tiles)),), (bars,) if shown else ())
+    return Slide("cost", title, (FactTiles(tuple(tiles)),), (bars,) if len(rows) > 1 else ())
 
 
 def _wall(seconds: float) -> str:
