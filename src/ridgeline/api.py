@@ -318,7 +318,7 @@ def _run(
             value = run.metrics.get(campaign.study.goal.metric)
             got = "" if value is None else f", {campaign.study.goal.metric} {value:g}"
             assert progress is not None
-            progress(f"run {run.number}, {trial.stage.value}: {run.outcome}{got}")
+            progress(f"run {run.number}, {trial.stage.text}: {run.outcome}{got}")
         seen[0] = len(runs)
 
     with assemble_campaign(folder, question, tell if progress else lambda campaign: None, extension=extension) as it:

@@ -101,7 +101,7 @@ def test_no_part_of_a_campaign_runs_more_than_was_said(tmp_path: Path, seed: int
     said = stake(question)
     parts, runs, node_hours = ran(tmp_path, question, seed)
     bounds = {part.name: part.runs or 0 for part in said.parts}
-    bounds["looks"] = bounds.get("sentinels", 0) + bounds.get("survey of nodes", 0)
+    bounds["looks"] = bounds.get("repeats", 0) + bounds.get("survey of nodes", 0)
     assert {name: count for name, count in parts.items() if count > bounds.get(name, 0)} == {}
     assert runs <= (said.runs or 0)
     assert node_hours <= (said.node_hours or 0.0)
@@ -130,7 +130,7 @@ def test_a_budget_of_time_or_node_hours_bounds_node_hours_and_not_runs(tmp_path:
     assert found.runs is None and found.runs_with_faults is None
     assert found.node_hours == pytest.approx(5 + 2), "what is in flight goes on to its limit of an hour"
     assert {part.name: part.runs for part in found.parts} == {
-        "baseline": 3, "search": None, "sentinels": None, "confirmation": 18, "warm-up": 3,
+        "baseline": 3, "search": None, "repeats": None, "confirmation": 18, "warm-up": 3,
     }  # fmt: skip
     assert said(tmp_path, budget=Budget(wall_s=3600.0), site=slots(2)).node_hours == pytest.approx(4)
 

@@ -19,6 +19,7 @@ from ridgeline.campaign.front import (
     best_at,
     best_at_lines,
     front,
+    front_figures,
     front_rows,
     front_tables,
 )
@@ -48,6 +49,17 @@ def searched(folder: Path, **changes: Any) -> CampaignStatus:
     run = campaign(folder, asked, answer)
     run.run()
     return CampaignStatus(run.question, run.study, run.history)
+
+
+def test_the_figure_of_the_front_holds_every_setting_and_marks_two(tmp_path: Path) -> None:
+    now = searched(tmp_path)
+    found = front(now.study, now.history)
+    (figure,) = front_figures(now.study, now.history, json.loads(found[0].setting))
+    points = {curve.label: {(p.x, p.y) for p in curve.points} for curve in figure.curves}
+    assert points["on the front"] == {(o.second.value, o.first.value) for o in found if o.place == "on"}
+    assert points["the setting"] == {(found[0].second.value, found[0].first.value)}
+    assert len(points["the baseline"]) == 1
+    assert front_figures(replace(now.study, second_goal=None), now.history, None) == ()
 
 
 def test_no_setting_of_the_front_is_worse_in_both(tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_steps_need_nothing_but_the_study_folder(tmp_path: Path) -> None:
     shutil.rmtree(author)
     done = ridgeline("steps", "first", cwd=elsewhere)
     assert done.returncode == 0, done.stderr
-    assert (elsewhere / "studies/moved-steps/sources/score.sh").is_file()
+    assert (elsewhere / "first-steps/sources/score.sh").is_file(), "where the report of first looks for it"
     unsaid = ridgeline("steps", "first/study.yaml", cwd=elsewhere)
     assert unsaid.returncode == 2, unsaid.stderr
 

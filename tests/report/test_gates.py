@@ -46,7 +46,7 @@ def test_the_page_says_first_what_the_last_change_was() -> None:
     first = risen[0].parts[0]
     assert isinstance(first, Paragraph) and re.fullmatch(r"1\d\.\d% slower since 2026-01-07", first.text), first
     steady = gate_sections([gate(at, 10.0, rng) for at in range(1, 7)])
-    assert steady[0].parts[0] == Paragraph("No change of the level in 6 gates", "headline")
+    assert steady[0].parts[0] == Paragraph("No change of speed in 6 gates", "headline")
     keys = [section.key for section in risen]
     assert not [p for s in risen for p in s.parts if isinstance(p, PlotFigure) and p.key in keys], "anchors are unique"
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.report import study_text, write_journal
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
-from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.outcome import Evidence, Kind, Outcome
 from ridgeline.records.space import Discrete, Space
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page, write_page, write_report
@@ -54,11 +58,28 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         found[name] = out.as_uri()
         deck_at = write_page(deck(shown), home / f"{name}-slides.html")
         found[f"{name}-slides"] = deck_at.as_uri()
+    failing = _failing(home / "failing")
+    found["failing"] = write_report(failing, home / "failing.html").as_uri()
+    found["failing-slides"] = write_page(deck(failing), home / "failing-slides.html").as_uri()
     seen = [read_status_as_far(folder)[0] for folder in FOLDERS.values()]
     studies = [StudySeen(one.study.name, one.study, one.history, answer_on_paper(one)) for one in seen]
     whole = whole_page("project", "", project_sections(studies), Folders(home, None))
     found["project"] = write_page(whole, home / "project.html").as_uri()
     return found
+
+
+def _failing(folder: Path) -> Findings:
+    """Runs of much memory fail, with all that an engine has to say of it."""
+    folder.mkdir()
+    (folder / "study.yaml").write_text(study_text())
+    write_journal(folder, 120)
+    now, notes = read_status_as_far(folder)
+    line = Evidence("sglang.log", 10, "[2026-11-17 14:41:50 DP0 TP0] Capture target decode CUDA graph begin. " * 3)
+    for number, run in now.history.runs.items():
+        if run.outcome is not None and run.outcome.kind is not Kind.OK:
+            told = replace(run.outcome, reason="CUDA graphs could not be captured: lower the memory", evidence=line)
+            now.history.runs[number] = replace(run, outcome=told)
+    return Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -264,7 +285,8 @@ def test_the_contents_stay_in_sight_and_lead_everywhere(tab: Tab, pages: dict[st
         assert tab.value(f"{links}.filter(a => !document.getElementById(a.hash.slice(1))).length") == 0
 
 
-PAGES = (*FOLDERS, *(f"{name}-slides" for name in FOLDERS), "project")
+DECKS = (*FOLDERS, "failing")
+PAGES = (*DECKS, *(f"{name}-slides" for name in DECKS), "project")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -278,7 +300,7 @@ def test_nothing_is_wrong_with_the_page_as_it_is_laid_out(
 
 
 def test_every_slide_fits_and_the_keys_turn_them(tab: Tab, pages: dict[str, str]) -> None:
-    for name in FOLDERS:
+    for name in DECKS:
         for width, height in ((1400, 900), (800, 600)):
             tab.open(pages[f"{name}-slides"], width, height)
             over = tab.value("""[...document.querySelectorAll('.inside, .sides, .sides > div, .slides figure')]
@@ -292,6 +314,22 @@ def test_every_slide_fits_and_the_keys_turn_them(tab: Tab, pages: dict[str, str]
         tab.value(f"document.body.{press % key}")
         tab.until(f"{at_top} === '{slide}'")
     assert tab.value("location.hash") == "#use"
+
+
+@pytest.mark.parametrize("name", DECKS)
+def test_each_slide_is_printed_on_a_sheet_of_its_own(tab: Tab, pages: dict[str, str], name: str) -> None:
+    tab.open(pages[f"{name}-slides"])
+    slides = tab.value("document.querySelectorAll('.slide').length")
+    made = base64.b64decode(tab.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+    objects = dict(re.findall(rb"\n(\d+) 0 obj\n(.*?)\nendobj", made, re.DOTALL))
+    sheets = [
+        found[1]
+        for text in objects.values()
+        if (found := re.search(rb"/Type /Page\n.*/Contents (\d+)", text, re.DOTALL))
+    ]
+    assert len(sheets) == slides
+    drawn = [zlib.decompress(re.search(rb"stream\r?\n(.*)\r?\nendstream", objects[n], re.DOTALL)[1]) for n in sheets]
+    assert all(text.count(b"Tj") > 1 for text in drawn), "more than the number of the slide"
 
 
 def test_slides_turn_without_scripts_by_links(tab: Tab, pages: dict[str, str]) -> None:

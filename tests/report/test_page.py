@@ -296,7 +296,8 @@ def test_a_campaign_that_was_stopped_says_why_and_draws_nothing_from_nothing(tmp
     shown = Findings(asked, now.history, replace(now.answer, stopped=why), now.exhibits)
     text = b"".join(page(shown)).decode()
     card = text.partition("<section id=verdict")[2].partition("</section>")[0]
-    assert "<p class=headline>The baseline itself did not pass: crash</p>" in card
+    assert "<p class=headline>The baseline did not pass: exit code 3</p>" in card
+    assert card.index("class=headline") < card.index("no licence"), "what happened first, then what to do"
     assert str(tmp_path) not in card and "`" not in card
     assert "No run has passed yet." in text and "id=progress-0" not in text
 

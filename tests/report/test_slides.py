@@ -90,20 +90,34 @@ def test_a_command_too_long_for_a_slide_is_written_as_a_script(monkeypatch: pyte
     monkeypatch.setattr("ridgeline.report.slides.answer_card", long)
     code = with_tables(H200 / "llama-8b")["use"].left[0]
     assert isinstance(code, CodeText)
-    assert code.text == "ridgeline best studies/llama-8b --script run.sh\nsh run.sh"
+    assert code.text == "ridgeline best llama-8b --script run.sh\nsh run.sh"
 
 
 def test_a_folder_is_named_from_studies_on(tmp_path: Path) -> None:
     folder = tmp_path / "studies" / "challenge" / "llama"
     shutil.copytree(H200 / "llama-8b", folder)
-    assert "ridgeline verify studies/challenge/llama<" in text_of(folder)
+    assert "In the folder that holds <code>studies</code>, <code>ridgeline verify studies/challenge/llama<" in text_of(
+        folder
+    )
     assert str(tmp_path) not in text_of(folder)
+
+
+def test_a_folder_that_came_from_elsewhere_is_named_as_it_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "downloads" / "llama"
+    shutil.copytree(H200 / "llama-8b", folder)
+    said = "In the folder that holds <code>llama</code>, <code>ridgeline verify llama<"
+    assert said in text_of(folder)
+    monkeypatch.chdir(folder)
+    assert said in text_of(Path())
 
 
 @pytest.mark.parametrize("name", ["compare-finished", "edge-finished", "scale-finished", "twin-killed", "search-lost"])
 def test_every_kind_of_campaign_and_an_unfinished_one_has_slides(name: str) -> None:
     found = made(SAMPLES / name)
-    assert {"question", "method", "cost"} <= found.keys()
+    assert {"question", "method"} <= found.keys()
+    assert ("cost" in found) == (name == "twin-killed"), "a few seconds are told on the first slide"
     assert all(title and len(title) < 200 for title in found.values())
 
 

@@ -618,7 +618,7 @@ def _looks(study: Study, searched: int | None, width: int) -> list[_StakePart]:
     why = f"the baseline again after every {every} trials"
     done = None if searched is None else max(0, searched - (0 if study.search.short else 1))
     regular = None if done is None else done // every
-    found = [_StakePart("sentinels", regular, width, why)]
+    found = [_StakePart("repeats", regular, width, why)]
     if study.site.nodes > 1:
         most = most_baseline_runs(study.site.nodes, width)
         more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))

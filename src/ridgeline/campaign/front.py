@@ -9,8 +9,9 @@ from typing import Any
 from ridgeline.campaign.scores import normalisation
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.costs import COSTS, costs, unpriced
-from ridgeline.records.exhibit import TextTable, changes
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, TextTable, changes
 from ridgeline.records.run import Run
+from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.pareto import GoalValue, Tradeoff, tradeoffs
@@ -18,6 +19,7 @@ from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
 _NOT_MEASURED = "no good run measured it"
+_FEWEST_DRAWN = 3  # settings
 
 
 def front(study: Study, history: History) -> list[Tradeoff]:
@@ -55,6 +57,25 @@ def front_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     note = "on: no other setting is better in both; near: one is, but within the noise. From all runs of a setting"
     head = (goals[0], "interval", goals[1], "interval", "runs", "front", "changes")
     return (TextTable(title, head, rows, changed=near, notes=(note,)),)
+
+
+def front_figures(study: Study, history: History, chosen: Point | None) -> tuple[CurveFigure, ...]:
+    """Every setting by both goals, those on the front joined; empty where fewer than three were measured in both."""
+    found = front(study, history)
+    if study.second_goal is None or len(found) < _FEWEST_DRAWN:
+        return ()
+    special = {point_key(study.baseline): "the baseline"} | ({point_key(chosen): "the setting"} if chosen else {})
+    curves: dict[str, list[CurvePoint]] = {"on the front": [], "behind it, or within the noise": []}
+    for one in found:
+        point = CurvePoint(one.second.value, one.first.value, one.first.low, one.first.high)
+        curves["on the front" if one.place == "on" else "behind it, or within the noise"].append(point)
+        if one.setting in special:
+            curves[special[one.setting]] = [point]
+    first, second = study.goal, study.second_goal
+    says = "One mark for each setting that ran. On the front no other setting is better in both."
+    x, y = (f"{g.metric}, {'higher' if g.direction == 'maximize' else 'lower'} is better" for g in (second, first))
+    shown = tuple(Curve(label, tuple(sorted(points, key=lambda p: p.x))) for label, points in curves.items() if points)
+    return (CurveFigure("The front", x, y, shown, says),)
 
 
 def front_rows(study: Study, history: History) -> list[dict[str, Any]]:

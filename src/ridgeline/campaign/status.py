@@ -127,7 +127,8 @@ class CampaignStatus:
 
     @cached_property
     def answer(self) -> Answer:
-        return with_figures(self.question.answer(self.study, self.history), self.study, self.history)
+        found = with_figures(self.question.answer(self.study, self.history), self.study, self.history)
+        return replace(found, stopped=_stopped(self.history))
 
     @cached_property
     def progress(self) -> Progress:
@@ -236,7 +237,7 @@ def _still_going(now: CampaignStatus) -> tuple[str, ...]:
 
 def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answer:
     """The answer with its settings as a person types them. The study's own workload is made where none is given."""
-    answer = replace(now.answer, stopped=_stopped(now.history))
+    answer = now.answer
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)

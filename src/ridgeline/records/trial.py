@@ -24,6 +24,11 @@ class Stage(StrEnum):
     )
     PROFILE = "profile"  # under a profiler: shows where the time goes, and is compared with nothing
 
+    @property
+    def text(self) -> str:
+        """For people, to whom a sentinel is a run of the baseline."""
+        return Stage.BASELINE.value if self is Stage.SENTINEL else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedRange:

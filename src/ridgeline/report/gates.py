@@ -44,10 +44,10 @@ def gate_sections(gates: Sequence[PastGate]) -> list[Section]:
     unit = f" ({last.unit})" if last.unit else ""
     tiles = (
         ("gates", str(len(shown)), f"{shown[0].at[:10]} to {last.at[:10]}"),
-        ("changes", str(len(found)), "of the level, each with 95%"),
+        ("changes of speed", str(len(found)), "each with 95% confidence"),
         ("now", metric_text(median(last.values)), f"{last.metric}{unit}, median of {count(len(last.values), 'run')}"),
     )
-    said = f"No change of the level in {count(len(shown), 'gate')}"
+    said = f"No change of speed in {count(len(shown), 'gate')}"
     if found:
         size = percent(abs(found[-1].change)).lstrip("+")
         said = f"{size} {'slower' if found[-1].change > 0 else 'faster'} since {_name(shown[found[-1].at + 1])}"
@@ -92,7 +92,7 @@ def _figure(gates: Sequence[PastGate], found: Sequence[Jump], axis: str) -> Plot
         )
         for at, gate in enumerate(gates, 1)
     )
-    says = "The median of each gate's runs with their range, oldest first, and the level between two changes."
+    says = "The median of each gate's runs with their range, oldest first; the line is the level between two changes."
     marks = tuple(PlotLimit(percent(jump.change), jump.at + 1.5, "x") for jump in found)
     low, high = (side(value for gate in gates for value in gate.values) for side in (min, max))
     y = Axis(axis, high=high + 0.25 * (high - low) if marks else None)  # the texts of the marks are on top

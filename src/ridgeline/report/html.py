@@ -13,6 +13,7 @@ from urllib.parse import quote
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
+from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import drawn, legend, table_of
 from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure, PlotFigure
 from ridgeline.report.parts import (
@@ -32,6 +33,7 @@ from ridgeline.stats.wording import count
 
 _LONG_CELL = 32  # characters, from which on the text of a cell may be broken
 _FEW_PLACES = 12  # of an axis, which half the width has room for
+_LONG_CODE = 24  # lines, from which on paper has them in two columns
 MOST_ROWS = 150  # of the table behind a figure; all runs are in the table of runs
 _FILTER = "placeholder='filter: memory, tp 8, #12 …' aria-label='filter runs'"
 _COPY = "<button type=button class=copy hidden>copy</button>"
@@ -159,7 +161,7 @@ def _answer(card: AnswerCard) -> Iterator[str]:
     if card.facts:
         yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
     if card.command:
-        title = f"<p class=sub>{_e(card.command_title)}</p>" if card.command_title else ""
+        title = f"<p class=sub>{prose(card.command_title)}</p>" if card.command_title else ""
         yield f"<div class=do>{title}{code_html(card.command, copy=True)}</div>"
     if card.figure is not None:
         yield figure_html(card.figure, "proof half")
@@ -172,11 +174,15 @@ _ARGUMENT = re.compile(r"(--?[A-Za-z][\w-]* (?!-)\S{1,24}(?=\s|$)|\S+)")
 
 def code_html(text: str, copy: bool = False) -> str:
     """Text to paste. A browser would break lines at hyphens: words stay whole, and a flag keeps its value."""
-    pieces = (
+    look = "'code long'" if text.count("\n") > _LONG_CODE else "code"
+    return f"<div class={look}>{_COPY if copy else ''}<pre tabindex=0>{_whole_words(text)}</pre></div>"
+
+
+def _whole_words(text: str) -> str:
+    return "".join(
         f"<span class=w>{_e(piece)}</span>" if at % 2 and ("-" in piece or " " in piece) else _e(piece)
         for at, piece in enumerate(_ARGUMENT.split(text))
     )
-    return f"<div class=code>{_COPY if copy else ''}<pre tabindex=0>{''.join(pieces)}</pre></div>"
 
 
 def _key(key: str) -> str:
@@ -249,6 +255,7 @@ def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
 
 def _text_cell(kind: str, cell: str) -> str:
     """A long text keeps enough width to be read, on a phone too; short ones stay on a line."""
+    cell = cell.replace(" -> ", " → ")
     return f"<td{kind}>{_e(cell)}" if kind or len(cell) <= _LONG_CELL else f"<td class=story>{prose(cell)}"
 
 
@@ -294,6 +301,8 @@ def _cell(name: str, value: object, folders: Folders) -> str:
         return f"<td data-v={value}>#{value}"
     if name == "outcome":
         return f"<td>{Kind(str(value)).text}"
+    if name == "stage":
+        return f"<td>{Stage(str(value)).text}"
     return f"<td>{_number(value)}" if isinstance(value, float) else f"<td>{'' if value is None else _e(value)}"
 
 
@@ -302,7 +311,8 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 
 def prose(text: str) -> str:
     """A sentence, escaped; what it has in backticks is set as code."""
-    return _QUOTED.sub(r"<code>\1</code>", _e(text))
+    pieces = _QUOTED.split(text)
+    return "".join(f"<code>{_whole_words(p)}</code>" if at % 2 else _e(p) for at, p in enumerate(pieces))
 
 
 def _number(value: float) -> str:

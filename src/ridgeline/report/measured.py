@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +27,23 @@ _RECEIPT = {
 }  # fmt: skip
 
 
+def folder_text(history: History) -> str:
+    """The study folder as commands name it in the folder that `place_text` names: nothing of the machine is shown."""
+    return shlex.quote("/".join(_from_the_last_studies(history)))
+
+
+def place_text(history: History) -> str:
+    return f"In the folder that holds `{_from_the_last_studies(history)[0]}`"
+
+
+def _from_the_last_studies(history: History) -> tuple[str, ...]:
+    """`studies`, where new study folders go, and what is below it; the folder's own name where it lies elsewhere."""
+    *above, name = Path(os.path.normpath(history.root.absolute())).parts
+    if "studies" not in above:
+        return (name,)
+    return (*above[len(above) - 1 - above[::-1].index("studies") :], name)
+
+
 def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     yield TextTable("What ran where", ("", ""), tuple(_facts(study, history)))
     gone = sum(not run.folder.is_dir() for run in history.runs.values())
@@ -33,7 +52,8 @@ def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
             f"{gone} of {count(len(history.runs), 'run folder')} can no longer be found; the journal's numbers stand."
         )
         yield Paragraph(line, "note")
-    yield Paragraph("To check every number of this page against the runs' own files: ridgeline verify FOLDER", "sub")
+    check = f"{place_text(history)}, `ridgeline verify {folder_text(history)}` checks every number of this page"
+    yield Paragraph(f"{check} against the runs' own files.", "sub")
     for label, path in _scripts(study, history, answer):
         if text := _text(path):
             yield Fold(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.trial import Stage
+from ridgeline.report.figures.failures import what_failed
 from ridgeline.report.figures.shapes import (
     OTHER,
     WINNER,
@@ -18,7 +20,7 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
 )  # fmt: skip
 from ridgeline.report.figures.values import counted_axis
-from ridgeline.report.parts import FactTiles, Paragraph, Part, Section
+from ridgeline.report.parts import AnswerCard, FactTiles, Paragraph, Part, Section
 from ridgeline.report.studies import StudySeen
 from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range
 
@@ -72,7 +74,7 @@ def _table(studies: Sequence[StudySeen]) -> TextTable:
     rows = tuple(
         (
             one.name,
-            _gain(one) or one.answer.statement.replace(" -> ", " → "),
+            _gain(one) or what_failed(one.history, one.answer) or AnswerCard(one.answer.statement).lead,
             "–" if one.answer.candidate is None else f"{metric_text(one.answer.candidate.value)} {one.answer.unit}",
             one.study.goal.metric,
             _day(one),
@@ -110,7 +112,8 @@ def _compared(studies: Sequence[StudySeen]) -> Iterator[Part]:
         says = "The best setting of each study as a ratio to its own baseline, with its interval."
         axis = Axis("ratio to the baseline (above 1 is better)")
         yield IntervalFigure("gains-figure", "How much better", says, axis, tuple(rows))
-    courses = [course for at, one in enumerate(studies) if (course := _course(one, str(at))) is not None]
+    courses = [course for one in studies if (course := _course(one)) is not None]
+    courses = [replace(course, look=str(at)) for at, course in enumerate(courses)]
     if 1 < len(courses) <= _MOST_COURSES:
         says = "The best of the search after each run, as a ratio to the study's own baseline, which is run 0."
         axis = Axis("ratio to the baseline (above 1 is better)")
@@ -119,7 +122,7 @@ def _compared(studies: Sequence[StudySeen]) -> Iterator[Part]:
         yield PlotFigure("courses", "How soon", says, x, axis, tuple(courses))
 
 
-def _course(one: StudySeen, look: str) -> PlotSeries | None:
+def _course(one: StudySeen) -> PlotSeries | None:
     base, metric = one.answer.reference.value, one.study.goal.metric
     if not base or base < 0 or one.answer.kind != "search":
         return None
@@ -131,7 +134,7 @@ def _course(one: StudySeen, look: str) -> PlotSeries | None:
         ratio = value / base if one.study.goal.direction == "maximize" else base / value
         best = max(ratio, points[-1].y)
         points.append(PlotPoint(at, best, label=f"{one.name}, run {at}: {best:.3g}x"))
-    return PlotSeries(one.name, tuple(points), look, "steps") if len(points) > 1 else None
+    return PlotSeries(one.name, tuple(points), form="steps") if len(points) > 1 else None
 
 
 def _over_time(studies: Sequence[StudySeen]) -> Iterator[Part]:

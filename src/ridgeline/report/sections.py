@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.records.answer import CONFIRMED, Answer
@@ -14,7 +14,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import curves, edge_climb
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
-from ridgeline.report.figures.failures import crash_map, failure_table
+from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
 from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
@@ -23,9 +23,9 @@ from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blo
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
 from ridgeline.report.figures.serving import against_load, energy_and_cost
-from ridgeline.report.figures.shapes import IntervalFigure
+from ridgeline.report.figures.shapes import Figure, IntervalFigure
 from ridgeline.report.insights import insights
-from ridgeline.report.measured import measured
+from ridgeline.report.measured import folder_text, measured, place_text
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
 from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
@@ -77,9 +77,15 @@ def sections(found: Findings) -> list[Section]:
             parts = tuple(make())
         except NOT_WORKED_OUT as error:
             parts = (missing_part(key, error),)
-        if parts:
-            shown.append(Section(key, title, parts))
+        below = tuple(part for part in parts if part not in _on_first_screen(shown))
+        if below:
+            shown.append(Section(key, title, below))
     return shown
+
+
+def _on_first_screen(shown: Sequence[Section]) -> list[Figure]:
+    cards = (part for section in shown[:1] for part in section.parts if isinstance(part, AnswerCard))
+    return [card.figure for card in cards if card.figure is not None]
 
 
 _KIND_TITLES = {"compare": "A and B", "edge": "How far it goes", "scale": "How it scales", "steps": "The steps"}
@@ -96,9 +102,19 @@ def missing_part(key: str, error: Exception) -> Paragraph:
 
 def _verdict(found: Findings) -> Iterator[Part]:
     yield from (Paragraph(note, "note") for note in found.notes)
-    if found.answer.stopped:
-        yield Paragraph(_sentence(f"The campaign was stopped: {found.answer.stopped}", found), "note")
-    yield answer_card(found)
+    stopped = [Paragraph(text, "note") for text in stopped_texts(found)]
+    first: list[Part] = [*stopped, answer_card(found)]
+    if what_failed(found.history, found.answer):
+        first.reverse()  # the card says what happened, the note what to do
+    yield from first
+
+
+def stopped_texts(found: Findings) -> list[str]:
+    """Why the campaign was stopped; what to do, where the answer says why already."""
+    stopped = found.answer.stopped
+    if what_failed(found.history, found.answer):
+        return [page_sentence("".join(stopped.partition("What to do: ")[1:]) or stopped, found)]
+    return [page_sentence(f"The campaign was stopped: {stopped}", found)] if stopped else []
 
 
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
@@ -109,21 +125,21 @@ def answer_card(found: Findings) -> AnswerCard:
     study, history, answer = found.study, found.history, found.answer
     over = bool(answer.conclusion)
     text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
-    if answer.stopped and answer.candidate is None:
-        text = answer.stopped.partition(";")[0]  # that there is no verdict yet goes without saying
+    if answer.stopped and answer.candidate is None:  # that there is no verdict yet goes without saying
+        text = what_failed(history, answer) or answer.stopped.partition(";")[0]
     said = [answer.refuted] if answer.refuted else []
     candidate = answer.candidate
     if over and candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
         said.append(f"{candidate.label}, #{candidate.trial}: {answer.change}")
     command, command_note = _command(history, answer)
     card = AnswerCard(
-        _sentence(text, found),
+        page_sentence(text, found),
         facts=tuple(_facts(study, history, answer)),
         command=command,
         command_title="Keep this:" if answer.keep else "Use this:",
         command_note=command_note,
-        notes=tuple(_sentence(note, found) for note in (*said, *found.exhibits.notes)),
-        figure=proof_pair(study, history, answer),
+        notes=tuple(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
+        figure=_first_figure(found),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
     if candidate is None or before is None or gain is None or gain.low is None or gain.high is None:
@@ -142,11 +158,10 @@ def answer_card(found: Findings) -> AnswerCard:
         )
     change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
     first, _, second = change.strip().partition(" -> ")
-    with_b = f", with {candidate.label}" if answer.kind == "compare" else ""  # two settings: say which is the better
     return replace(
         card,
         ratio=ratio,
-        than=f"{goal.ratio_to('', answer.reference.label).strip()}{with_b}{'' if over else ', so far'}",
+        than=f"{_than(answer, goal, candidate.label)}{'' if over else ', so far'}",
         interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
         before=first,
         after=second,
@@ -156,24 +171,36 @@ def answer_card(found: Findings) -> AnswerCard:
     )
 
 
-def folder_text(history: History) -> str:
-    """The study folder as a command names it where `studies` lies, and nothing of the machine beyond that."""
-    above = history.root.parts[:-1]
-    last = len(above) - above[::-1].index("studies") if "studies" in above else len(above)
-    return shlex.quote("/".join(("studies", *above[last:], history.root.name)))
+def _first_figure(found: Findings) -> Figure | None:
+    """What the answer rests on, at a glance."""
+    study, history = found.study, found.history
+    steps = ladder(study, history) if found.answer.kind == "steps" else None
+    return steps or proof_pair(study, history, found.answer) or next(_kind_figures(found), None)
+
+
+def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
+    """What the large ratio is one of; where there are two settings, of which."""
+    if answer.kind == "compare":
+        sense = f"{goal.sense.strip()}: " if goal.sense else ""
+        return f"{sense}{candidate} against {answer.reference.label}"
+    return goal.ratio_to("", answer.reference.label).strip()
 
 
 def steps_command(history: History) -> str:
     return f"ridgeline steps {folder_text(history)}"
 
 
-def _sentence(text: str, found: Findings) -> str:
+def page_sentence(text: str, found: Findings) -> str:
     """As a page says it, wherever the study folder lay when it was worked out. Names of the study stay as they are."""
     root = found.history.root
     text = text.replace(str(root), folder_text(found.history)).replace(" -> ", " → ")
+    text = _COMMAND.sub(r": `\1`", text)
     first = text.partition(" ")[0]
     named = first in found.study.space.by_name or first == found.study.goal.metric
     return text if named else f"{text[:1].upper()}{text[1:]}"
+
+
+_COMMAND = re.compile(r": (ridgeline [a-z][^`]*)$")  # at the end of a sentence
 
 
 def _changed(study: Study, point: Point) -> str:
@@ -219,7 +246,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
         if not answer.pasted_as:
             return paste, ""
         repeat = answer.repeat.replace(f"{history.root}/", "")
-        again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
+        again = f" To measure it again, in the study folder: `{repeat}`" if repeat else ""
         return paste, f"This command is {answer.pasted_as}.{again}"
     if answer.keep and paste:
         return paste, ""
@@ -250,24 +277,31 @@ def _setting(found: Findings) -> Iterator[Part]:
 def _reference_command(answer: Answer) -> Iterator[Part]:
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(
-            f"To compare with: {answer.reference.label}", (CodeText(_elsewhere(answer.reference_paste), copy=True),)
+            f"To compare with: {answer.reference.label}",
+            (CodeText(_elsewhere(answer.reference_paste), copy=True),),
+            on_paper=False,
         )
 
 
 def kind_parts(found: Findings) -> Iterator[Part]:
-    """What this kind of campaign has to show: its own figure first, then its tables."""
-    study, history, answer, exhibits = found.study, found.history, found.answer, found.exhibits
-    details = {} if history.verdict is None else history.verdict.details
-    if answer.kind == "edge":
-        knob = str(history.question.details.get("knob", ""))
-        figure = edge_climb(study, history, answer, knob)
-        if figure is not None:
-            yield figure
-    for at, each in enumerate(exhibits.figures):
-        yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
+    """What this kind of campaign has to show: its own figures first, then its tables."""
+    answer, exhibits = found.answer, found.exhibits
+    yield from _kind_figures(found)
     yield from (table for table in exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
     if answer.kind == "compare":
         yield from _reference_command(answer)
+
+
+def _kind_figures(found: Findings) -> Iterator[Figure]:
+    study, history, answer = found.study, found.history, found.answer
+    details = {} if history.verdict is None else history.verdict.details
+    if answer.kind == "edge":
+        knob = str(history.question.details.get("knob", ""))
+        climb = edge_climb(study, history, answer, knob)
+        if climb is not None:
+            yield climb
+    for at, each in enumerate(found.exhibits.figures):
+        yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
 
 
 def _equivalence(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
@@ -310,12 +344,11 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     if estimated is not None:
         yield estimated
     text = (
-        "These are estimates from the search. To measure what each change gains, in interleaved runs of all steps:"
+        "These are estimates from the search."
         if estimated is not None
-        else f"The search can't tell {', '.join(changed)} apart: it hardly ever changed one without the others. "
-        "To measure what each change gains:"
+        else f"The search can't tell {', '.join(changed)} apart: it hardly ever changed one without the others."
     )
-    yield Hint(text, steps_command(history))
+    yield Hint(f"{text} {place_text(history)}, this measures what each change gains:", steps_command(history))
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
@@ -347,7 +380,7 @@ def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
             yield part
 
 
-_LEAST_IMPORTANT = 0.1  # of the spread: below, a figure of shares is one of noise
+_LEAST_IMPORTANT = 10.0  # percent of the spread: below, a figure of shares is one of noise
 _FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
 _FEWEST_CELLS = 4  # of a map, below which a sentence says it all
 

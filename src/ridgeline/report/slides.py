@@ -34,6 +34,7 @@ from ridgeline.report.figures.shapes import (
 from ridgeline.report.figures.values import is_ok
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
+from ridgeline.report.measured import folder_text, place_text
 from ridgeline.report.page import style
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Hint, Paragraph, Part
 from ridgeline.report.sections import (
@@ -41,12 +42,13 @@ from ridgeline.report.sections import (
     NOT_WORKED_OUT,
     Findings,
     answer_card,
-    folder_text,
     gain_by_change,
     kind_parts,
     missing_part,
     origin_text,
+    page_sentence,
     steps_command,
+    stopped_texts,
 )  # fmt: skip
 from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import MetricText, count, node_time_text
@@ -92,10 +94,9 @@ def slides(found: Findings) -> list[Slide]:
 
 
 def _question(found: Findings) -> Slide:
-    study, answer = found.study, found.answer
+    study = found.study
     card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
-    stopped = (f"The campaign was stopped: {answer.stopped}",) if answer.stopped else ()
-    said = tuple(Paragraph(_cut(note), "note") for note in (*found.notes, *stopped)[:2])
+    said = tuple(Paragraph(_cut(note), "note") for note in (*found.notes, *stopped_texts(found))[:2])
     return Slide("question", _cut(study.question or study.name, 160), (*said, card))
 
 
@@ -273,7 +274,7 @@ def _failures(found: Findings) -> Slide | None:
     failed = sum(n for _, n, _ in counts)
     named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
     kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
-    title = f"{failed} of {count(len(history.runs), 'run')} failed or were stopped: {kinds}"
+    title = f"{failed} of {count(len(history.runs), 'run')} did not pass: {kinds}"
     where = crash_map(study, history)
     if failed <= _MOST_FAILURES and where is None:
         each = [(run, history.trials[run.trial]) for run in history.runs.values() if not is_ok(run)]
@@ -286,9 +287,18 @@ def _failures(found: Findings) -> Slide | None:
             for run, trial in each
         )
         return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
-    rows = tuple((Kind(kind).text, str(n), _cut(story, 170)) for kind, n, story in counts)
+    rows = tuple(
+        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 90)) for kind, n, _ in counts
+    )
     table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
+
+
+def _first_of(kind: str, history: History, most: int) -> str:
+    """Without the line that decided, which is in the report."""
+    run = next(run for run in history.runs.values() if run.outcome is not None and run.outcome.kind.value == kind)
+    assert run.outcome is not None
+    return _cut(f"#{run.trial}: {run.outcome.reason or run.outcome.kind.text}", most)
 
 
 def _next(found: Findings) -> Slide | None:
@@ -298,12 +308,14 @@ def _next(found: Findings) -> Slide | None:
     if not said and not also:
         return None
     seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
-    return Slide("next", "What we would try next", (_bullets(said),) if said else seen, seen if said else ())
+    if not said:
+        return Slide("next", "What else the runs show", (_bullets(also),))
+    return Slide("next", "What we would try next", (_bullets(said),), seen)
 
 
 def _other_notes(found: Findings) -> Iterator[str]:
     """Why the search ended is among the next steps."""
-    return (note for note in found.exhibits.notes if not note.startswith("search ended:"))
+    return (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
 
 
 def next_steps(found: Findings) -> list[str]:
@@ -369,8 +381,10 @@ def _not_attributed(found: Findings) -> list[str]:
     return [f"{why[:1].upper()}{why[1:]}; to measure it: {steps_command(history)}"]
 
 
-def _cost(found: Findings) -> Slide:
+def _cost(found: Findings) -> Slide | None:
     study, history, answer = found.study, found.history, found.answer
+    if history.node_hours < _LEAST_HOURS:
+        return None  # the first slide has said it
     hours: dict[str, float] = {}
     for run in history.runs.values():
         name = (
@@ -396,8 +410,7 @@ def _cost(found: Findings) -> Slide:
         if value
     )
     bars = BarFigure("cost-by-stage", "Node-hours by what they were for", "", Axis("node-hours", from_zero=True), rows)
-    shown = history.node_hours >= _LEAST_HOURS and len(rows) > 1
-    return Slide("cost", title, (FactTiles(tuple(tiles)),), (bars,) if shown else ())
+    return Slide("cost", title, (FactTiles(tuple(tiles)),), (bars,) if len(rows) > 1 else ())
 
 
 def _wall(seconds: float) -> str:
@@ -430,11 +443,11 @@ def _use(found: Findings) -> Slide | None:
     in_script = [f"Its {len(lines)} lines hold the input too"]
     code, notes = (card.command, [card.command_note]) if fits else (script, in_script)
     note = tuple(Paragraph(_cut(text), "sub") for text in notes if text)
-    check = Paragraph(f"Every number here can be recomputed from the runs' own files: ridgeline verify {folder}", "sub")
+    check = f"{place_text(history)}, `ridgeline verify {folder}` recomputes every number here from the runs' own files."
     return Slide(
         "use",
         f"To keep: {answer.reference.label}" if answer.keep else "The setting, ready to paste",
-        (CodeText(code), *note, check),
+        (CodeText(code), *note, Paragraph(check, "sub")),
     )
 
 

@@ -112,8 +112,9 @@ def test_nobody_is_offered_what_nobody_would_do() -> None:
 
 
 def test_the_list_says_why_a_study_was_stopped_and_shows_the_latest_first() -> None:
-    stopped = Snapshot("old", State.STOPPED, "the baseline itself did not pass: crash; see `log`", updated_s=1.0)
+    why = "the baseline did not pass: no licence"
+    stopped = Snapshot("old", State.STOPPED, f"{why}; see `log`", headline=why, updated_s=1.0)
     later = Snapshot("new", State.FINISHED, "", headline="keep the baseline", updated_s=2.0)
     text = index_page({"old": stopped, "new": later}, "here")
-    assert "the baseline itself did not pass: crash<" in text
+    assert "<b>The baseline did not pass: no licence</b>" in text
     assert text.index(">new<") < text.index(">old<")

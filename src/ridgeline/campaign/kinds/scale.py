@@ -74,7 +74,7 @@ class ScalingVerdict:
 def _scaling_table(verdict: ScalingVerdict) -> TextTable:
     head = (verdict.over, "runs", verdict.metric, "speed-up", "efficiency")
     rows = tuple(_row(step, first=at == 0) for at, step in enumerate(verdict.steps))
-    notes = tuple(f"{size}: {reason}" for size, reason in verdict.failed.items())
+    notes = tuple(f"no result at {size} {verdict.over}: {reason}" for size, reason in verdict.failed.items())
     return TextTable("Scaling", head, rows, notes=notes)
 
 

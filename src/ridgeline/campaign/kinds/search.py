@@ -11,7 +11,7 @@ from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_te
 from ridgeline.campaign.carried import carried_table
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict
-from ridgeline.campaign.front import front_tables
+from ridgeline.campaign.front import front_figures, front_tables
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.kinds.extension import earlier_verdicts
@@ -70,7 +70,7 @@ class SearchQuestion:
         return ConfirmationVerdict.from_line(line)
 
     def called(self, trial: Trial) -> str:
-        return trial.stage.value
+        return trial.stage.text
 
     def progress(self, study: Study, history: History) -> Progress:
         return search_progress(study, history)
@@ -104,8 +104,10 @@ class SearchQuestion:
             tables = (carried_table(self.carried, self.searched, study, history, judged), *tables)
         ended = (f"search ended: {history.search_ended}",) if history.search_ended else ()
         notes = (*ended, *earlier_verdicts(history))
+        chosen = None if verdict is None else verdict.winner
+        figures = front_figures(study, history, chosen)
         if verdict is None:
-            return Exhibits(tables=tables, notes=notes)
+            return Exhibits(tables=tables, figures=figures, notes=notes)
         setting = None
         if verdict.winner is not None:
             setting = side_by_side("The setting", ("baseline", "now"), study.baseline, verdict.winner)
@@ -114,6 +116,7 @@ class SearchQuestion:
         return Exhibits(
             setting,
             tables,
+            figures,
             comparisons_title="Confirmation: fresh interleaved runs against the baseline",
             comparisons=confirmation.compared_settings(study.baseline, verdict.comparisons),
             notes=notes,

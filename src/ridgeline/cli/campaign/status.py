@@ -66,7 +66,7 @@ def _reason(folder: Path, number: int) -> str:
         raise InputError(f"{folder}: has no trial {number}; it has {known}")
     setting = "  ".join(f"{name} {value}" for name, value in trial.point.items())
     lines = [
-        f"#{number} {trial.stage.value}, chosen by {trial.proposer}: {setting}",
+        f"#{number} {trial.stage.text}, chosen by {trial.proposer}: {setting}",
         f"  {trial.why or 'no reason kept'}",
     ]
     study, run = opened.load(history).study, history.final_run(trial)

@@ -17,7 +17,9 @@ def steps(
         ),
     ] = None,
     blocks: Annotated[int | None, typer.Option(min=3, help="Interleaved blocks.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-steps by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Study folder to write; beside the study folder, else studies/NAME-steps.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Measure the gain of each change on the way from the baseline to a setting, in interleaved runs of all steps.
@@ -46,5 +48,7 @@ def steps(
         asked = steps_question(found, winner, blocks, matters)
     else:
         asked = steps_question(found, parse_point(found, setting, found.study.baseline), blocks)
+    if out is None and study.is_dir():
+        out = study.resolve().with_name(f"{study.resolve().name}-steps")  # where its report looks for them
     folder, question = assemble_or_resume(found, out, f"{found.study.name}-steps", asked)
     drive(folder, question, as_json)

@@ -25,6 +25,7 @@ from ridgeline.cli.text.wording import (
 from ridgeline.executors.script import machines
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.figures.failures import what_failed
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.stats.wording import ratio_range
 from ridgeline.study.history import History
@@ -128,6 +129,8 @@ def _headline(now: CampaignStatus) -> str:
     answer = now.answer
     if answer.conclusion is None and answer.candidate is not None and answer.change:
         return f"{answer.candidate.short or answer.candidate.label} so far: {answer.change}"
+    if answer.conclusion is None and answer.stopped:
+        return what_failed(now.history, answer) or answer.stopped.partition(";")[0]
     return answer.statement
 
 

@@ -148,6 +148,7 @@ def _limits(
     figure: PlotFigure, x: PixelScale, y: PixelScale, left: float, width: float, top: float, end: float
 ) -> Iterator[str]:
     row = 0
+    texts: list[str] = []  # above all lines, so that none goes through a text
     for limit in figure.limits:
         if limit.across == "y":
             yield svg.line(left, y(limit.value), width - RIGHT_PX, y(limit.value), "limit")
@@ -159,7 +160,7 @@ def _limits(
             after = [x(other.value) for other in figure.limits if other.across == "x" and x(other.value) > at]
             # not across the next line, and not out of the figure; else to the left, where it is free
             right = at + room < min([width, *after]) or at - room < left
-            yield svg.text(
-                at + (4 if right else -4), top + 12 + 14 * row, limit.label, "tick", "start" if right else "end"
-            )
+            place = at + (4 if right else -4), top + 12 + 14 * row
+            texts.append(svg.text(*place, limit.label, '"tick halo"', "start" if right else "end"))
             row += 1
+    yield from texts

@@ -65,20 +65,20 @@ def _is_near(neutral: float, known: Sequence[float]) -> bool:
 def _says_where(figure: IntervalFigure, known: Sequence[float]) -> str:
     assert figure.neutral is not None
     side = "left" if figure.neutral < min(known) else "right"
-    return f"{figure.x.label}; {figure.neutral:g} lies far to the {side}"
+    return f"{figure.x.label.partition(' (')[0]}; {figure.neutral:g} lies far to the {side}"
 
 
 def _columns(figure: IntervalFigure, width: float) -> tuple[float, float]:
     """What labels and values need beside the plot; longer ones are wrapped."""
     label = max((len(row.label) for row in figure.rows), default=0) * svg.WIDEST_PX + 16
-    value = max((len(row.text) for row in figure.rows), default=0) * svg.WIDEST_PX + 16
+    value = max((len(row.text) for row in figure.rows), default=0) * svg.SIGNS_PX + 16
     return min(0.3 * width, max(label, SIDE_PX)), min(0.3 * width, max(value, SIDE_PX))
 
 
 def _row_text(row: IntervalRow, left: float, right: float, beside: bool) -> _RowText:
     most = max(16, int((left - 12 if beside else left - 2 * SIDE_PX) / svg.WIDEST_PX))
     if beside:
-        room = max(12, int((right - 12) / svg.WIDEST_PX))
+        room = max(12, int((right - 12) / svg.SIGNS_PX))
         return _RowText(wrap(row.label, most) or [""], wrap(row.text, room) if row.text else [])
     whole = f"{row.label}:  {row.text}" if row.text else row.label
     if len(whole) <= most:

@@ -8,6 +8,7 @@ from ridgeline.report.figures.shapes import BASELINE, BEST, CONFIRM, OTHER, SEAR
 
 CHARACTER_PX = 6.3  # about, of the page's 12 px text
 WIDEST_PX = 6.8  # of the wider fonts that a system may have: for what must not be cut
+SIGNS_PX = 7.5  # of numbers with their signs: + and % are wider than letters
 BOLD_PX = 7.2  # and of an axis label
 LOOKS = (BASELINE, SENTINEL, SEARCH, CONFIRM, WINNER, BEST, OTHER, "ideal", "failed")
 

@@ -10,6 +10,7 @@ from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import CurveFigure, CurvePoint
 from ridgeline.records.study import Study
 from ridgeline.report.figures.shapes import (
+    BASELINE,
     OTHER,
     SEARCH,
     WINNER,
@@ -20,7 +21,7 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
     StripMark,
 )  # fmt: skip
-from ridgeline.report.figures.values import goal_axis, is_ok, knob_scale
+from ridgeline.report.figures.values import goal_axis, is_ok, knob_scale, needs_log
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
@@ -70,6 +71,8 @@ def curves(figure: CurveFigure, key: str, law: Mapping[str, Any] | None = None, 
     """A figure of the campaign's own exhibits; of a scaling, with the fitted law and where more stops paying."""
     if figure.names:
         return _by_name(figure, key)
+    if figure.says:
+        return _front(figure, key)
     sizes = sorted({p.x for curve in figure.curves for p in curve.points})
     series = [
         PlotSeries(
@@ -88,6 +91,23 @@ def curves(figure: CurveFigure, key: str, law: Mapping[str, Any] | None = None, 
     fit = " and the law that fits best" if law else "; sizes are too few, or too odd, for a law"
     says = f"Measured, with its interval, beside what perfect scaling would give{fit}."
     return PlotFigure(key, figure.title, says, x, Axis(figure.y_label, from_zero=True), tuple(series), limits=limits)
+
+
+def _front(figure: CurveFigure, key: str) -> PlotFigure:
+    """Settings by two goals: those that no other beats in both are joined."""
+    looks = {"the baseline": BASELINE, "the setting": WINNER}
+    series = tuple(
+        PlotSeries(
+            c.label,
+            tuple(PlotPoint(p.x, p.y, p.low, p.high, f"{p.y:.4g} at {p.x:.4g}") for p in c.points),
+            looks.get(c.label, SEARCH if at == 0 else OTHER),
+            "both" if at == 0 else "points",
+        )
+        for at, c in enumerate(figure.curves)
+    )
+    x, y = ([getattr(p, axis) for c in figure.curves for p in c.points] for axis in "xy")
+    axes = Axis(figure.x_label, log=needs_log(x)), Axis(figure.y_label, log=needs_log(y))
+    return PlotFigure(key, figure.title, figure.says, *axes, series)
 
 
 def _by_name(figure: CurveFigure, key: str) -> PlotFigure:

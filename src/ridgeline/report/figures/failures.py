@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.outcome import Kind
@@ -19,7 +20,7 @@ from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
 OUT_OF_MEMORY = ("oom-start", "oom-run")
-_OOM = "oom"  # both of them, in a cell
+_OOM = "oom"  # both of them
 _MOST_PARTS = 12  # columns or lines of the map; a number with more values is cut into about that many ranges
 
 
@@ -32,6 +33,14 @@ def failure_counts(history: History) -> list[tuple[str, int, str]]:
             counts[run.outcome.kind.value] += 1
             stories.setdefault(run.outcome.kind.value, f"#{run.trial}: {run.outcome}")
     return [(kind, n, stories[kind]) for kind, n in counts.most_common()]
+
+
+def what_failed(history: History, answer: Answer) -> str:
+    """Of a campaign that was stopped since not even its first setting passed: how that failed. Empty for others."""
+    runs = [*history.runs.values()]
+    if "did not pass" not in answer.stopped or any(map(is_ok, runs)) or not runs or (last := runs[-1].outcome) is None:
+        return ""
+    return f"{answer.reference.label} did not pass: {last.reason or last.kind.text}"
 
 
 def failure_table(study: Study, history: History) -> TextTable | None:
@@ -221,7 +230,7 @@ def _cell(
     line = ", ".join(f"{n} {Kind(kind).text}" for kind, n in kinds.items())
     label = f"{x} {_shown(at_x)}, {y} {_shown(at_y)}: {len(passed)} passed{', ' + line if line else ''}{best}"
     worst = kinds.most_common(1)[0][0] if kinds else ""
-    text = f"{sum(kinds.values())}/{len(here)} {_short(worst)}" if kinds else f"{len(here)} ok"
+    text = f"{sum(kinds.values())}/{len(here)} failed" if kinds else f"{len(here)} ok"
     return HeatCell(sum(kinds.values()) / len(here), text, label, worst)
 
 

@@ -100,7 +100,7 @@ def importance(study: Study, history: History) -> BarFigure | None:
     if not ranked:
         return None
     shown = [(share, name) for share, name in ranked if share >= _LEAST_SHARE]
-    rows = tuple(BarRow(name, (BarPart("share", share),), f"{share:.0%}") for share, name in shown)
+    rows = tuple(BarRow(name, (BarPart("share (%)", 100 * share),), f"{share:.0%}") for share, name in shown)
     nothing = ", ".join(name for share, name in ranked if share < _LEAST_SHARE)
     notes = (f"Not shown, since alone they explain nothing: {nothing}.",) if nothing else ()
     says = (
@@ -108,7 +108,7 @@ def importance(study: Study, history: History) -> BarFigure | None:
         "chance would. Shares need not add up: knobs act together, and the search did not try all values alike."
     )
     return BarFigure(
-        "importance", "Importance", says, Axis("share of the spread explained", from_zero=True), rows, notes
+        "importance", "Importance", says, Axis("share of the spread explained (%)", from_zero=True), rows, notes
     )
 
 

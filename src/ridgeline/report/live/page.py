@@ -52,7 +52,7 @@ def index_page(studies: Mapping[str, Snapshot], where: str) -> str:
     body = (
         f"<header><h1>Studies</h1><p class=question>{escape(where)}</p></header>{_SCRIPTLESS}"
         f"<p id=away class='note bad' hidden></p>{empty}<div id=studies>{index_rows(studies)['studies']}</div>"
-        f"{'<p><a id=compare href=/compare>Compare all studies</a></p>' if len(studies) > 1 else ''}"
+        f"{'<p class=more><a id=compare href=/compare>Compare all studies</a></p>' if len(studies) > 1 else ''}"
     )
     return _framed("Studies", "/", body)
 

@@ -164,10 +164,8 @@ def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
 
 def _index_row(slug: str, now: Snapshot) -> str:
     said = (now.headline or now.note or now.state_text).replace(" -> ", " → ")
-    if now.state is State.STOPPED and not now.gain:
-        said = now.state_text.partition(";")[0]  # why there is no answer
     large = now.gain
-    if not large and now.state is State.FINISHED:
+    if not large and now.state in (State.FINISHED, State.STOPPED):
         card = AnswerCard(f"{said[:1].upper()}{said[1:]}")
         large, said = card.lead, card.details
     best = f"{f'<b>{escape(large)}</b>' if large else ''}<div class=sub>{escape(said)}</div>"
