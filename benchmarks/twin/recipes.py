@@ -2,8 +2,9 @@
 
 `measured/recipes.csv` joins InferenceX's configuration sheet of each day (which layouts, at which loads) with the
 recipe that the sheet names (NVIDIA/srt-slurm, merge of sa-submission-q1-2026), both Apache-2.0: commits 8a02464b8,
-ee032b37f and 593fb431a (B200 FP8), 84b7df683 (B200 FP4), fcc04aaa2 (H200), 78d48618f (H100) of the one, 5063eb43 of
-the other. Inputs only, nothing measured.
+ee032b37f and 593fb431a (B200 FP8), 84b7df683 (B200 FP4), fcc04aaa2 (H200), 78d48618f (H100), 2767db504 (GB200 FP4)
+and 37f353be2 (GB200 FP8) of the one, 5063eb43 of the other; for GB200 in December 2025 c040b5cf2 and d83c9ee0, the
+sheet's numbers of nodes where the two differ. Inputs only, nothing measured.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ class Recipe:
     def number(self, name: str) -> int:
         return int(self.words[name])
 
+    def limit(self, name: str) -> int | None:
+        """None where the recipe leaves it to the engine."""
+        return int(self.words[name]) if self.words[name] else None
+
+    @property
+    def all_gpus(self) -> str:
+        return str(sum(self.number(f"{role}_tp") * self.number(f"{role}_engines") for role in _ROLES))
+
     def shape(self) -> dict[str, str]:
         """Its layout, in the columns of a public row."""
         found = {}
@@ -49,7 +58,7 @@ class Recipe:
         """The deployment with what the recipe tells each role, and its KV cache."""
         shared = replace(
             deployment.settings,
-            stream_interval=self.number("stream_interval"),
+            stream_interval=self.limit("stream_interval") or 1,
             attention_backend=self.words["backend"],
         )
         prefill = replace(
@@ -58,6 +67,7 @@ class Recipe:
             max_running_requests=self.number("prefill_running"),
             mem_fraction=float(self.words["prefill_fraction"]),
             prefill_graph=False,
+            dealt_in_turn=self.words["prefill_dealing"] == "round_robin",
         )
         return replace(
             deployment,
@@ -70,7 +80,7 @@ class Recipe:
     def _decoding(self, shared: EngineSettings) -> EngineSettings:
         return replace(
             shared,
-            max_running_requests=self.number("decode_running"),
+            max_running_requests=self.limit("decode_running"),
             cuda_graph_max_bs=self.number("decode_graph"),
             mem_fraction=float(self.words["decode_fraction"]),
             draft_tokens=self.number("draft_tokens"),
@@ -85,20 +95,14 @@ def recipes_of(row: Mapping[str, str], gpu: str, label: Mapping[str, str]) -> li
     compared. Engines count where the row or its label states them. Where the sheet has a shape with and without
     drafting and nobody says which, no drafting is assumed, never what the measured time suggests.
     """
-    asked = {
-        "gpu": gpu,
-        "precision": row["precision"],
-        "input_tokens": row["input_tokens"],
-        "output_tokens": row["output_tokens"],
-        "prefill_tp": _ranks(row, "prefill"),
-        "prefill_ep": _whole(row["prefill_moe_ep_size"]),
-        "decode_tp": _ranks(row, "decode"),
-    }
+    asked = {name: row[name] for name in ("precision", "input_tokens", "output_tokens")} | {"gpu": gpu}
     load = _whole(row["concurrency"])
     fitting = [
         r
         for r in _recipes()
-        if all(r.words[name] == value for name, value in asked.items()) and load in r.words["concurrencies"].split("/")
+        if all(r.words[name] == value for name, value in asked.items())
+        and load in r.words["concurrencies"].split("/")
+        and _same_shape(r, row)
     ]
     fitting = [r for r in fitting if r.words["day"] == row["measured"]] or fitting
     engines = tuple(_whole(row[f"{role}_num_workers"] or label.get(f"{role}_num_workers", "")) for role in _ROLES)
@@ -108,6 +112,19 @@ def recipes_of(row: Mapping[str, str], gpu: str, label: Mapping[str, str]) -> li
     if label.get("spec_method"):
         fitting = [r for r in fitting if r.words["drafting"] == label["spec_method"]] or fitting
     return sorted(fitting, key=lambda r: r.drafts)
+
+
+# The sheet of this day says tp 1 and ep 1 of every engine, and that its scripts do not read them.
+_WITHOUT_SHAPES = "2025-12-21"
+
+
+def _same_shape(recipe: Recipe, row: Mapping[str, str]) -> bool:
+    """Rows of a sheet without shapes state a tp of 1, the right number of ranks, or all GPUs of both roles."""
+    stated = tuple(_ranks(row, role) for role in _ROLES)
+    ran = recipe.words["prefill_tp"], recipe.words["decode_tp"]
+    if recipe.words["day"] != _WITHOUT_SHAPES:
+        return stated == ran and recipe.words["prefill_ep"] == _whole(row["prefill_moe_ep_size"])
+    return row["measured"] <= _WITHOUT_SHAPES and stated in (ran, ("1", "1"), (recipe.all_gpus, recipe.all_gpus))
 
 
 def _ranks(row: Mapping[str, str], role: str) -> str:

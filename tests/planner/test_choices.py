@@ -10,8 +10,11 @@ from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.hardware.cluster import make_cluster
 from ridgeline.model.config import load_model
+from ridgeline.planner.candidates import PlanQuestion, make_unit
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import _without_doubtful_splits, answer_plan, plan
+from ridgeline.planner.scheme import Scheme
+from ridgeline.planner.shortlist import _beats
 from ridgeline.planner.verdict import SplitVerdict
 from ridgeline.service.from_results import printed
 from ridgeline.traffic.traffic import parse_traffic
@@ -60,3 +63,22 @@ def test_over_pcie_a_split_must_be_clearly_better_to_come_first(gpu: str, answer
     ranked = _without_doubtful_splits([apart, together], verdict)  # type: ignore[list-item]
     assert ranked[0] is {"together": together, "apart": apart}[first]
     assert len(ranked) == 2
+
+
+@pytest.mark.parametrize(
+    ("tried_copies", "times_its_bound", "beaten"),
+    [(4, 1.2, True), (4, 0.5, False), (1, 1.2, False)],
+    ids=["half of it serves more", "half of it serves less", "smaller, and a larger loss"],
+)
+def test_a_way_that_part_of_another_outdoes_is_not_simulated(
+    tried_copies: int, times_its_bound: float, beaten: bool
+) -> None:
+    """Two engines of one GPU each, of four that were simulated, stand against two engines of one GPU."""
+    cluster = make_cluster("h100", 1, 4)
+    question = PlanQuestion(load_model("llama-8b"), cluster, 500, 100, (), EngineSettings(), Calibration())
+    unit = make_unit(question, Layout(gpus_per_node=4), "both")
+    assert unit is not None
+    asked, simulated = Scheme(question, unit, 2), Scheme(question, unit, tried_copies)
+    goodput_s = times_its_bound * simulated.bound_s
+    option = SimpleNamespace(meets=True, scheme=simulated, goodput_s=goodput_s)
+    assert _beats(option, asked, None) == beaten  # type: ignore[arg-type]

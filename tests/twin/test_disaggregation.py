@@ -72,6 +72,15 @@ def test_ranks_of_a_prefill_group_get_unequal_shares_and_a_burst_waits_for_the_f
     assert fullest * 0.6 < rounds < fullest * 1.6
 
 
+def test_a_prefill_group_that_deals_in_turn_is_done_with_a_burst_sooner():
+    sent = parse_traffic("fixed:1024:1", requests=64)
+    drawn, in_turn = (
+        simulate(make.split("P2D2", chunked_prefill_size=1024 * 16, dealt_in_turn=flag), sent) for flag in (False, True)
+    )
+    fullest = max(Counter(room(n) % 16 for n in range(64)).values())
+    assert in_turn.last_ttft_s < drawn.last_ttft_s * (64 / 16 / fullest) * 1.2
+
+
 def test_a_prefix_that_a_prefill_rank_has_seen_is_not_computed_again(tmp_path: Path):
     ranks = [room(n) % 16 for n in range(64)]
     again = next(n for n in range(1, 64) if ranks[n] == ranks[0])

@@ -90,6 +90,9 @@ class EngineSettings:
     tokenizer_workers: int = 1  # processes that tokenise prompts (--tokenizer-worker-num; vLLM's --api-server-count)
     detokenizer_workers: int = 1  # processes that detokenise and send answers (--detokenizer-worker-num)
     stream_interval: int = 1  # tokens that are sent to a user together (--stream-interval)
+    # a prefill engine deals prompts to its attention-DP ranks in turn (--load-balance-method round_robin), not by the
+    # number that the router draws
+    dealt_in_turn: bool = False
 
     def __post_init__(self) -> None:
         if self.attention_backend is not None and self.attention_backend not in BACKENDS:
@@ -141,6 +144,7 @@ class Applied:
     engine: str = "sglang"
     mixed: bool = False  # prompts and decode tokens share a step: always with vLLM, with SGLang's mixed chunk
     recv_interval: int = 1
+    dealt_in_turn: bool = False
     overlap: bool = True  # the host prepares a step while the GPU computes the one before
     whole_prompts: bool = False  # a mixed step takes a request on only when all of its prompt has room
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
@@ -222,6 +226,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         engine=settings.engine,
         mixed=own.mixes or (settings.mixed_chunk and layout.attn_dp == 1),
         recv_interval=settings.recv_interval,
+        dealt_in_turn=settings.dealt_in_turn,
         overlap=own.overlaps(settings),
         whole_prompts=own.admits_whole_prompts(settings),
         kernel_set=own.kernel_set(settings),

@@ -187,7 +187,7 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         scheme, capacity = _searched(scheme, traffic)
         most = scheme.slices
         needed = most if capacity <= 0 else math.ceil(pace.rate_s / (_HEADROOM * capacity / most))
-        scheme = _fewer(scheme, needed)
+        scheme = scheme.with_slices(max(1, min(needed, most)))
         run = scheme.run(_share(traffic, scheme, pace.rate_s))
         return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval, reach=run.reach)
     if isinstance(pace, AllAtOnce) and question.slos:
@@ -204,15 +204,6 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
     count = max(1, min(traffic.requests // scheme.slices, MOST_OFFLINE))
     run = scheme.run(replace(traffic, requests=count))
     return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
-
-
-def _fewer(scheme: Scheme, slices: int) -> Scheme:
-    if isinstance(scheme.shape, Pair):
-        parts = scheme.parts
-        wanted = max(1, min(slices, scheme.slices))
-        shape = replace(scheme.shape, prefill_groups=parts[0] * wanted, decode_groups=parts[1] * wanted)
-        return replace(scheme, shape=shape, copies=1)
-    return scheme.with_copies(max(1, min(slices, scheme.copies)))
 
 
 def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
@@ -271,17 +262,24 @@ def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
     if least_s and not keeps(least_s):
         return 0.0
     good, bad = least_s, 1.25 * max(guess, least_s)
-    rate = 0.7 * guess
+    # runs of a large cluster are long, and its figures no surer for it
+    large = _share(traffic, scheme, guess).requests >= MOST_REQUESTS
+    rate, halvings = 0.7 * guess, 2 if large else 3
+    if good == 0.0 and isinstance(scheme.shape, Pair):
+        # a split mostly comes near to what its steps allow: its first halving is tried without the lower end
+        middle = math.sqrt(rate * bad)
+        if keeps(middle):
+            good, halvings = middle, halvings - 1
+        elif keeps(rate):
+            good, bad, halvings = rate, middle, halvings - 1
+        else:
+            bad, rate = rate, 0.45 * rate
     while good == 0.0 and rate > 0.04 * guess:
         if keeps(rate):
             good = rate
         else:
             bad, rate = rate, 0.45 * rate
-    # runs of a large cluster are long, and its figures no surer for it
-    large = _share(traffic, scheme, guess).requests >= MOST_REQUESTS
-    for _ in range(2 if large else 3):
-        if good == 0.0:
-            return 0.0
+    for _ in range(halvings if good else 0):
         middle = math.sqrt(good * bad)
         if keeps(middle):
             good = middle

@@ -96,5 +96,10 @@ class Scheme:
         """One slice under its own traffic."""
         return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
 
-    def with_copies(self, copies: int) -> Scheme:
-        return replace(self, copies=copies)
+    def with_slices(self, slices: int) -> Scheme:
+        """The same slice so many times."""
+        if not isinstance(self.shape, Pair):
+            return replace(self, copies=slices)
+        prefill, decode = self.parts
+        shape = replace(self.shape, prefill_groups=prefill * slices, decode_groups=decode * slices)
+        return replace(self, shape=shape, copies=1)

@@ -56,14 +56,17 @@ def try_all(schemes: Sequence[Scheme], traffic: Traffic, rate_s: float | None) -
 
 
 def _beats(option: Option, scheme: Scheme, rate_s: float | None) -> bool:
-    """At no more risk and with no more GPUs the option serves more than the scheme ever could."""
+    """As much of the option as the scheme's GPUs hold serves more than the scheme ever could, at no more risk."""
     if not option.meets:
         return False
     able_s = _BOUND_SLACK * scheme.bound_s
     if rate_s is not None:
         return able_s < rate_s
-    safer = option.loss.gpu <= scheme.loss_gpu + 1e-9
-    return safer and option.scheme.gpus <= scheme.gpus and option.goodput_s > able_s
+    slices = option.scheme.slices
+    held = min(slices, scheme.gpus * slices // option.scheme.gpus)
+    if held == 0 or option.goodput_s * held / slices <= able_s:
+        return False
+    return option.scheme.with_slices(held).loss_gpu <= scheme.loss_gpu + 1e-9
 
 
 def _varied(units: Sequence[Unit]) -> list[Unit]:

@@ -234,7 +234,7 @@ class Disaggregated:
 
     def _transfer(self, engine: PrefillEngine, request: Request) -> None:
         """KV leaves while later chunks are computed; what is left when the last chunk is done is waited for."""
-        port = (engine.name, engine.rank_of(request))
+        port = (engine.name, request.rank)
         start = max(self._ports.get(port, 0.0), engine.round_start_s)
         whole = start + self.transfer.seconds(request.arrival.input_tokens - request.cached)
         last_piece = engine.clock + self.transfer.seconds(request.last_piece)

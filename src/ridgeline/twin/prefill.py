@@ -2,7 +2,7 @@
 
 SGLang's controller sends a request of a split deployment to the rank `bootstrap_room % ranks`, and the router draws
 that number at random. So ranks get unequal shares, every round lasts as long as its fullest rank needs, and the last
-prompt of a burst is one of the fullest rank's.
+prompt of a burst is one of the fullest rank's. Only where it is told to it deals them out in turn.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ class PrefillEngine(Engine):
         self.rank_requests = rank_share(self.applied.running_limit, ranks)
         self.caches = [PrefixCache() for _ in range(ranks)] if self.applied.radix_cache else []
         self.round_start_s = 0.0
+        self.dealt = 0  # requests so far
 
     @property
     def idle(self) -> bool:
         return self.load == 0
 
-    def rank_of(self, request: Request) -> int:
-        return room(request.arrival.number) % len(self.queues)
-
     def submit(self, request: Request, at_s: float) -> None:
         if self.idle:
             self.clock = max(self.clock, at_s)
-        self.queues[self.rank_of(request)].append(request)
+        drawn = self.dealt if self.applied.dealt_in_turn else room(request.arrival.number)
+        request.rank = drawn % len(self.queues)
+        self.queues[request.rank].append(request)
+        self.dealt += 1
         self.load += 1
 
     def advance(self, limit_s: float) -> list[Request]:
@@ -106,7 +107,7 @@ class PrefillEngine(Engine):
 
     def _finish(self, request: Request) -> None:
         if self.caches and request.arrival.prefix_hashes:
-            self.caches[self.rank_of(request)].insert(request.arrival, self.rank_pool - request.held)
+            self.caches[request.rank].insert(request.arrival, self.rank_pool - request.held)
         request.generated += 1
         self.used_tokens -= request.held
         request.held = 0

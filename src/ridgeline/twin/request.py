@@ -18,6 +18,7 @@ class Request:
     todo: int  # prompt tokens still to compute
     worker: str = ""
     cached: int = 0
+    rank: int = 0  # of a prefill engine that computes its prompt
     held: int = 0  # KV tokens held when the current stay in the batch began
     generated: int = 0  # tokens made before the current stay in the batch
     joined_step: int = 0

@@ -102,7 +102,7 @@ class _Link:
 def abort(engine: Engine, request: Request) -> None:
     """Nothing happens where the request is not in this engine."""
     if isinstance(engine, PrefillEngine):
-        queue = engine.queues[engine.rank_of(request)]
+        queue = engine.queues[request.rank]
         if request in queue:
             queue.remove(request)
             _forget(engine, request)
@@ -231,7 +231,7 @@ class PrefillRole:
             room = self._room_of.pop(request.arrival.number, None)
             if room is None or self.kv_lost:
                 continue
-            port = engine.rank_of(request)
+            port = request.rank
             sent = request.arrival.input_tokens - request.cached
             whole_s = max(self._ports.get(port, 0.0), engine.round_start_s) + self._transfer.seconds(sent)
             done_s = self._ports[port] = max(whole_s, engine.clock + self._transfer.seconds(request.last_piece))
