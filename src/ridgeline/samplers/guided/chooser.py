@@ -70,7 +70,6 @@ _FEWEST_FITTED = 2  # results without which there are no length scales to find
 FEWEST_EARLIER = 3  # results, without which earlier studies say nothing
 _QUARTILES_APART = 1.35  # of a normal distribution, in its standard deviations
 _STUDIES_APART = 0.3  # how far two studies of a program may differ in what they say of a setting, in the same
-_SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
 _FAMILY_GAIN = 0.05  # a setting of a family that was tried leads only when it is better by this share
 _CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the prior itself is asked in a turn
@@ -176,12 +175,11 @@ class Chooser:
         return Proposal(chosen.point, why(chosen, view, self._called, prior_leads), predicted(chosen, view))
 
     def _same_family(self, tried: Sequence[Point], rows: Array) -> Array:
-        """Which rows the prior takes for much the same as a tried setting, by the length scales of its answers."""
+        """Which rows are of the family of a tried setting."""
         own = [point for point in tried if encode(self._space, point) is not None]
         if not own or self._current is None:
             return np.zeros(len(rows), dtype=bool)
-        found: Array = self._current.likeness(rows, self._features.of(own)).max(axis=1) > _SAME_FAMILY
-        return found
+        return self._current.same_family(rows, self._features.of(own))
 
     def _chosen(
         self,

@@ -25,6 +25,8 @@ from ridgeline.samplers.guided.model import FITTED, PriorValues, Scale
 
 _SPREAD_OUT = 20  # points of the survey that fill the space
 ROUNDS, EACH = 6, 4  # then so many rounds of points where the answers promise most
+_CHECKED = 40  # points asked for legality, for each that is to be found
+_SAME_FAMILY = 0.8  # correlation of two settings' answers, by the prior's own length scales
 _LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
 _SENSITIVITY_POINTS = 10  # points of the survey that are asked what their answers rest on
@@ -95,11 +97,9 @@ class Expected:
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
         return PriorValues(values, odds, self.spread, self._sensitivities(rows), self.reach)
 
-    def likeness(self, rows: Array, others: Array) -> Array:
-        """Correlation of the prior's answers at each row with those at each of the others."""
-        fit = self._scales()
-        found: Array = GaussianProcess(others, self._features.columns, fit).across(rows) / fit.signal
-        return found
+    def same_family(self, rows: Array, others: Array) -> Array:
+        """Which rows the prior takes for much the same as one of the others, by the length scales of its answers."""
+        return _alike(rows, others, self._scales(), self._features)
 
     def _ask_sensitivities(self) -> dict[str, tuple[float, ...]]:
         """By key of points of the survey: the moves of the score. None on a scale without logs."""
@@ -179,14 +179,24 @@ class Expected:
         spread = self._unit * _Carrier(places, self._scales(), self._features).spread(rows)
         best = worth[ranked[0]][0]
         acquisition = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
-        self._take_best(list(free.values()), acquisition)
+        self._take_best(list(free.values()), rows, acquisition)
 
-    def _take_best(self, points: Sequence[Point], acquisition: Array) -> None:
-        taken = 0
-        for row in np.argsort(-acquisition, kind="stable")[: 40 * EACH]:
-            taken += self._take(points[row])
-            if taken == EACH:
-                return
+    def _take_best(self, points: Sequence[Point], rows: Array, acquisition: Array) -> None:
+        """Those that promise most, of different families as long as there are some: one answer tells of its family."""
+        fit, taken = self._scales(), 0
+        for _ in range(min(_CHECKED * EACH, len(points))):
+            row = int(acquisition.argmax())
+            acquisition[row] = -np.inf
+            if self._take(points[row]):
+                taken += 1
+                if taken == EACH:
+                    return
+                acquisition -= 1e12 * _alike(rows, rows[[row]], fit, self._features)
+
+
+def _alike(rows: Array, others: Array, fit: Fit, features: Features) -> Array:
+    found: Array = GaussianProcess(others, features.columns, fit).across(rows).max(axis=1) > _SAME_FAMILY * fit.signal
+    return found
 
 
 def _some(asked: Mapping[str, Point]) -> dict[str, Point]:

@@ -29,7 +29,7 @@ _FEWEST_FILLING = 2  # space-filling trials of a small budget
 _FEWEST_PASSED = 2  # results without which a model says nothing
 _NOTHING_NEW = "space-filling, since the model proposed nothing new that is legal"
 NO_EFFECT = "space-filling, as every other trial while no knob has shown an effect"
-_OFFERED = 50  # points that fill the space, of which one that may pass is taken
+_OFFERED = 6  # points that fill the space, of which the likeliest to pass is taken
 
 
 class GuidedSampler:
@@ -131,15 +131,13 @@ class GuidedSampler:
         return min(self._options.startup, max(_FEWEST_FILLING, (known + self._trials_left) // 3))
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
-        """`filled`, or another of the first that fill the space, where some settings passed and others failed."""
+        """`filled`, or another of the next that fill the space, where some settings passed and others failed."""
         passed = {observation.score is not None for observation in self._observations}
         if len(passed) < 2:
             return filled
-        from ridgeline.samplers.guided.start import careful_start  # numpy: not before it is needed
+        from ridgeline.samplers.guided.start import likeliest  # numpy: not before it is needed
 
-        own = [point for point in pending if encode(self._space, point) is not None]
-        offered = self._walk.free(self._observed_keys, keys(pending), _OFFERED)
-        return careful_start(self._space, self._observations, own, offered)
+        return likeliest(self._space, self._observations, self._walk.free(self._observed_keys, keys(pending), _OFFERED))
 
     def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
         passed = sum(observation.score is not None for observation in self._observations)
