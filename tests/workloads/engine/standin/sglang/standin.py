@@ -46,7 +46,7 @@ def parser():
 
 BACKENDS = (
     "fa3", "triton", "sigill", "assertion", "wave", "never-ready", "other", "child", "slow-to-stop", "warm-cache",
-    "deaf-rank", "dying-rank", "endless-trace", "no-trace", "huge-trace", "empty-report",
+    "deaf-rank", "dying-rank", "endless-trace", "no-trace", "huge-trace", "empty-report", "no-logprobs",
 )  # fmt: skip
 SCHEDULERS = []  # connections to those of other nodes
 
@@ -191,6 +191,11 @@ class Handler(BaseHTTPRequestHandler):
             assert self.args.disaggregation_transfer_backend == "fake"
             assert body["bootstrap_host"] == "2.2.2.2"
             assert "bootstrap_room" in body
+        if body.get("echo") and self.args.attention_backend == "no-logprobs":
+            # as vLLM's build for Gaudi answers (vllm-project/vllm-gaudi, pull request 1098)
+            why = "Gaudi doesn't support logprobs. Please remove 'logprobs'/'top_logprobs' from your request"
+            self._whole({"error": {"message": why, "type": "BadRequestError", "param": None, "code": 400}}, 400)
+            return
         if not body.get("stream"):
             self._whole({"choices": [answer_of(body, self.args)]})
             return
@@ -237,9 +242,9 @@ class Handler(BaseHTTPRequestHandler):
             (folder / f"expert_distribution_recorder_{time.time()}.pt").write_text(text)
         self._whole({})
 
-    def _whole(self, value):
+    def _whole(self, value, status=200):
         text = json.dumps(value).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
