@@ -15,7 +15,7 @@ from ridgeline.executors.energy import ENERGY_FILE, measured_joules, meters_miss
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.executors.slurm import Slurm
 from ridgeline.records.run import Job, Resources
-from ridgeline.records.site import Prices, Site
+from ridgeline.records.site import Prices, Site, counted_twice
 
 
 def test_counters_are_added_over_zones_and_over_their_turns(tmp_path: Path) -> None:
@@ -36,6 +36,82 @@ def test_the_counters_of_gpus_are_added(tmp_path: Path) -> None:
     assert measured_joules(tmp_path, ("nvml",), 10.0) is None, "a GPU that was lost leaves no sum"
     (tmp_path / ENERGY_FILE).write_text("nvml 0 4000\nnvml 0 1000\n")
     assert measured_joules(tmp_path, ("nvml",), 10.0) is None, "the driver was loaded again"
+
+
+# As two users showed it (lovoo/ipmi_exporter, issue 18; openbmc/phosphor-host-ipmid, issue 167: no sensor).
+BOARD = """
+    Instantaneous power reading:                   215 Watts
+    Minimum during sampling period:                162 Watts
+    Maximum during sampling period:                276 Watts
+    Average power reading over sample period:      176 Watts
+    IPMI timestamp:                           Wed Feb 15 12:49:51 2017
+    Sampling period:                          01131466 Seconds.
+    Power reading state is:                   activated
+
+"""
+NO_SENSOR = """
+    Instantaneous power reading:                     0 Watts
+    Minimum during sampling period:                  0 Watts
+    Maximum during sampling period:                  0 Watts
+    Average power reading over sample period:        0 Watts
+    IPMI timestamp:                           Thu Jan  1 00:00:00 1970
+    Sampling period:                          00000000 Seconds.
+    Power reading state is:                   deactivated
+"""
+
+
+def test_a_board_controllers_power_is_taken_over_the_time_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / ENERGY_FILE).write_text(BOARD + BOARD.replace("215", "185"))
+    assert measured_joules(tmp_path, ("ipmi",), 10.0) == pytest.approx(2000.0), "not the board's own mean of 13 days"
+    (tmp_path / ENERGY_FILE).write_text(NO_SENSOR)
+    assert measured_joules(tmp_path, ("ipmi",), 10.0) is None, "a board without a sensor says 0 Watts"
+    assert "ipmi counts whole nodes" in counted_twice(Prices(meters=("ipmi", "nvml")))
+
+
+def ipmitool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "ipmitool").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "ipmitool").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_run_sh_asks_the_board_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reading").write_text(BOARD)
+    ipmitool(tmp_path / "bin", f'[ "$*" = "dcmi power reading" ] && cat {tmp_path}/reading', monkeypatch)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    executor = LocalExecutor(Site(prices=Prices(meters=("ipmi",))))
+    program = f"touch {tmp_path}/started; while [ ! -e {tmp_path}/over ]; do sleep 0.05; done"
+    ticket = executor.submit(Job("job", folder, program, resources=Resources(), limit_s=600.0))
+    while not (tmp_path / "started").exists():
+        executor.wait(0.05)
+    executor.wait(1.0)  # it is asked at once and then every second: one sample is enough
+    (tmp_path / "over").touch()
+    while not (endings := executor.poll([ticket])):
+        executor.wait(5.0)
+    ending = endings[ticket]
+    assert ending.leftovers == ()
+    assert ending.usage["joules"] == pytest.approx(215.0 * ending.duration_s)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (
+            "echo 'Could not open device at /dev/ipmi0: No such file or directory' >&2; exit 1",
+            "Could not open device at",
+        ),
+        (f"cat <<'END'\n{NO_SENSOR}END", "it reads 0 Watts: the board has no power sensor"),
+    ],
+)
+def test_check_says_why_a_board_controller_gives_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    ipmitool(tmp_path / "bin", script, monkeypatch)
+    (said,) = meters_missing_here(("ipmi",))
+    assert said.startswith("ipmi: `ipmitool dcmi power reading` gives no reading (") and why in said
+    ipmitool(tmp_path / "bin", f"cat <<'END'\n{BOARD}END", monkeypatch)
+    assert meters_missing_here(("ipmi",)) == []
 
 
 def powercap(folder: Path) -> Path:
@@ -138,7 +214,7 @@ def test_check_says_which_meter_is_not_here(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(energy, "POWERCAP", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(energy, "NVML_LIBRARY", "libno-such-driver.so.1")
-    every = ("rapl", "nvml", "nvidia-smi")
+    every = ("rapl", "nvml", "nvidia-smi", "ipmi")
     assert tuple(text.split(":")[0] for text in meters_missing_here(every)) == every
     assert "node_watts" in LocalExecutor(Site(prices=Prices(meters=("rapl",)))).doubts(Resources())[0]
     powercap(tmp_path)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.load.questions import ask, perplexity, read_questions, score
+from ridgeline.load.questions import Question, ask, perplexity, read_questions, score
 
 
 def questions(folder: Path, *lines: str):
@@ -80,5 +83,56 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_server_that_gives_no_log_probabilities_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"data": [{}], "choices": [{"logprobs": None}]}
     monkeypatch.setattr("ridgeline.load.questions._post", lambda url, body: said)
-    with pytest.raises(SiteError, match="gives no log probabilities of a prompt; measure accuracy by `questions`"):
+    with pytest.raises(
+        SiteError, match="gives no log probabilities of a prompt; take `perplexity` out of the workload"
+    ):
         perplexity("http://server", "m", "some text", 1)
+
+
+# What servers wrote, word for word: vLLM's build for Gaudi (vllm-project/vllm-gaudi, pull request 1098), its build for
+# Metal (vllm-project/vllm-metal, issue 680), and vLLM 0.32.0 started with --max-logprobs 0.
+REFUSALS = [
+    (
+        400,
+        "{\"error\":{\"message\":\"Gaudi doesn't support logprobs. Please remove 'logprobs'/'top_logprobs' from your "
+        'request to receive a response.","type":"BadRequestError","param":null,"code":400}}',
+        "400: Gaudi doesn't support logprobs",
+    ),
+    (500, '{"error":{"message":"2326","type":"InternalServerError","code":500}}', "500: 2326"),
+    (404, "404 page not found", "404: 404 page not found"),
+]
+
+
+@pytest.mark.parametrize(("code", "body", "said"), REFUSALS)
+def test_a_server_that_refuses_log_probabilities_is_quoted_with_what_to_do(code: int, body: str, said: str) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(200, '{"data": [{"id": "m"}]}')
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._answer(code, body) if "logprobs" in asked else self._answer(200, '{"choices": [{"text": "4"}]}')
+
+        def _answer(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        with pytest.raises(SiteError) as caught:
+            perplexity(url, "m", "some text", 1)
+        assert str(caught.value).startswith(f"perplexity: {url} refuses log probabilities of a prompt ({said}")
+        assert str(caught.value).endswith(
+            "take `perplexity` out of the workload, and measure accuracy by `questions` instead"
+        )
+        assert ask(url, "m", [Question({"prompt": "2+2="}, {})], 8, 1) == ["4"], "which it does answer"
+    finally:
+        server.shutdown()
+        server.server_close()

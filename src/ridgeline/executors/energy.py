@@ -1,4 +1,4 @@
-"""The energy of a run by the meters of its node, as run.sh reads them: counters of RAPL and the GPUs, or their power.
+"""The energy of a run by the meters of its node, as run.sh reads them: counters of RAPL and the GPUs, or power.
 
 Counters of RAPL turn over within minutes to hours, so they are also read while the run lasts. Samples are kept outside
 of the run folder until the end: a file that grows there would be taken for a sign of life of the program.
@@ -10,18 +10,20 @@ import ctypes
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
 from ridgeline.books import text_of_book
-from ridgeline.records.site import BATCH_METER, GPU_METER, Site
+from ridgeline.records.site import BATCH_METER, BOARD_METER, GPU_METER, Site
 
 ENERGY_FILE = "energy"
 NVML_LIBRARY = "libnvidia-ml.so.1"
 POWERCAP = "/sys/class/powercap"
-_OF_A_NODE = ("rapl", GPU_METER, "nvidia-smi")
+_OF_A_NODE = ("rapl", GPU_METER, "nvidia-smi", BOARD_METER)
+_BOARD = "ipmitool dcmi power reading"
 
 # `core` and `uncore` are parts of their package, `psys` is the whole machine on some laptops: none is to be added to it
 _COUNTERS = """\
@@ -75,6 +77,14 @@ def meters_begin(site: Site, keep_books: str) -> str:
             '  --format=csv,noheader,nounits >> "$ridgeline_energy" 2>/dev/null < /dev/null &',
             'ridgeline_meters="$ridgeline_meters $!"',
         ]
+    if BOARD_METER in site.prices.meters:
+        lines += [
+            # a board controller takes a new sample every second or so, and some take as long to answer
+            "( trap 'kill -9 $! 2>/dev/null; exit 0' USR1 TERM",
+            f"  while :; do {_BOARD} & wait $!; sleep 1 & wait $!; done",
+            ') >> "$ridgeline_energy" 2>/dev/null < /dev/null &',
+            'ridgeline_meters="$ridgeline_meters $!"',
+        ]
     return "".join(f"{line}\n" for line in [*lines, "fi"])
 
 
@@ -96,11 +106,19 @@ fi
 """
 
 
+# What a sampled meter prints: the GPU where it says which, and watts. A board without a sensor says 0 Watts
+# (openbmc/phosphor-host-ipmid, issue 167), and one with it may still call its readings deactivated.
+_SAMPLES = {
+    "nvidia-smi": re.compile(r"^(\d+), ([\d.]+)$", re.MULTILINE),
+    BOARD_METER: re.compile(r"^( *)Instantaneous power reading: +([1-9]\d*) Watts", re.MULTILINE),
+}
+
+
 def measured_joules(folder: Path, meters: Sequence[str], elapsed_s: float) -> float | None:
     """What the meters of the node counted, added up; None where one of them left nothing that says so."""
     text, joules = text_of_book(folder, ENERGY_FILE), []
     for meter in (name for name in meters if name in _OF_A_NODE):
-        joules += [_drawn(text, elapsed_s) if meter == "nvidia-smi" else _counted(text, meter)]
+        joules += [_drawn(text, _SAMPLES[meter], elapsed_s) if meter in _SAMPLES else _counted(text, meter)]
     known = [found for found in joules if found is not None]
     return sum(known) if joules and len(known) == len(joules) else None
 
@@ -116,9 +134,25 @@ def meters_missing_here(meters: Sequence[str]) -> list[str]:
         missing.append(f"{GPU_METER}: {NVML_LIBRARY}, the library of NVIDIA's driver, is not on this machine")
     if "nvidia-smi" in meters and shutil.which("nvidia-smi") is None:
         missing.append("nvidia-smi: not on the PATH of this machine")
+    if BOARD_METER in meters:
+        missing += _board_missing()
     if BATCH_METER in meters:
         missing.append(f"{BATCH_METER}: jobs do not run under a batch system here")
     return missing
+
+
+def _board_missing() -> list[str]:
+    """A board controller is asked once: to many it is open for root alone, and some have no power sensor."""
+    try:
+        done = subprocess.run(_BOARD.split(), capture_output=True, text=True, timeout=30.0, check=False)
+    except FileNotFoundError:
+        return [f"{BOARD_METER}: ipmitool is not on the PATH of this machine"]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [f"{BOARD_METER}: `{_BOARD}` does not answer ({error})"]
+    if _SAMPLES[BOARD_METER].search(done.stdout):
+        return []
+    last = (done.stderr.strip() or "it reads 0 Watts: the board has no power sensor").splitlines()[-1]
+    return [f"{BOARD_METER}: `{_BOARD}` gives no reading ({last})"]
 
 
 def _loads(library: str) -> bool:
@@ -147,9 +181,9 @@ def _counted(text: str, meter: str) -> float | None:
     return sum(steps) / unit if min(steps) >= 0 else None  # a driver that was loaded again counts from 0
 
 
-def _drawn(text: str, elapsed_s: float) -> float | None:
-    """Mean power of each GPU over the time that the run took."""
+def _drawn(text: str, sample: re.Pattern[str], elapsed_s: float) -> float | None:
+    """Mean power of each GPU, or of the node, over the time that the run took."""
     watts: dict[str, list[float]] = {}
-    for gpu, value in re.findall(r"^(\d+), ([\d.]+)$", text, re.MULTILINE):
-        watts.setdefault(gpu, []).append(float(value))
+    for where, value in sample.findall(text):
+        watts.setdefault(where, []).append(float(value))
     return sum(map(fmean, watts.values())) * elapsed_s if watts else None

@@ -151,17 +151,36 @@ def perplexity(url: str, model: str, text: str, at_once: int) -> float:
     context = served[0].get("max_model_len") or _TEXT_CHARS
     chars = max(1, min(_TEXT_CHARS, int(context) // 2))  # a token is hardly ever half a character
     parts = [text[n : n + chars] for n in range(0, len(text), chars)][:_TEXT_PARTS]
+    asked = "log probabilities of a prompt"
+    instead = "take `perplexity` out of the workload, and measure accuracy by `questions` instead"
 
     def logs(part: str) -> list[float]:
         body = {"model": model, "prompt": part, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
-        given = (_post(f"{url}/v1/completions", body)["choices"][0].get("logprobs") or {}).get("token_logprobs")
+        try:
+            answer = _post(f"{url}/v1/completions", body)
+        except _RefusedError as refused:
+            raise SiteError(f"perplexity: {url} refuses {asked} ({refused.said}); {instead}") from None
+        given = (answer["choices"][0].get("logprobs") or {}).get("token_logprobs")
         if not isinstance(given, list) or len(given) < 3:
-            raise SiteError(f"{url} gives no log probabilities of a prompt; measure accuracy by `questions` instead")
+            raise SiteError(f"perplexity: {url} gives no {asked}; {instead}")
         return [float(value) for value in given[:-1] if value is not None]  # the last token is its own
 
     with ThreadPoolExecutor(at_once) as threads:
         found = [value for part in threads.map(logs, parts) for value in part]
     return math.exp(-math.fsum(found) / len(found))
+
+
+class _RefusedError(SiteError):
+    """An answer other than 200. `said` is its code and what the server wrote."""
+
+    def __init__(self, url: str, code: int, body: str) -> None:
+        try:  # {"error": {"message": ...}} of vLLM and OpenAI, {"message": ...} of SGLang
+            said = json.loads(body)
+            text = str((said.get("error") or said)["message"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            text = body
+        super().__init__(f"{url} refuses a question with {code}: {text.strip()[:500]}")
+        self.said = f"{code}: {text.strip()[:500]}"
 
 
 def _post(url: str, body: object) -> dict[str, Any]:
@@ -174,8 +193,7 @@ def _post(url: str, body: object) -> dict[str, Any]:
                 found = json.load(answer)
             break
         except urllib.error.HTTPError as error:
-            said = error.read(500).decode(errors="replace").strip()
-            raise SiteError(f"{url} refuses a question with {error.code}: {said}") from None
+            raise _RefusedError(url, error.code, error.read(2000).decode(errors="replace")) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             if not tries_left:
                 raise SiteError(f"{url} does not answer a question: {error}") from None

@@ -65,7 +65,7 @@ def unpriced(metric: str, site: Site) -> str:
         return f"{metric} needs the carbon intensity of your power: write `prices: {{co2_g_per_kwh: 350}}`"
     if not energy and (metric in (JOULES, CO2) or (metric == DOLLARS and prices.kwh is not None)):
         return (
-            f"{metric} needs the energy of a run: name its `meters` under `prices` (rapl, nvml, slurm), or state "
+            f"{metric} needs the energy of a run: name its `meters` under `prices` (rapl, nvml, ipmi, slurm), or state "
             "`node_watts`, the power of a node under this load"
         )
     return ""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # RAPL counts processor packages and their DRAM; NVML has the GPUs' own counters, nvidia-smi samples of their power;
-# Slurm's energy accounting (acct_gather_energy, which may ask IPMI) counts whole nodes
+# the board controller (IPMI) and Slurm's energy accounting (acct_gather_energy) count whole nodes
 BATCH_METER = "slurm"  # its accounting, where the site measures the energy of jobs
-GPU_METER = "nvml"
-METERS = ("rapl", GPU_METER, "nvidia-smi", BATCH_METER)
+GPU_METER, BOARD_METER = "nvml", "ipmi"
+METERS = ("rapl", GPU_METER, "nvidia-smi", BOARD_METER, BATCH_METER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,9 @@ def counted_twice(prices: Prices) -> str:
     meters = set(prices.meters)
     if meters and prices.node_watts is not None:
         return "`meters` measure the energy that `node_watts` states; keep one of the two"
-    if BATCH_METER in meters and len(meters) > 1:
-        return "`meters`: slurm counts whole nodes, the others included; leave it alone in the list"
+    whole = next((meter for meter in (BATCH_METER, BOARD_METER) if meter in meters), "")
+    if whole and len(meters) > 1:
+        return f"`meters`: {whole} counts whole nodes, the others included; leave it alone in the list"
     if meters >= {GPU_METER, "nvidia-smi"}:
         return "`meters`: nvml and nvidia-smi measure the same GPUs; keep nvml, which counts instead of sampling"
     return ""

@@ -33,7 +33,9 @@ _STORED_PER_NEW = 2.0  # stored runs to measure for each new one that a gate may
 _SPARE = 1.02  # times the signal that the rates ask for: the noise itself is an estimate
 _STRETCHES = 12  # stored runs for each stretch of them that counts as one run: fewer hide how far they swing
 _PAST = 3  # runs before it that a run may follow: two modes that stay for a while need more than one
-_ERRORS_OF_A_GATE = 0.5  # by which that is raised where it decides; a reference is measured for a whole one
+# By so many standard errors that is raised where it decides, and where a reference is measured: whoever stops where the
+# runs happen to look as if each stood alone has most of his false alarms from that.
+_ERRORS_OF_A_GATE, _ERRORS_OF_A_REFERENCE = 1.0, 2.0
 _ALL_TURNED = math.sqrt(12) * 0.5  # the drift at time 1 of a shift that turns every pair around
 _MOST_KEPT = 0.98  # share of their deviation that the next run keeps; beyond it there is no mean
 
@@ -43,7 +45,8 @@ class GatePlan:
     """New runs at each look, and the limits there: slower from `alarm_at` on, not slower up to `pass_at`.
 
     `slower` is what is found with the stated power, as a share: what was asked for, or more where the stored runs and
-    the limit of new ones cannot show that. So many runs in a row as `stretch` tell as much as one that stands alone.
+    the limit of new ones cannot show that. So many runs in a row as `stretch` tell as much as one that stands alone;
+    where the stored ones are too few to rule out more than that, `alone` says that they are taken to stand alone.
     """
 
     looks: tuple[int, ...]
@@ -54,13 +57,17 @@ class GatePlan:
     false_alarm: float
     power: float
     stretch: float = 1.0
+    alone: bool = False
 
     @property
     def most_runs(self) -> int:
         return self.looks[-1]
 
     def __str__(self) -> str:
-        return _rates_text(self.slower, self.power, self.false_alarm)
+        """'3% slower is found with 90%; 1 false alarm in 100'."""
+        text = f"{_share(self.slower)} slower is found with {self.power:.0%}"
+        text += f"; 1 false alarm in {1 / self.false_alarm:.0f}"
+        return f"{text} if no run depends on the one before, which so few do not show" if self.alone else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +79,6 @@ class GateResult:
     low: float
     high: float
     runs: int
-
-
-def _rates_text(slower: float, power: float, false_alarm: float) -> str:
-    """'3% slower is found with 90%; 1 false alarm in 100'."""
-    return f"{_share(slower)} slower is found with {power:.0%}; 1 false alarm in {1 / false_alarm:.0f}"
 
 
 def _share(value: float) -> str:
@@ -106,10 +108,11 @@ def gate_plan(
         )
     # few runs hardly say how far each follows the one before, and never more than leaves something to be found
     most = min(len(stored) / _STRETCHES, given / needed * 0.99)
-    stretch = max(1.0, min(_stretch(stored, _ERRORS_OF_A_GATE), most))
+    raised = _stretch(stored, slower, _ERRORS_OF_A_GATE)
+    stretch = max(1.0, min(raised, most))
     while (limits := _limits_for(gaps, len(stored), stretch, found, false_alarm, power, most_runs)) is None:
         found *= 1.02
-    return GatePlan(*limits, found, slower, false_alarm, power, stretch)
+    return GatePlan(*limits, found, slower, false_alarm, power, stretch, raised > stretch)
 
 
 def reference_wanted(
@@ -125,7 +128,8 @@ def reference_wanted(
         stored = _worse(values[:size], direction)
         signal = _signal(_gaps(stored), slower)
         time = (_drift_needed(false_alarm, power) * _SPARE / signal) ** 2 if signal else float(most)
-        wanted = min(most, math.ceil(max(_STRETCHES, (1 + _STORED_PER_NEW) * time) * _stretch(stored, 1.0)))
+        alone = max(_STRETCHES, (1 + _STORED_PER_NEW) * time)
+        wanted = min(most, math.ceil(alone * _stretch(stored, slower, _ERRORS_OF_A_REFERENCE)))
         if wanted <= size:
             break
         size = min(wanted, 2 * size)
@@ -147,12 +151,15 @@ def judge_gate(plan: GatePlan, reference: Sequence[float], values: Sequence[floa
     return _change(stored, new, plan.stretch)
 
 
-def _stretch(stored: Sequence[float], errors: float) -> float:
+def _stretch(stored: Sequence[float], slower: float, errors: float) -> float:
     """How many of these runs in a row tell as much as one that stands alone; 1 where none follows the one before.
 
     An autoregression of the ranks on the last few: the variance of a mean of many runs over that of as many which stand
-    alone, and so many of its standard errors more.
+    alone, and so many standard errors of its log more. Where all lie closer together than any alarm asks for, their
+    order does not matter.
     """
+    if max(stored) - min(stored) < math.log1p(slower) * _WORTH:
+        return 1.0
     rank = _ranks(np.asarray(stored))
     rank = rank - rank.mean()
     count, squares = len(rank), float(rank @ rank)
@@ -165,8 +172,8 @@ def _stretch(stored: Sequence[float], errors: float) -> float:
     own = max(1 - float(follows @ shared[1:]), 1e-3)
     kept = float(follows.sum())
     kept += (1 + 3 * kept) / count  # the mean that is taken away takes some of what few runs share with it
-    found = own / (1 - min(kept, _MOST_KEPT)) ** 2
-    return max(1.0, found * (1 + errors * 2 * math.sqrt(past / count)))
+    found = max(1.0, own / (1 - min(kept, _MOST_KEPT)) ** 2)  # runs that seem to avoid the one before are luck
+    return found * math.exp(errors * 2 * math.sqrt(past / count))
 
 
 def _ranks(values: Any) -> Any:

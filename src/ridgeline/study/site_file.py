@@ -55,8 +55,8 @@ class PricesForm(Form):
     )
     meters: Annotated[list[Literal[METERS]], Accepts(f"a list of {', '.join(METERS)}"), DefaultText("none")] = Field(  # type: ignore[valid-type]  # records.site's
         description="What measures the energy of a run: rapl (processors and DRAM), nvml (GPUs, by their "
-        "counters) or nvidia-smi (GPUs, by a sample of their power a second), slurm (its energy accounting, of whole "
-        "nodes); of processors and GPUs also the sum.",
+        "counters) or nvidia-smi (GPUs, by a sample of their power a second), ipmi (the whole node, by samples of its "
+        "board controller) or slurm (its energy accounting, of whole nodes); of processors and GPUs also the sum.",
     )
 
 

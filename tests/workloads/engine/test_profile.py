@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +22,8 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, ProfileStage, Study
 from ridgeline.records.trial import Stage
+from ridgeline.workloads.engine.session import profile
+from ridgeline.workloads.engine.session.causes import EngineFailed
 from tests.workloads.engine.studies import (
     run_for_real,
     sglang_offline,
@@ -84,6 +90,76 @@ def test_a_trace_that_grows_too_large_is_deleted_with_the_reason(tmp_path: Path)
     assert outcome.kind is Kind.CRASH
     assert "larger than 1 MB and were deleted" in str(outcome)
     assert not (run / "profile").exists()
+
+
+class StuckServer(BaseHTTPRequestHandler):
+    """A profiler that is never done: it takes /stop_profile and does not answer before the test is over."""
+
+    over = threading.Event()
+
+    def do_POST(self) -> None:
+        if self.path == "/stop_profile":
+            self.over.wait(60)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Writer:
+    """An engine that writes its trace until it is stopped."""
+
+    def __init__(self, traces: Path, step_bytes: int) -> None:
+        self.stopped = threading.Event()
+        self._thread = threading.Thread(target=self._write, args=(traces, step_bytes), daemon=True)
+        self._thread.start()
+
+    def _write(self, traces: Path, step_bytes: int) -> None:
+        with (traces / "0.trace.json").open("ab", buffering=0) as file:
+            while not self.stopped.wait(0.02):
+                file.write(b"x" * step_bytes)
+
+    def stop(self) -> list[int]:
+        self.stopped.set()
+        self._thread.join()
+        return []
+
+
+@pytest.mark.parametrize(
+    ("step_bytes", "said"),
+    [
+        (100, r"its trace of 8 steps 1 s after it was told to stop; what it wrote \(0.0 MB\) was deleted"),
+        (0, r"had not finished its trace .* ask for fewer steps \(stages.profile: steps\)"),
+        (100_000, "larger than 1 MB and were deleted; ask for fewer steps"),
+    ],
+)
+def test_a_profiler_that_does_not_stop_is_ended_with_its_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_bytes: int, said: str
+) -> None:
+    """Also while it is waited for, its trace is watched: 40 GB are written in less than the two minutes it may take."""
+    monkeypatch.setattr(profile, "_WRITE_S", 1.0 if step_bytes < 1000 else 600.0)
+    monkeypatch.setattr(profile, "send_other", lambda *_: time.sleep(0.01))
+    StuckServer.over.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StuckServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    traces = tmp_path / "profile"
+    traces.mkdir()
+    engine = Writer(traces, step_bytes)
+    asked = {"tool": "torch", "steps": 8, "after_s": 0.0, "limit_s": 0.1, "size_bytes": 1_000_000}
+    window = profile.ProfileWindow(tmp_path, server.server_address[1], SGLANG, asked, engine)  # type: ignore[arg-type]
+    plan = SimpleNamespace(traffic=SimpleNamespace(requests=1, pace=None))
+    try:
+        with pytest.raises(EngineFailed, match=said):
+            window.record(plan, lambda: bool(engine.stopped.wait(60)))
+        assert engine.stopped.is_set()
+        assert not traces.exists()
+    finally:
+        StuckServer.over.set()
+        engine.stop()
+        server.shutdown()
+        server.server_close()
 
 
 def test_vllm_counts_steps_by_its_profiler_config(tmp_path: Path) -> None:

@@ -45,6 +45,21 @@ def test_a_setting_that_answers_worse_is_refused_and_an_equal_one_is_not(tmp_pat
     assert "questions right" in outcome.reason and "points lost against the baseline's answers" in outcome.reason
 
 
+def test_an_engine_that_refuses_log_probabilities_says_so_and_what_to_change(tmp_path: Path) -> None:
+    of, workload = asked(tmp_path)
+    outcome, _ = run_for_real(workload, of, tmp_path / "runs" / "0001", attention_backend="no-logprobs")
+    assert outcome.kind is not Kind.OK
+    assert "refuses log probabilities of a prompt (400: Gaudi doesn't support logprobs" in str(outcome)
+    assert "take `perplexity` out of the workload, and measure accuracy by `questions` instead" in str(outcome)
+
+
+def test_an_engine_that_dies_of_a_question_is_not_said_to_refuse_it(tmp_path: Path) -> None:
+    of, workload = asked(tmp_path)
+    outcome, _ = run_for_real(workload, of, tmp_path / "runs" / "0001", attention_backend="dies-when-asked")
+    assert outcome.kind is Kind.OOM_RUN, outcome
+    assert "perplexity" not in str(outcome)
+
+
 def test_questions_do_not_count_as_load(tmp_path: Path) -> None:
     """Their prompts begin alike, as examples before a question do: found in a cache, they would spoil the figures."""
     of, workload = asked(tmp_path)

@@ -226,8 +226,8 @@ class RealServeForm(ServeForm):
         default=None,
         description="Questions with known answers, asked after the measured load: no setting wins by being wrong.",
     )
-    perplexity: Annotated[FileBeside | Literal[""], DefaultText("none")] = Field(
-        default="",
+    perplexity: Annotated[FileBeside | None, DefaultText("none")] = Field(
+        default=None,
         description="A text beside the study whose perplexity under the server's log probabilities is measured.",
     )
 

@@ -20,7 +20,7 @@ from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 
 POLL_S = 0.5
-_DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
+DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
 STOPPED = 128 + signal.SIGTERM
 _OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
@@ -98,7 +98,7 @@ def measure(
         measured["monitor"] = dict(watcher.stop())
     _require_valid(result)
     if result.summary.ok < result.summary.requests and not node.healthy(port):
-        engine.wait(_DYING_S)
+        engine.wait(DYING_S)
     if engine.exit_code is not None:
         raise exit_diagnosis.failed(engine.exit_code)
     if not result.summary.ok:

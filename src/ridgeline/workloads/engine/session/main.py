@@ -31,6 +31,7 @@ from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 from ridgeline.workloads.engine.session.files import make_files, remove_files
 from ridgeline.workloads.engine.session.load import (
+    DYING_S,
     POLL_S,
     STOPPED,
     await_ready,
@@ -210,6 +211,9 @@ class Session:
         try:
             ask_questions(f"http://127.0.0.1:{self.port}", self.folder, self.spec, self.measured)
         except SiteError:
+            # vLLM's server answers 500 for some seconds after its engine died
+            if not node.healthy(self.port):
+                engine.wait(DYING_S)
             if engine.wait(POLL_S) is not None:
                 raise self.exit_diagnosis.failed(engine.exit_code or 1) from None
             raise

@@ -104,23 +104,26 @@ class ProfileWindow:
         steps, limit_s = self.asked["steps"], float(self.asked["limit_s"])
         opened = time.monotonic()
         self._problem = self._ask("/start_profile", self._body(steps), limit_s)
-        last, stopped_s = -1, None
+        last, asked_s, answered_s = -1, 0.0, 0.0
+        stopping: threading.Thread | None = None
         while not self._problem:
             if (size := self._size) > self.asked["size_bytes"]:
                 self._too_large()
                 return
-            now = time.monotonic()
-            if size and size == last:
-                # an engine answers only when it has written its trace
-                self._ask("/stop_profile", {}, _WRITE_S)
-                if self._size == size:
-                    return
-            elif stopped_s is None and now - opened > limit_s:
-                self._ask("/stop_profile", {}, _WRITE_S)
-                stopped_s = time.monotonic()
-            elif stopped_s is not None and now - stopped_s > _SETTLE_S:
-                if self.asked["tool"] == NSYS:
-                    return  # it may leave its report when it ends
+            now, grows = time.monotonic(), size != last
+            if stopping is None:
+                if (size and not grows) or now - opened > limit_s:
+                    # an engine answers only when it has written its trace, which may grow all the while
+                    stop = ("/stop_profile", {}, _WRITE_S + _SETTLE_S)
+                    stopping, asked_s = threading.Thread(target=self._ask, args=stop, daemon=True), now
+                    stopping.start()
+            elif stopping.is_alive() or (size and grows):
+                answered_s = now
+                if now - asked_s > _WRITE_S:
+                    self._never_ends(size)
+            elif size or (now - answered_s > _SETTLE_S and self.asked["tool"] == NSYS):
+                return  # nsys may leave its report when it ends
+            elif now - answered_s > _SETTLE_S:
                 self._problem = (
                     f"the engine's profiler left no trace of {steps} steps within {limit_s:g} s; ask for fewer steps, "
                     "or allow more time (stages.profile: steps, limit)"
@@ -157,11 +160,20 @@ class ProfileWindow:
         return ""
 
     def _too_large(self) -> None:
-        """The engine may still be writing: only without it does its disk space come back."""
-        self._problem = (
+        self._give_up(
             f"the traces of {self.asked['steps']} steps are larger than {self.asked['size_bytes'] / 1e6:g} MB and were "
             "deleted; ask for fewer steps, or allow more (stages.profile: steps, size)"
         )
+
+    def _never_ends(self, size: int) -> None:
+        self._give_up(
+            f"the engine had not finished its trace of {self.asked['steps']} steps {_WRITE_S:g} s after it was told to "
+            f"stop; what it wrote ({size / 1e6:.1f} MB) was deleted; ask for fewer steps (stages.profile: steps)"
+        )
+
+    def _give_up(self, why: str) -> None:
+        """The engine may still be writing: only without it does its disk space come back."""
+        self._problem = why
         self.engine.stop()
         shutil.rmtree(self.traces, ignore_errors=True)
 

@@ -46,8 +46,10 @@ def parser():
 
 BACKENDS = (
     "fa3", "triton", "sigill", "assertion", "wave", "never-ready", "other", "child", "slow-to-stop", "warm-cache",
-    "deaf-rank", "dying-rank", "endless-trace", "no-trace", "huge-trace", "empty-report",
+    "deaf-rank", "dying-rank", "endless-trace", "no-trace", "huge-trace", "empty-report", "no-logprobs",
+    "dies-when-asked",
 )  # fmt: skip
+DYING = []
 SCHEDULERS = []  # connections to those of other nodes
 
 
@@ -168,7 +170,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        if self.path == "/v1/models":
+        if DYING:
+            self._whole({}, 503)
+        elif self.path == "/v1/models":
             self._whole({"data": [{"id": "standin"}]})
         else:
             self._whole({})
@@ -191,6 +195,18 @@ class Handler(BaseHTTPRequestHandler):
             assert self.args.disaggregation_transfer_backend == "fake"
             assert body["bootstrap_host"] == "2.2.2.2"
             assert "bootstrap_room" in body
+        if body.get("echo") and self.args.attention_backend == "dies-when-asked":
+            # as vLLM's server: it answers for its dead engine, and ends some seconds later
+            DYING.append(threading.Timer(2.0, out_of_memory))
+            DYING[-1].start()
+            why = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+            self._whole({"error": {"message": why, "type": "InternalServerError", "param": None, "code": 500}}, 500)
+            return
+        if body.get("echo") and self.args.attention_backend == "no-logprobs":
+            # as vLLM's build for Gaudi answers (vllm-project/vllm-gaudi, pull request 1098)
+            why = "Gaudi doesn't support logprobs. Please remove 'logprobs'/'top_logprobs' from your request"
+            self._whole({"error": {"message": why, "type": "BadRequestError", "param": None, "code": 400}}, 400)
+            return
         if not body.get("stream"):
             self._whole({"choices": [answer_of(body, self.args)]})
             return
@@ -237,9 +253,9 @@ class Handler(BaseHTTPRequestHandler):
             (folder / f"expert_distribution_recorder_{time.time()}.pt").write_text(text)
         self._whole({})
 
-    def _whole(self, value):
+    def _whole(self, value, status=200):
         text = json.dumps(value).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
