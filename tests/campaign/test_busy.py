@@ -48,8 +48,8 @@ def test_without_a_load_average_nothing_is_said() -> None:
 
 def test_a_modelled_run_is_not_slowed_by_its_neighbours() -> None:
     modelled = Measurement("total_tok_s", 9600.0, "tok/s", origin="modelled")
-    assert busy_text(run(15.0, 1.2))
-    assert busy_text(replace(run(15.0, 1.2), measurements=(modelled,))) == ""
+    assert _busy_text(run(15.0, 1.2))
+    assert _busy_text(replace(run(15.0, 1.2), measurements=(modelled,))) == ""
 
 
 def test_runs_of_a_few_milliseconds_time_the_shell_as_well() -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,8 @@ class ProfileWindow:
             if stopping is None:
                 if (size and not grows) or now - opened > limit_s:
                     # an engine answers only when it has written its trace, which may grow all the while
-                    stop = ("/stop_profile", {}, _WRITE_S + _SETTLE_S)
-                    stopping, asked_s = threading.Thread(target=self._ask, args=stop, daemon=True), now
+                    target = partial(self._ask, "/stop_profile", {}, _WRITE_S + _SETTLE_S)
+                    stopping, asked_s = threading.Thread(target=target, daemon=True), now
                     stopping.start()
             elif stopping.is_alive() or (size and grows):
                 answered_s = now
