@@ -233,7 +233,12 @@ def test_a_setting_that_failed_its_confirmation_is_not_confirmed_again(tmp_path:
 
 @pytest.mark.parametrize(
     ("trials", "blocks", "says"),
-    [("20", None, "with a plus"), ("+0", None, "with a plus"), ("+x", None, "with a plus"), ("+1", "+1", "one of")],
+    [
+        ("20", None, "with a plus"),
+        ("+0", None, "with a plus"),
+        ("+x", None, "with a plus"),
+        ("+1", "+1", "one at a time"),
+    ],
 )
 def test_what_cannot_be_meant_is_said(trials: str | None, blocks: str | None, says: str) -> None:
     with pytest.raises(InputError, match=says):
