@@ -143,6 +143,7 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         )
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
     gpus = sorted({gpu for run in history.runs.values() for m in run.ending.machines for gpu in m.gpus})
+    gpus = [gpu for gpu in gpus if not gpu.startswith("GPU-")]  # a number that tells nobody what it is
     where = f" on {', '.join(nodes[:6])}{_and_more(nodes, 6)}" if nodes else ""
     yield _cut(f"{(origin_text(study, history) or 'nothing measured yet').capitalize()}{where}, site {study.site.name}")
     if gpus:
