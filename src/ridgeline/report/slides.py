@@ -289,7 +289,7 @@ def _failures(found: Findings) -> Slide | None:
         )
         return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
     rows = tuple(
-        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 90)) for kind, n, _ in counts
+        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 60)) for kind, n, _ in counts
     )
     table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
