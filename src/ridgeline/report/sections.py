@@ -56,7 +56,7 @@ def sections(found: Findings) -> list[Section]:
         ("verdict", "", lambda: _verdict(found)),
         ("setting", "What it changes", lambda: _setting(found)),
         ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(found)),
-        ("equivalence", "What makes no difference", lambda: _equivalence(answer, exhibits)),
+        ("equivalence", "What makes no difference", lambda: _equivalence(exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
@@ -195,12 +195,14 @@ def page_sentence(text: str, found: Findings) -> str:
     root = found.history.root
     text = text.replace(str(root), folder_text(found.history)).replace(" -> ", " → ")
     text = _COMMAND.sub(r": `\1`", text)
+    text = _TOGETHER.sub(r"for all \1 of them together", text)
     first = text.partition(" ")[0]
     named = first in found.study.space.by_name or first == found.study.goal.metric
     return text if named else f"{text[:1].upper()}{text[1:]}"
 
 
 _COMMAND = re.compile(r": (ridgeline [a-z][^`]*)$")  # at the end of a sentence
+_TOGETHER = re.compile(r"corrected for looking at (\d+)")
 
 
 def _changed(study: Study, point: Point) -> str:
@@ -304,13 +306,13 @@ def _kind_figures(found: Findings) -> Iterator[Figure]:
         yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
 
 
-def _equivalence(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
+def _equivalence(exhibits: Exhibits) -> Iterator[Part]:
     """A null result: what was shown to be as good as the baseline, at what cost, and what stays open."""
     for table in exhibits.tables:
         if table.title == EQUIVALENCE:
             yield Paragraph(
-                f"{answer.headline[:1].upper()}{answer.headline[1:]}. A setting counts as equivalent once a difference "
-                "above the margin is ruled out; one that was run too few times for that is undecided."
+                "A setting counts as equivalent once a difference above the margin is ruled out; one that was run too "
+                "few times for that is undecided."
             )
             yield replace(table, title="Every setting that was compared")
 

@@ -143,6 +143,7 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         )
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
     gpus = sorted({gpu for run in history.runs.values() for m in run.ending.machines for gpu in m.gpus})
+    gpus = [gpu for gpu in gpus if not gpu.startswith("GPU-")]  # a number that tells nobody what it is
     where = f" on {', '.join(nodes[:6])}{_and_more(nodes, 6)}" if nodes else ""
     yield _cut(f"{(origin_text(study, history) or 'nothing measured yet').capitalize()}{where}, site {study.site.name}")
     if gpus:
@@ -288,7 +289,7 @@ def _failures(found: Findings) -> Slide | None:
         )
         return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
     rows = tuple(
-        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 90)) for kind, n, _ in counts
+        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 60)) for kind, n, _ in counts
     )
     table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
