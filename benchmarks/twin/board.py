@@ -27,6 +27,7 @@ from peer import add_option, wheel
 from public_rows import PublicRow, read_public_rows
 
 from ridgeline.errors import InputError
+from ridgeline.traffic.requests import RequestRecord
 from ridgeline.twin.calibrate import TTFT_NOISE
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.factors import Factors
@@ -107,7 +108,7 @@ def ask_twin(
         except InputError as error:
             unanswered.append((row.name, str(error).splitlines()[0]))
             continue
-        ttft, tpot = means_ms(result)
+        ttft, tpot = means_ms(result, row.concurrency)
         inside = tuple(
             low / point * value <= measured <= high / point * value
             for value, measured, point, (low, high) in (
@@ -121,12 +122,30 @@ def ask_twin(
     return found, unanswered
 
 
-def means_ms(result: SimulationResult) -> tuple[float, float]:
-    """TTFT and TPOT as the rows state them."""
+# InferenceX sends so many requests a user (benchmark_lib.sh, srt-slurm's sa-bench), whatever is simulated of them
+SENT_EACH = 10
+
+
+def means_ms(result: SimulationResult, users: int) -> tuple[float, float]:
+    """TTFT and TPOT as the rows state them, were every user to send as many requests as the sweep's do.
+
+    Fewer are simulated. The first of all users come together and wait for each other, the last run beside fewer and
+    fewer: each of the two is a tenth of what was measured, however much of the simulated run it is.
+    """
     ok = [r for r in result.records if r.status == "ok"]
-    ttft = statistics.mean((r.first_token_s or 0.0) - r.sent_s for r in ok)
-    tpot = statistics.mean(((r.end_s or 0.0) - (r.first_token_s or 0.0)) / (r.output_tokens - 1) for r in ok)
+    count = len(result.records)
+    last = count - users if count >= 2 * users else count
+    parts = [[r for r in ok if low <= r.number < high] for low, high in ((0, users), (users, last), (last, count))]
+    weights = [1.0, SENT_EACH - 2.0, 1.0]
+    used = [(part, weight) for part, weight in zip(parts, weights, strict=True) if part]
+    whole = sum(weight for _, weight in used)
+    ttft = sum(w * statistics.mean((r.first_token_s or 0.0) - r.sent_s for r in part) for part, w in used) / whole
+    tpot = sum(w * statistics.mean(_tpot_s(r) for r in part) for part, w in used) / whole
     return 1000 * ttft, 1000 * tpot
+
+
+def _tpot_s(record: RequestRecord) -> float:
+    return ((record.end_s or 0.0) - (record.first_token_s or 0.0)) / (record.output_tokens - 1)
 
 
 # judged rows of one site, and rows it must have besides those that are known
@@ -155,7 +174,7 @@ def with_known_rows(scores: Sequence[Score], count: int) -> dict[str, list[Score
 def points(row: PublicRow) -> list[FitObservation]:
     @lru_cache(maxsize=64)
     def run(factors: Factors) -> tuple[float, float]:
-        return means_ms(simulate(row.deployment, row.traffic, Calibration(factors=factors)))
+        return means_ms(simulate(row.deployment, row.traffic, Calibration(factors=factors)), row.concurrency)
 
     return [
         FitObservation(f"{row.name} TTFT", row.ttft_ms, lambda factors: run(factors)[0], TTFT_NOISE, phase=True),

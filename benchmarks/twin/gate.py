@@ -244,10 +244,10 @@ def _board(options: argparse.Namespace) -> Iterator[Point]:
                 result = simulate(row.deployment, row.traffic)
             except InputError:
                 continue  # what is not answered has no error; `compare` counts it
-            ttft, tpot = means_ms(result)
-            bounds = _mean_bounds(result, row.deployment)
+            ttft, tpot = means_ms(result, row.concurrency)
+            bounds = _mean_bounds(result, row.deployment, row.concurrency)
             for other in row.others:  # more than one recipe fits: the bounds hold whichever ran
-                also = _mean_bounds(simulate(other, row.traffic), other)
+                also = _mean_bounds(simulate(other, row.traffic), other, row.concurrency)
                 bounds = {figure: _around(mine, also[figure]) for figure, mine in bounds.items()}
             kind = _kind(row)
             yield _point(kind, row.name, row.deployment, "TPOT", row.tpot_ms, tpot, bounds["TPOT"])
@@ -263,9 +263,9 @@ def _kind(row: PublicRow) -> str:
     return "board, drafted" if row.drafting == "mtp" else "board, split"
 
 
-def _mean_bounds(result: SimulationResult, deployment: Deployment) -> dict[str, dict[str, Bounds]]:
+def _mean_bounds(result: SimulationResult, deployment: Deployment, users: int) -> dict[str, dict[str, Bounds]]:
     """Of the means of TPOT and TTFT."""
-    ttft, tpot = means_ms(result)
+    ttft, tpot = means_ms(result, users)
     itl, first = result.summary.itl_ms, result.summary.ttft_ms
     assert itl is not None
     assert first is not None

@@ -35,6 +35,8 @@ PREFILL_TOK_S, STEP_S, MOST_ENGINES = {"gb200": 12_000, "gb300": 12_000}, {"gb20
 ALIKE = {"sglang": 1.0, "vllm": 0.9}
 # the first places of a closed loop start together; by then their ends have drifted apart
 ROUNDS, FEWEST, MOST = 6, 24, 4000
+# a run needs its first round, one between, and its last, in which places empty
+LEAST_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _as_told(row: dict[str, str], drafting: str, recipe: Recipe | None) -> Publi
     gpu_bytes = make_cluster(gpu, 1, size).gpu.memory_bytes
     numbered = _release(row)
     if row["mode"] == "disagg":
-        if recipe and not row["decode_num_workers"]:
+        if recipe:
             row = {**row, **recipe.shape()}
         row = _told_apart(row, gpu, model)
         roles = (_layout(row, role, size, model, gpu_bytes) for role in ("prefill_", "decode_"))
@@ -113,7 +115,7 @@ def _as_told(row: dict[str, str], drafting: str, recipe: Recipe | None) -> Publi
         layout = _layout(row, "", size, model, gpu_bytes)
         concurrency = _number(row["concurrency"]) or _number(row["batch_size"]) * layout.attn_dp
     cluster = make_cluster(gpu, layout.nodes, size)
-    requests = min(max(ROUNDS * concurrency, FEWEST), max(MOST, concurrency))
+    requests = min(max(ROUNDS * concurrency, FEWEST), max(MOST, LEAST_ROUNDS * concurrency))
     # rows with a date, and those that analyse them again, are InferenceX's; the others sent requests of one length
     shortest = SHORTEST if row["measured"] or "gap_analysis" in row["id"] else ALIKE[row["engine"]]
     decoding = layout.decode or layout
