@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
 
 _PRIOR_LEADS = 4  # settings known, the baseline's among them, until which the prior's best ones are tried
+_SMALL_BUDGET = 10  # settings known and trials left together, up to which they are tried to the end
 _MOSTLY_FAILS = 5  # failures for each pass, from which on new settings stay near to what passed
 # observations (of a small space a quarter), and a third of all: before, a search without a prior does not end by itself
 _FEWEST_WITHOUT_GAIN = 12
@@ -90,7 +91,7 @@ class GuidedSampler:
             weights = self._choosing().mode_weights(self._observations)
             mode = max(weights, key=lambda mode: weights[mode])
             if mode is not PriorMode.NOT_AT_ALL:
-                leads = mode is PriorMode.AS_IT_STANDS and known < _PRIOR_LEADS
+                leads = mode is PriorMode.AS_IT_STANDS and known < self._prior_leads(known)
                 chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying, mode, leads)
                 return chosen or Proposal(filled, _NOTHING_NEW)
         startup = self._startup(known)
@@ -123,6 +124,11 @@ class GuidedSampler:
         if near is None:
             return Proposal(filled, f"space-filling, since {so_far}")
         return Proposal(near, f"next to a setting that passed, since {so_far}")
+
+    def _prior_leads(self, known: int) -> int:
+        """Few trials have no time to explore: to the end they are what looks best."""
+        left = math.inf if self._trials_left is None else self._trials_left
+        return _SMALL_BUDGET if known + left <= _SMALL_BUDGET else _PRIOR_LEADS
 
     def _startup(self, known: int) -> int:
         """A third of a small budget fills the space: its other trials have to find something."""
