@@ -111,7 +111,7 @@ def test_without_flock_two_that_find_an_abandoned_lock_do_not_both_take_it(tmp_p
         (tmp_path / "lock.exclusive").write_text(json.dumps(winner))
         return True
 
-    monkeypatch.setattr(lock, "is_gone", look)
+    monkeypatch.setattr(lock, "_is_gone", look)
     with pytest.raises(StoreError, match="process 1 on"):
         StudyLock(tmp_path / "lock").acquire()
     assert json.loads((tmp_path / "lock.exclusive").read_text()) == winner
