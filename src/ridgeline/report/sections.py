@@ -33,6 +33,7 @@ from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
 NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink", "gate", *OF_VERSIONS)
+_WITH_KIND = ("compare", "steps")  # where the other command stands: alone it would be a section
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MOST_MOVED = 6  # knobs named on the first screen; a table below has all
 
@@ -272,7 +273,7 @@ def _setting(found: Findings) -> Iterator[Part]:
     if found.exhibits.setting is not None:
         yield found.exhibits.setting
     yield from gain_by_change(found)
-    if answer.kind != "compare":
+    if answer.kind not in _WITH_KIND:
         yield from _reference_command(answer)
 
 
@@ -290,7 +291,7 @@ def kind_parts(found: Findings) -> Iterator[Part]:
     answer, exhibits = found.answer, found.exhibits
     yield from _kind_figures(found)
     yield from (table for table in exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
-    if answer.kind == "compare":
+    if answer.kind in _WITH_KIND:
         yield from _reference_command(answer)
 
 

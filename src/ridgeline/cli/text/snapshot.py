@@ -117,6 +117,8 @@ def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:
         return ""
     if state is State.STOPPED and now.history.stopped is not None:
         reason = str(now.history.stopped.reason)
+        if what_failed(now.history, now.answer):  # the headline says how
+            reason = "".join(reason.partition("What to do: ")[1:]) or reason
         return reason if "ridgeline resume" in reason else f"{reason}; continue with: {resume}"
     text = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
     text = text.removeprefix("not running: ")  # the badge says it

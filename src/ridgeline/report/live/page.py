@@ -35,7 +35,8 @@ def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, 
     report = "" if now.is_service else f"<a href='/study/{escape(slug)}/report'>report</a>"
     notify = "" if now.is_service else "<button id=notify type=button hidden>Notify me when it ends</button>"
     links = f"<nav aria-label=pages>{back}{report}{notify}</nav>"
-    panels = "".join(_panel(name, title, drawn[name]) for name, title in _PANELS if _shown(name, now))
+    named = dict(_PANELS) | ({"running": "Servers and routers"} if now.is_service else {})
+    panels = "".join(_panel(name, title, drawn[name]) for name, title in named.items() if _shown(name, now))
     body = (
         f"<header><div class=top><h1>{escape(now.name)}</h1>{links}</div>"
         f"<p class=question>{escape(now.question)}</p><div id=state role=status>{drawn['state']}</div></header>"

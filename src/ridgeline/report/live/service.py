@@ -20,6 +20,10 @@ from ridgeline.study.logs import last_lines
 _EVENTS_SHOWN = 60
 _TAIL_LINES = 20
 _SPEAK = ("why", "evidence", "reason", "url")  # details that need no name
+_EVENT_TEXTS = {
+    "going-up": "being started", "going-down": "being taken down", "down": "taken down", "planned": "to be started",
+    "mend": "taken out and restarted", "mend-failed": "could not be restarted", "back": "back in service",
+}  # fmt: skip
 BAD = ("mend", "mend-failed", "replace-failed", "ended")
 
 
@@ -63,10 +67,11 @@ class WatchedService:
         return Snapshot(
             name,
             State.STOPPED if is_down else State.RUNNING,
-            "taken down" if is_down else f"{up} of {len(members)} members ready, according to the journal",
+            "" if is_down else "according to the journal",
+            headline="Taken down" if is_down else f"{up} of {len(members)} members ready",
             gauges=(
                 Gauge("members ready", f"{up} of {len(members)}", up / len(members) if members else None),
-                Gauge("mended", _times(sum(member.mended for member in members.values()))),
+                Gauge("taken out and restarted", _times(sum(member.mended for member in members.values()))),
             ),
             running=[self._shown(name, member) for name, member in members.items()],
             events=[_said(event) for event in reversed(events[-_EVENTS_SHOWN:])]
@@ -77,7 +82,7 @@ class WatchedService:
     def _shown(self, name: str, member: _Member) -> RunningRun:
         logs = self._logs(name)
         newest = max(logs, key=lambda log: log.stat().st_mtime, default=None) if logs else None
-        mended = f", mended {_times(member.mended)}" if member.mended else ""
+        mended = f", restarted {_times(member.mended)}" if member.mended else ""
         title = f"{name}: {member.state}"
         named = "" if newest is None else newest.relative_to(self.path).as_posix()
         return RunningRun(
@@ -128,8 +133,11 @@ def _said(event: Mapping[str, Any]) -> Said:
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else ""
     member = f"{event['member']}: " if event.get("member") else ""
     details = {name: value for name, value in event.items() if name not in ("event", "at", "member") and value != ""}
+    if isinstance(until := details.get("until"), int | float):
+        details["until"] = time.strftime("%H:%M:%S", time.localtime(until))
     more = ", ".join(f"{value}" if name in _SPEAK else f"{name} {value}" for name, value in details.items())
-    text = f"{member}{event.get('event')}{f' ({more})' if more else ''}"
+    kind = str(event.get("event"))
+    text = f"{member}{_EVENT_TEXTS.get(kind, kind)}{f' ({more})' if more else ''}"
     return Said(when, masked(text), event.get("event") in BAD)
 
 
