@@ -4,7 +4,8 @@
 recipe that the sheet names (NVIDIA/srt-slurm, merge of sa-submission-q1-2026), both Apache-2.0: commits 8a02464b8,
 ee032b37f and 593fb431a (B200 FP8), 84b7df683 (B200 FP4), fcc04aaa2 (H200), 78d48618f (H100), 2767db504 (GB200 FP4)
 and 37f353be2 (GB200 FP8) of the one, 5063eb43 of the other; for GB200 in December 2025 c040b5cf2 and d83c9ee0, the
-sheet's numbers of nodes where the two differ. Inputs only, nothing measured.
+sheet's numbers of nodes where the two differ. Inputs only, nothing measured. The recipes for H100 and H200 deal prompts
+in turn as well; that is left out until what holds their prefill engines up is known (docs/accuracy.md).
 """
 
 from __future__ import annotations
