@@ -535,6 +535,38 @@ def test_the_first_trials_with_a_twin_are_of_different_families() -> None:
     assert [point["layout"] for point in first] == ["a", "b"]
 
 
+def test_a_twin_is_asked_of_every_family_before_its_best_is_chosen() -> None:
+    """No layout is like another and the other knob is inert: 20 points drawn at random miss some of the 32 layouts."""
+    names = tuple("".join(pair) for pair in itertools.product("abcdef", "uvwxyz"))[:32]
+    space = Space((Discrete("layout", names, False), Discrete("n", tuple(range(16)), True)), {})
+    asked: set[str] = set()
+
+    def twin(point: Point) -> Expectation:
+        asked.add(layout := str(point["layout"]))
+        return Expectation(100.0 - names.index(layout))
+
+    sampler = make(space)
+    sampler.expect(twin)
+    sampler.tell(Observation({"layout": names[-1], "n": 0}, 69.0))
+    proposal = sampler.ask()
+    assert asked == set(names)
+    assert proposal is not None and proposal.point["layout"] == names[0]
+
+
+@pytest.mark.parametrize(("budget", "led"), [(6, 6), (40, 3)])
+def test_a_small_budget_with_a_twin_tries_what_looks_best_to_the_end(budget: int, led: int) -> None:
+    sampler, whys = make(), []
+    sampler.expect(_Twin())
+    sampler.tell(Observation({"a": 10, "b": 10}, 85.0))
+    for left in range(budget, budget - 6, -1):
+        sampler.plan(left)
+        proposal = sampler.ask()
+        assert proposal is not None
+        whys.append(proposal.why)
+        sampler.tell(Observation(proposal.point, 100.0 - number(proposal.point, "a")))
+    assert [why.startswith("the twin's best untried setting") for why in whys] == [True] * led + [False] * (6 - led)
+
+
 def test_a_third_of_a_small_budget_fills_the_space() -> None:
     sampler, whys = make(), []
     for left in range(6, 0, -1):
