@@ -329,5 +329,5 @@ def _settings_of(campaign: Campaign, trial: Trial) -> str:
         if first is not None:
             return f"the setting of #{first}"
     changed = {name: value for name, value in trial.point.items() if campaign.study.baseline.get(name) != value}
-    first = "the same setting" if campaign.question.kind == "gate" else campaign.question.reference
-    return setting_text(changed) or f"{first} again"
+    reference = "the same setting" if campaign.question.kind == "gate" else campaign.question.reference
+    return setting_text(changed) or f"{reference} again"

@@ -114,8 +114,8 @@ class ProfileWindow:
             if stopping is None:
                 if (size and not grows) or now - opened > limit_s:
                     # an engine answers only when it has written its trace, which may grow all the while
-                    stop = ("/stop_profile", {}, _WRITE_S + _SETTLE_S)
-                    stopping, asked_s = threading.Thread(target=self._ask, args=stop, daemon=True), now
+                    asked_s, stop = now, ("/stop_profile", dict[str, object](), _WRITE_S + _SETTLE_S)
+                    stopping = threading.Thread(target=self._ask, args=stop, daemon=True)
                     stopping.start()
             elif stopping.is_alive() or (size and grows):
                 answered_s = now
