@@ -177,7 +177,7 @@ def test_scaling_is_figure_data_before_it_is_drawn(tmp_path: Path) -> None:
     assert [point.y for point in efficiency.curves[0].points] == pytest.approx([1, 51 / 101])
     (table,) = now.exhibits.tables
     assert [row[0] for row in table.rows] == ["1", "2"]
-    assert table.notes == ("3: too large",)
+    assert table.notes == ("no result at 3 x: too large",)
 
 
 def test_an_edge_shows_its_ladder(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_every_size_is_run_there_and_back_after_a_warm_up_and_judged(tmp_path: P
     assert verdict.law.serial == pytest.approx(0.5, abs=0.01)
     assert verdict.failed == {"8": "a node has 4 cores"}
     text = "\n".join(answer_lines(*read_answer(tmp_path / "out")))
-    assert "8: a node has 4 cores" in text
+    assert "no result at 8 ranks: a node has 4 cores" in text
     assert "stops paying after 1 rank" in text
 
 

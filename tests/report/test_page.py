@@ -101,6 +101,10 @@ def test_a_long_answer_says_it_first_and_what_it_rests_on_below() -> None:
     card = AnswerCard("Not slower than the reference: work 1,000 → 1,000, slowdown +0.0% (95%: +0.0% to +0.0%)")
     assert card.lead == "Not slower than the reference" and card.details.startswith("Work 1,000")
     assert AnswerCard("Still pays at 4 ranks: speed-up 2.50").details == ""
+    named = AnswerCard(
+        "no detectable difference (wall_s -91.7% to +53.1%); 3 blocks on 1 node could show 492.3% or more"
+    )
+    assert named.details.startswith("wall_s -91.7%"), "a metric's name stays as it is"
 
 
 def test_a_search_that_is_worse_so_far_claims_no_ratio() -> None:

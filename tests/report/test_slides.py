@@ -12,6 +12,7 @@ import pytest
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
 from ridgeline.cli.main import run
 from ridgeline.errors import InputError
+from ridgeline.records.answer import Gain
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.report.parts import AnswerCard, CodeText, Paragraph
@@ -153,6 +154,19 @@ def test_what_to_try_next_names_the_open_questions(tmp_path: Path) -> None:
     now.history.search_ended = "the budget is used up: 8 trials; with more trials: 8% chance of more"
     said = next_steps(Findings(asked, now.history, now.answer, now.exhibits))
     assert said[-1] == "More trials (the budget is used up: 8 trials): 8% chance of more"
+
+
+def test_a_gain_that_was_seen_but_not_shown_asks_for_more_blocks(tmp_path: Path) -> None:
+    asked_for = study(tmp_path)
+    ran = campaign(tmp_path, asked_for, lambda settings: ScriptedAnswer({"rate": 100.0 + 10 * settings["x"]}))
+    ran.run()
+    now = CampaignStatus(ran.question, asked_for, read_history(tmp_path))
+    assert now.answer.candidate is not None
+    for ratio, high, asked in ((2.81, 12.1, True), (1.01, 1.02, False), (0.9, 1.4, False)):
+        candidate = replace(now.answer.candidate, gain=Gain(ratio, 0.65, high, 0.95, ""))
+        answer = replace(now.answer, conclusion="no-difference", keep=True, candidate=candidate)
+        said = next_steps(Findings(now.study, now.history, answer, now.exhibits))
+        assert any("more blocks, where nothing else runs" in line for line in said) is asked
 
 
 def test_a_slide_that_fails_says_so_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:

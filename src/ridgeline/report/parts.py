@@ -75,8 +75,13 @@ class AnswerCard:
     def details(self) -> str:
         rest = self.statement.removeprefix(self.lead).lstrip(" ,;:")
         if (inside := _BRACKETED.match(rest)) is not None:
-            rest = ". ".join(part[:1].upper() + part[1:] for part in inside.groups() if part)
-        return f"{rest[:1].upper()}{rest[1:]}"
+            rest = ". ".join(_capitalised(part) for part in inside.groups() if part)
+        return _capitalised(rest)
+
+
+def _capitalised(text: str) -> str:
+    """As a sentence begins; the name of a metric stays as it is."""
+    return text if "_" in text.partition(" ")[0] else f"{text[:1].upper()}{text[1:]}"
 
 
 @dataclass(frozen=True, slots=True)

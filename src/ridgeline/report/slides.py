@@ -60,6 +60,7 @@ _MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE = 9, 7, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
 _LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
+_WORTH_BLOCKS = 0.05  # a possible gain, as a share, that is worth more blocks
 _STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
 _LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
@@ -328,6 +329,11 @@ def next_steps(found: Findings) -> list[str]:
         said.append(f"Finish the campaign: ridgeline resume {folder}")
     elif answer.undecided:
         said.append(f"The interval is too wide for a verdict; more blocks: ridgeline resume {folder} --blocks +5")
+    elif answer.keep and candidate is not None and candidate.gain is not None:
+        gain = candidate.gain
+        if gain.ratio > 1 and gain.high is not None and gain.high > 1 + _WORTH_BLOCKS:
+            seen = f"{gain.ratio:.3g}x was seen, and up to {gain.high:.3g}x is not ruled out"
+            said.append(f"{seen}; more blocks, where nothing else runs: ridgeline resume {folder} --blocks +5")
     if answer.simulated:
         said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")
     if candidate is not None and answer.kind not in NO_SEARCH:

@@ -134,7 +134,7 @@ def test_each_node_keeps_the_gpus_that_its_batch_system_gave_it(
 def test_the_head_is_where_the_others_reach_it_not_what_its_name_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
     routes = {"node2": "10.1.0.1", "192.0.2.1": "172.16.0.1", "node1": "127.0.1.1"}
     monkeypatch.setattr(socket, "gethostname", lambda: "node1.cluster")
-    monkeypatch.setattr(network, "address_towards", lambda host: routes.get(host, ""))
+    monkeypatch.setattr(network, "_address_towards", lambda host: routes.get(host, ""))
     assert network.head_address("", ["node1", "node2"]) == "10.1.0.1"
     assert network.head_address("", ["n1", "n2"]) == "172.16.0.1", "names that mean nothing here: the default route"
     routes["192.0.2.1"] = ""
@@ -148,7 +148,7 @@ def test_an_interface_that_is_not_there_is_said_with_those_that_are() -> None:
 
 
 def test_what_the_study_says_about_the_network_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "address_towards", lambda host: "10.1.0.2")
+    monkeypatch.setattr(network, "_address_towards", lambda host: "10.1.0.2")
     monkeypatch.setattr(network, "interface_of", lambda address: "eth1")
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "SGLANG_HOST_IP"):
         monkeypatch.delenv(name, raising=False)
