@@ -248,7 +248,7 @@ def test_a_cost_without_its_price_is_a_problem_of_the_study(tmp_path: Path) -> N
     assert "keep one of the two" in said("prices: {node_hour: 1, node_watts: 5, meters: [rapl]}\n")
     assert "slurm counts whole nodes" in said("prices: {node_hour: 1, meters: [rapl, slurm]}\n")
     assert "measure the same GPUs" in said("prices: {node_hour: 1, meters: [nvidia-smi, nvml]}\n")
-    assert "must be one of rapl, nvml, nvidia-smi, slurm" in said("prices: {node_hour: 1, meters: [ipmi]}\n")
+    assert "must be one of rapl, nvml, nvidia-smi, ipmi, slurm" in said("prices: {node_hour: 1, meters: [pdu]}\n")
 
 
 def test_a_run_whose_meter_says_nothing_says_so(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_an_interface_that_is_not_there_is_said_with_those_that_are() -> None:
 
 def test_what_the_study_says_about_the_network_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_address_towards", lambda host: "10.1.0.2")
-    monkeypatch.setattr(network, "interface_of", lambda address: "eth1")
+    monkeypatch.setattr(network, "_interface_of", lambda address: "eth1")
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "SGLANG_HOST_IP"):
         monkeypatch.delenv(name, raising=False)
     told = network.node_variables("10.1.0.1", "", "SGLANG_HOST_IP")
