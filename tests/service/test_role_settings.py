@@ -96,7 +96,7 @@ def test_graphs_are_for_decode_steps() -> None:
 
 def test_chunks_say_who_waits_for_them() -> None:
     whys = {role: told(unit_of(role))["chunked_prefill_size"][1] for role in ("prefill", "decode", "both")}
-    assert "other requests' next tokens waiting" in whys["prefill"]
+    assert "no token waits for a large one" in whys["prefill"]
     assert "no prompt is computed here" in whys["decode"]
     assert "running requests wait for it" in whys["both"]
     unit = unit_of("prefill")

@@ -103,7 +103,7 @@ def _chunk(unit: Unit, value: Value) -> str:
     ranks = unit.layout.attn_dp
     each = f", {unit.chunk_flag // ranks:,} a rank" if ranks > 1 else ""
     if unit.role == "prefill":
-        return f"prompt tokens of a step{each}; a large one would keep other requests' next tokens waiting"
+        return f"prompt tokens of a step{each}; nothing decodes here, so no token waits for a large one"
     if unit.role == "decode":
         return "no prompt is computed here; SGLang sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
