@@ -89,8 +89,8 @@ def test_a_server_that_gives_no_log_probabilities_is_named_with_what_to_do(monke
         perplexity("http://server", "m", "some text", 1)
 
 
-# What servers wrote, word for word: vLLM's build for Gaudi (vllm-project/vllm-gaudi, pull request 1098) and its build for
-# Metal (vllm-project/vllm-metal, issue 680); and a proxy that does not know the path.
+# What servers wrote, word for word: vLLM's build for Gaudi (vllm-project/vllm-gaudi, pull request 1098), its build for
+# Metal (vllm-project/vllm-metal, issue 680), and a proxy that does not know the path.
 REFUSALS = [
     (
         400,

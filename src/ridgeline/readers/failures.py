@@ -33,6 +33,9 @@ class ProgramFailure(Signature):
     outside: bool = False
 
 
+SESSION_ENDED = "ridgeline: run ended: "  # how an engine's session begins its last line where the engine did not die
+
+
 def _rows(
     name: str,
     kind: Kind,
@@ -400,6 +403,14 @@ PROGRAM_FAILURES: tuple[ProgramFailure, ...] = (
         "give the account that runs the job the right to it, or write elsewhere",
         lacking="file",
         last=True,
+    ),
+    # Ridgeline's own session on the node says why it ended the run; an exception of a server that lives on is not it
+    *_rows(
+        "session",
+        Kind.CRASH,
+        [rf"^{re.escape(SESSION_ENDED)}"],
+        "the run could not be measured",
+        "correct what the line names",
     ),
     *_rows(
         "python-exception",

@@ -23,6 +23,7 @@ from ridgeline.engines.failures import FailureCause
 from ridgeline.engines.install import installed_packages, installed_version
 from ridgeline.errors import ReadError, RidgelineError, SiteError
 from ridgeline.files import write_whole
+from ridgeline.readers.failures import SESSION_ENDED
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.run import PACKAGES_FILE
 from ridgeline.workloads.engine.options import Load
@@ -251,6 +252,6 @@ def main(arguments: list[str]) -> int:
         code = failed.exit_code
         return 128 - code if code < 0 else code or 1
     except (RidgelineError, ReadError, OSError) as error:
-        say(f"ridgeline: {error}")
+        say(f"{SESSION_ENDED}{error}")
         return 1
     return 0

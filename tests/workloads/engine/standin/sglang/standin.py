@@ -203,7 +203,9 @@ class Handler(BaseHTTPRequestHandler):
             self._whole({"error": {"message": why, "type": "InternalServerError", "param": None, "code": 500}}, 500)
             return
         if body.get("echo") and self.args.attention_backend == "no-logprobs":
-            # as vLLM's build for Gaudi answers (vllm-project/vllm-gaudi, pull request 1098)
+            # as vLLM's build for Gaudi answers (vllm-project/vllm-gaudi, pull request 1098); and its log tells of a
+            # client that hung up, which is nobody's death
+            print("ConnectionResetError: [Errno 104] Connection reset by peer", flush=True)
             why = "Gaudi doesn't support logprobs. Please remove 'logprobs'/'top_logprobs' from your request"
             self._whole({"error": {"message": why, "type": "BadRequestError", "param": None, "code": 400}}, 400)
             return
