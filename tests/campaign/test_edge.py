@@ -156,7 +156,7 @@ def test_the_edge_and_a_production_value_below_it(tmp_path: Path) -> None:
     assert verdict.production <= 72 * 0.97 < verdict.production + 1
     assert verdict.price > 0
     assert verdict.monotone
-    assert "out of memory: lower --mem" in verdict.headline
+    assert "at 73 it failed: out of memory: lower --mem" in verdict.headline
     assert any(row.value == verdict.production and row.passed for row in verdict.tried), "it was run too"
 
 

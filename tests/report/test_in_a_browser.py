@@ -249,7 +249,7 @@ def test_paper_is_wide_enough(tab: Tab, pages: dict[str, str]) -> None:
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_first_screen_holds_answer_interval_command_and_proof(tab: Tab, pages: dict[str, str], width: int) -> None:
     tab.open(pages["search"], width)
-    parts = "['.ratio', '.change', '.sure', '.facts', '.answer pre', '.proof svg[role=img]']"
+    parts = "['.ratio', '.change', '.sure', '.facts', '.do>.sub', '.answer pre', '.proof svg[role=img]']"
     ends = tab.value(f"""Object.fromEntries({parts}.map(what => [what,
         Math.max(...[...document.querySelectorAll(what)].map(e => e.getBoundingClientRect().bottom))]))""")
     assert all(0 < end <= 900 for end in ends.values()), ends

@@ -171,6 +171,13 @@ def test_an_empty_study_and_one_that_runs_are_shown_with_a_note(tmp_path: Path) 
         text = text_of(now, notes=notes)
         assert f"<p class=note>{note}" in text
         assert "no verdict yet" in text.lower()
+        assert ("continue with: <code>ridgeline resume " in text) == (name == "search-killed")
+
+
+def test_an_interrupted_campaign_says_so_and_how_to_go_on() -> None:
+    now, notes = read_status_as_far(H200 / "llama-8b-serve")
+    text = text_of(now, notes=notes)
+    assert "it was interrupted, continue with: <code>ridgeline resume " in text
 
 
 def test_a_damaged_journal_is_shown_up_to_the_damage(tmp_path: Path) -> None:

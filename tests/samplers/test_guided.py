@@ -495,6 +495,12 @@ def test_what_is_left_is_the_share_of_truths_with_something_better(monkeypatch: 
     assert found.gain == pytest.approx(0.5), "what one truth in twenty has, and more"
 
 
+def test_no_draw_with_something_better_is_a_small_chance_and_not_none() -> None:
+    text = str(Prospect(0.0, 0.02, 0.0))
+    assert text.startswith("under 0.1% chance")
+    assert text.endswith("none gains more than 0.1%")
+
+
 def test_what_hardly_any_truth_has_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     found = left_after(monkeypatch, 0.03)
     assert found.chance == pytest.approx(0.03)

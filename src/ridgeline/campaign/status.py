@@ -33,7 +33,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.contribution import contributions
 from ridgeline.study.folder import StudyFolder, read_history_as_far
 from ridgeline.study.history import History, read_history
-from ridgeline.study.lock import ControllerState, find_controller
+from ridgeline.study.lock import ControllerState, Presence, find_controller
 from ridgeline.workloads.base import Workload
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
@@ -226,13 +226,22 @@ def read_status_as_far(path: Path) -> tuple[CampaignStatus, tuple[str, ...]]:
     study = question.applied_to(folder.load(history).study)
     controller = find_controller(folder.lock_path, folder.journal_path)
     now = CampaignStatus(question, study, history, controller=controller)
-    return now, notes if now.is_over else (*notes, *_still_going(now))
+    return now, (*notes, *_unfinished(now))
 
 
-def _still_going(now: CampaignStatus) -> tuple[str, ...]:
-    if not now.history.openings:
+def _unfinished(now: CampaignStatus) -> tuple[str, ...]:
+    """That there is more to come, and how; what else than a person stopped a campaign is said by its answer."""
+    history = now.history
+    interrupted = history.stopped is not None and history.stopped.reason == "interrupted"
+    if history.verdict is not None or (history.stopped is not None and not interrupted):
+        return ()
+    if not history.openings:
         return ("Nothing has happened in this study yet.",)
-    return ("The campaign is not over: what follows is what it knows so far.",)
+    so_far = "The campaign is not over: what follows is what it knows so far"
+    if now.controller is not None and now.controller.presence is Presence.HERE:
+        return (f"{so_far}.",)
+    ended = "it was interrupted" if interrupted else "if nothing runs it any more"
+    return (f"{so_far}; {ended}, continue with: ridgeline resume {shlex.quote(str(history.root))}",)
 
 
 def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answer:

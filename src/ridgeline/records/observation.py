@@ -61,9 +61,10 @@ class Prospect:
 
     def __str__(self) -> str:
         where = "" if self.whole else " among those considered"
+        chance = "under 0.1%" if self.chance < 0.0005 else f"{self.chance:.1%}"  # drawn, so never quite none
         return (
-            f"{self.chance:.1%} chance that an untried setting{where} is more than {self.worth:.0%} better; "
-            f"{self.likely:.0%} sure that none gains more than {self.gain:.1%}"
+            f"{chance} chance that an untried setting{where} is more than {self.worth:.0%} better; "
+            f"{self.likely:.0%} sure that none gains more than {max(self.gain, 0.001):.1%}"
         )
 
     @property

@@ -102,7 +102,7 @@ def missing_part(key: str, error: Exception) -> Paragraph:
 
 
 def _verdict(found: Findings) -> Iterator[Part]:
-    yield from (Paragraph(note, "note") for note in found.notes)
+    yield from (Paragraph(page_sentence(note, found), "note") for note in found.notes)
     stopped = [Paragraph(text, "note") for text in stopped_texts(found)]
     first: list[Part] = [*stopped, answer_card(found)]
     if what_failed(found.history, found.answer):
@@ -137,7 +137,7 @@ def answer_card(found: Findings) -> AnswerCard:
         page_sentence(text, found),
         facts=tuple(_facts(study, history, answer)),
         command=command,
-        command_title="Keep this:" if answer.keep else "Use this:",
+        command_title=("Keep this:" if over else "Until then, keep this:") if answer.keep else "Use this:",
         command_note=command_note,
         notes=tuple(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
         figure=_first_figure(found),

@@ -97,7 +97,8 @@ def slides(found: Findings) -> list[Slide]:
 def _question(found: Findings) -> Slide:
     study = found.study
     card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
-    said = tuple(Paragraph(_cut(note), "note") for note in (*found.notes, *stopped_texts(found))[:2])
+    notes = (*(page_sentence(note, found) for note in found.notes), *stopped_texts(found))
+    said = tuple(Paragraph(_cut(note), "note") for note in notes[:2])
     return Slide("question", _cut(study.question or study.name, 160), (*said, card))
 
 

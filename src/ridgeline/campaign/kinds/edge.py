@@ -489,7 +489,7 @@ def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket) -> str:
     knob, low, chosen = result.knob, result.edge, result.production
     assert low is not None and chosen is not None
     if now.high in agenda.seen():
-        above = f"{agenda.ladder.values[now.high]:g} failed: {_failing_text(agenda.seen()[now.high].failures)}"
+        above = f"at {agenda.ladder.values[now.high]:g} it failed: {_failing_text(agenda.seen()[now.high].failures)}"
     elif beyond := next((r for v, r in agenda.ladder.refused.items() if v > low), None):
         above = f"larger ones were not run: {beyond}"
     else:

@@ -73,7 +73,7 @@ def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | 
         "with knobs taken as independent: a hint where the gain comes from, not part of the proof."
     )
     axis = Axis(
-        "times the baseline's speed (above 1 is better)",
+        "ratio to the baseline (above 1 is better)",
         log=_wide([r.low or 1 for r in rows], [r.high or 1 for r in rows]),
     )
     return IntervalFigure("effects", "Effect of each knob", says, axis, rows)
