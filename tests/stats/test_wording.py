@@ -42,7 +42,8 @@ def test_percentages_are_of_the_metric_itself() -> None:
 def test_a_ratio_says_what_it_counts_where_less_is_better() -> None:
     assert MetricText("wall_s", "s", "minimize").ratio_to("1.20x", "baseline") == "1.20x as fast as baseline"
     assert MetricText("itl", "ms/token", "minimize").ratio_to("1.20x", "A") == "1.20x as fast as A"
-    assert MetricText("energy", "J", "minimize").ratio_to("1.20x", "A") == "1.20x as good as A"
+    assert MetricText("energy", "J", "minimize").ratio_to("1.20x", "A") == "1.20x as economical as A"
+    assert MetricText("iterations", "", "minimize").ratio_to("1.20x", "A") == "1.20x as good as A"
     assert MetricText("rate", "steps/s").ratio_to("1.20x", "baseline") == "1.20x baseline"
 
 

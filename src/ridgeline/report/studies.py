@@ -67,7 +67,7 @@ class StudiesCompared:
         of = count(len(self.settings), "setting")
         if low is None or high is None:
             only = self.settings[0]
-            text = str(only.ratio) if len(self.settings) == 1 else f"{ratio:.3f}x, too few settings for an interval"
+            text = str(only.ratio) if len(self.settings) == 1 else f"{ratio:.3f}x, not proven with so few settings"
             return f"{b} against {a}: {text} ({of} in both)"
         shown, interval = ratio_range(ratio, low, high)
         side = "better" if low > 1 else "worse" if high < 1 else "no detectable difference"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h", "seconds"})
+_COST_UNITS = frozenset({"dollars", "J", "kWh", "Wh", "g", "kg"})
 
 
 def decimals(width: float, least: int, most: int = 6) -> int:
@@ -66,9 +67,11 @@ class MetricText:
 
     @property
     def is_time(self) -> bool:
-        return (
-            self.direction == "minimize" and (self.unit or self.metric.rpartition("_")[2]).split("/")[0] in _TIME_UNITS
-        )
+        return self.direction == "minimize" and self._counted_in in _TIME_UNITS
+
+    @property
+    def _counted_in(self) -> str:
+        return (self.unit or self.metric.rpartition("_")[2]).split("/")[0]
 
     def value(self, value: float) -> str:
         """'317 steps/s'; the metric is named where it has no unit."""
@@ -84,6 +87,8 @@ class MetricText:
         """What a ratio counts: nothing to add where it is that of the metric itself."""
         if self.direction == "maximize":
             return ""
+        if self._counted_in in _COST_UNITS:
+            return " as economical"
         return " as fast" if self.is_time else " as good"
 
     def ratio_to(self, ratio: str, than: str) -> str:
