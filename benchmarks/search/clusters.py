@@ -37,7 +37,7 @@ from benchmarks.search.standings import Bounds, Claimed, show, show_claims, show
 from ridgeline import catalog  # noqa: E402
 from ridgeline.records.observation import Observation  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
-from ridgeline.samplers.base import Forecasting  # noqa: E402
+from ridgeline.samplers.base import PredictsRest  # noqa: E402
 
 NOISE = Noise(heavy_tail=0.05)
 EARLIER = 30  # observations of an earlier study
@@ -117,7 +117,7 @@ def one(job: Job) -> tuple[int, Race, Claimed]:
     if (value := hidden.truth(baseline)) is not None:
         sampler.tell(Observation(baseline, math.exp(value)))
     claim = _Claim(hidden)
-    watch = claim.watch if isinstance(sampler, Forecasting) else lambda sampler: False
+    watch = claim.watch if isinstance(sampler, PredictsRest) else lambda sampler: False
     result = race(sampler, name, seed, claim.truth, trials, NOISE, hidden.node_hours, math.exp, watch, at_most=at_most)
     return number, result, (name, claim.at, claim.missed)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point
-from ridgeline.samplers.base import Budgeted
+from ridgeline.samplers.base import TakesBudget
 
 NODES = 4
 SLOW_NODE = 0.08  # the last node is so much slower than its peers
@@ -22,7 +22,7 @@ LOOKS = (10, 20, 40, 80)  # trials after which regret is looked at
 BUDGETS = (3, 5, 8, 40)  # trials after which it is looked at what a confirmation would find
 
 
-class Asked(Protocol):
+class ParsedPrompt(Protocol):
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
 
     def tell(self, observation: Observation) -> None: ...
@@ -73,7 +73,7 @@ def as_cost(log_speed: float) -> float:
 
 
 def race(
-    sampler: Asked,
+    sampler: ParsedPrompt,
     name: str,
     seed: int,
     truth: Callable[[Point], float | None],
@@ -81,7 +81,7 @@ def race(
     noise: Noise = USUAL,
     cost_of: Callable[[Point, float | None], float] = lambda point, value: 1.0,
     score_of: Callable[[float], float] = as_cost,
-    little_left: Callable[[Asked], bool] = lambda sampler: False,
+    little_left: Callable[[ParsedPrompt], bool] = lambda sampler: False,
     at_most: int = 0,
     limit: float = -math.inf,
 ) -> Race:
@@ -98,7 +98,7 @@ def race(
         if number > trials and found_at is not None:
             break
         start = time.perf_counter()
-        if isinstance(sampler, Budgeted):
+        if isinstance(sampler, TakesBudget):
             sampler.plan(max(1, trials - number + 1))
         if claimed_at is None and little_left(sampler):
             claimed_at, missed = number - 1, math.expm1(-best_tried)

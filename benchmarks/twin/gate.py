@@ -42,7 +42,7 @@ from ridgeline.traffic.traffic import AsRecorded, Traffic, parse_traffic
 from ridgeline.twin.calibrate import READ
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.evidence.reach import at_once, validated, validation
-from ridgeline.twin.evidence.scope import Scene, Scenes
+from ridgeline.twin.evidence.scope import ValidatedSetting, ValidatedSettings
 from ridgeline.twin.intervals import intervals
 from ridgeline.twin.measured import read_rows
 from ridgeline.twin.simulate import SimulationResult, simulate
@@ -125,7 +125,7 @@ def write_validated(evidence: Path, path: Path) -> None:
     loads: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for deployment, users in asked:
         each = users / max(1, (deployment.layout.decode or deployment.layout).dp)
-        s = Scene.of(deployment, each, each)
+        s = ValidatedSetting.of(deployment, each, each)
         if s.gpu == "h200" and s.release == "0.5.23":
             s = replace(s, release="0.5.15")  # our own campaigns; their file does not say
         loads[s.gpu, s.engine, s.release, s.model, s.weights, "yes" if s.apart else "no"].append(each)
@@ -205,12 +205,14 @@ def _bounds(result: SimulationResult, deployment: Deployment, name: str, scale: 
     found = {"stated": result.interval[name]}
     if not result.calibrated:
         under_way, scenes = at_once(result.summary, deployment.layout), validated().scenes
-        mine = Scene.of(deployment, under_way, under_way)
+        mine = ValidatedSetting.of(deployment, under_way, under_way)
         for kind, kept in (
             ("unseen model", [s for s in scenes if s.model != mine.model]),
             ("unseen GPU", [s for s in scenes if s.gpu != mine.gpu]),
         ):
-            doubts = replace(result.doubts, validation=validation(deployment, under_way, Scenes(tuple(kept))))
+            doubts = replace(
+                result.doubts, validation=validation(deployment, under_way, ValidatedSettings(tuple(kept)))
+            )
             found[kind] = intervals(result.summary, result.last_ttft_s, Calibration(), doubts)[name]
     return {kind: (low * scale, high * scale) for kind, (low, high) in found.items()}
 

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
-from ridgeline.samplers.base import Expecting, Forecasting, Recalling
+from ridgeline.samplers.base import PredictsRest, TakesEarlierStudies, TakesPrior
 from ridgeline.samplers.guided.chooser import relative_cost
 from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess
 from ridgeline.samplers.guided.improvement import log_expected_improvement
@@ -186,7 +186,11 @@ def test_earlier_observations_guide_and_may_be_proposed_again() -> None:
     sampler.recall([Observation(point, score) for point, score in before])
     sampler.tell(Observation({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
     assert trials_to_the_top(sampler) <= 4
-    assert isinstance(sampler, Recalling) and isinstance(sampler, Expecting) and isinstance(sampler, Forecasting)
+    assert (
+        isinstance(sampler, TakesEarlierStudies)
+        and isinstance(sampler, TakesPrior)
+        and isinstance(sampler, PredictsRest)
+    )
 
 
 def test_pending_trials_do_not_crowd() -> None:

@@ -17,7 +17,7 @@ from ridgeline.traffic.traffic import Traffic, parse_traffic
 from ridgeline.twin.calibrate import calibrate, row_observations
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.fit import fit
-from ridgeline.twin.intervals import Doubts, intervals, queued_share
+from ridgeline.twin.intervals import UncertaintySources, intervals, queued_share
 from ridgeline.twin.measured import Measured, read_rows
 from ridgeline.twin.simulate import simulate
 
@@ -124,14 +124,14 @@ def test_what_varies_more_widens_its_own_figures():
     sent = parse_traffic("fixed:300:100", requests=20)
     one = Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1))
     summary = simulate(one, sent).summary
-    plain, waits = (intervals(summary, 1.0, site, d) for d in (Doubts(), Doubts(0.0, 1.0, 6.0)))
+    plain, waits = (intervals(summary, 1.0, site, d) for d in (UncertaintySources(), UncertaintySources(0.0, 1.0, 6.0)))
     for name in plain:
         width = [math.log(b[name][1] / b[name][0]) for b in (plain, waits)]
         assert width[1] > width[0]
     assert waits["ttft_last_ms"][1] > 6000
 
 
-def bounds(doubts: Doubts, figure: str, points: int = 0) -> tuple[float, float]:
+def bounds(doubts: UncertaintySources, figure: str, points: int = 0) -> tuple[float, float]:
     result = simulate(
         Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1)),
         parse_traffic("fixed:100:20", requests=20, concurrency=4),
@@ -139,27 +139,27 @@ def bounds(doubts: Doubts, figure: str, points: int = 0) -> tuple[float, float]:
     return intervals(result.summary, None, Calibration(points=points), doubts)[figure]
 
 
-def width(doubts: Doubts, figure: str, points: int = 0) -> float:
+def width(doubts: UncertaintySources, figure: str, points: int = 0) -> float:
     low, high = bounds(doubts, figure, points)
     return high / low
 
 
 def test_without_a_measurement_bounds_are_as_wide_as_public_rows_scatter():
-    assert width(Doubts(), "itl_p50_ms") < 1.65
-    assert width(Doubts(), "ttft_p50_ms") < 3
-    assert width(Doubts(old_experts=True), "itl_p50_ms") > 1.5 * width(Doubts(), "itl_p50_ms")
+    assert width(UncertaintySources(), "itl_p50_ms") < 1.65
+    assert width(UncertaintySources(), "ttft_p50_ms") < 3
+    assert width(UncertaintySources(old_experts=True), "itl_p50_ms") > 1.5 * width(UncertaintySources(), "itl_p50_ms")
 
 
 def test_a_queue_makes_ttft_unsure_and_nothing_else():
-    calm, queued = Doubts(queued_share=0.6), Doubts(queued_share=0.95)
-    assert width(calm, "ttft_p50_ms") == width(Doubts(), "ttft_p50_ms")
+    calm, queued = UncertaintySources(queued_share=0.6), UncertaintySources(queued_share=0.95)
+    assert width(calm, "ttft_p50_ms") == width(UncertaintySources(), "ttft_p50_ms")
     assert width(queued, "ttft_p50_ms") > 3 * width(calm, "ttft_p50_ms")
     assert width(queued, "itl_p50_ms") == width(calm, "itl_p50_ms")
     assert width(queued, "ttft_p50_ms", points=4) == width(calm, "ttft_p50_ms", points=4)
 
 
 def test_where_waiting_is_most_of_ttft_the_queue_may_not_be_there_at_all():
-    low = {share: bounds(Doubts(queued_share=share), "ttft_p50_ms")[0] for share in (0.0, 0.6, 0.99)}
+    low = {share: bounds(UncertaintySources(queued_share=share), "ttft_p50_ms")[0] for share in (0.0, 0.6, 0.99)}
     assert low[0.6] == low[0.0]
     assert low[0.99] == pytest.approx(0.01 * low[0.0])
 

@@ -9,7 +9,7 @@ from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, Sum
 from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.diagnose.served import Served, failure_claims, queue_growth, served_curves, served_figures, what_limits
 from ridgeline.engines.sglang.engine import SGLANG
-from ridgeline.engines.sglang.tally import KvOnItsWay, SglangTally, tally_sglang_log
+from ridgeline.engines.sglang.tally import KvInFlight, SglangTally, tally_sglang_log
 from ridgeline.records.finding import Finding, Severity
 
 # Chat templates and chance give a few shared tokens; above this a benchmark's prompts were seen before.
@@ -288,7 +288,7 @@ def _held_up_by_kv(log: SglangTally) -> list[RawFinding]:
     ]
 
 
-def _is_much(side: KvOnItsWay) -> bool:
+def _is_much(side: KvInFlight) -> bool:
     """Whether so many transfers were under way for so long that they count as the limit."""
     return side.many > 0 and side.many >= _MUCH * side.lines
 

@@ -52,14 +52,14 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
-class Expecting(Protocol):
+class TakesPrior(Protocol):
     """What a sampler may add: it learns, before anything else, where to ask what is expected of a point."""
 
     def expect(self, prior: Prior) -> None: ...
 
 
 @runtime_checkable
-class Recalling(Protocol):
+class TakesEarlierStudies(Protocol):
     """What a sampler may add: it learns, before anything else, what earlier studies of the same space learned.
 
     These are no observations of this study: their points were not tried here and may be proposed.
@@ -69,14 +69,14 @@ class Recalling(Protocol):
 
 
 @runtime_checkable
-class Budgeted(Protocol):
+class TakesBudget(Protocol):
     """What a sampler may add: it learns before each ask how many trials the budget still allows, this one included."""
 
     def plan(self, trials_left: int) -> None: ...
 
 
 @runtime_checkable
-class Forecasting(Protocol):
+class PredictsRest(Protocol):
     """What a sampler may add: the search ends when it says that hardly anything is left to be found."""
 
     def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
@@ -85,7 +85,7 @@ class Forecasting(Protocol):
 
 
 @runtime_checkable
-class Forgetting(Protocol):
+class Resettable(Protocol):
     """What a sampler may add that keeps what is dear to work out and does not depend on observations."""
 
     def forget(self) -> None:

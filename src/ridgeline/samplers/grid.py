@@ -10,7 +10,7 @@ from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.listing import Listing, shuffled
 from ridgeline.samplers.options import GridOptions, read_options
-from ridgeline.samplers.walk import Walk, keys, legality
+from ridgeline.samplers.walk import SequenceSampler, keys, legality
 
 
 class GridSampler:
@@ -30,7 +30,7 @@ class GridSampler:
         numbers: Iterable[int] = range(listing.size) if asked.order == "listed" else shuffled(listing.size, seed)
         legal = legality(space, refusal)
         points = (listing.at(number) for number in numbers)
-        self._walk = Walk(point for point in points if point is not None and legal(point))
+        self._walk = SequenceSampler(point for point in points if point is not None and legal(point))
         self._observed_keys: set[str] = set()
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:

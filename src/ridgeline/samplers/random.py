@@ -9,7 +9,7 @@ from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.filling import filling
 from ridgeline.samplers.options import RandomOptions, read_options
-from ridgeline.samplers.walk import Walk, keys, legality
+from ridgeline.samplers.walk import SequenceSampler, keys, legality
 
 
 class RandomSampler:
@@ -19,7 +19,7 @@ class RandomSampler:
 
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
         read_options(RandomOptions, options)
-        self._walk = Walk(filling(space, seed, legality(space, refusal)))
+        self._walk = SequenceSampler(filling(space, seed, legality(space, refusal)))
         self._observed_keys: set[str] = set()
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:

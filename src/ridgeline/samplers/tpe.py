@@ -14,7 +14,7 @@ from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.encoding import Code, decode, encode, shape
 from ridgeline.samplers.filling import filling
 from ridgeline.samplers.options import TpeOptions, read_options
-from ridgeline.samplers.walk import Walk, keys, legality
+from ridgeline.samplers.walk import SequenceSampler, keys, legality
 
 TRIES = 6  # proposals drawn per ask before a free neighbour of them is taken
 _NEIGHBOURS = 40  # neighbours looked at before the space-filling sequence takes over
@@ -35,7 +35,7 @@ class TpeSampler:
         self._startup = read_options(TpeOptions, options).startup
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
-        self._walk = Walk(filling(space, seed, self._legal))
+        self._walk = SequenceSampler(filling(space, seed, self._legal))
         self._observations: list[Observation] = []
         self._observed_keys: set[str] = set()
         self._trials: dict[int, Any] = {}  # Optuna's record of an observation, made when first needed; None if foreign

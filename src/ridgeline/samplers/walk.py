@@ -9,7 +9,7 @@ from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 
 
-class Walk:
+class SequenceSampler:
     """The answer depends only on the sequence and on what is observed and pending, not on what was asked before."""
 
     def __init__(self, sequence: Iterator[dict[str, Value]]) -> None:

@@ -11,7 +11,7 @@ from ridgeline.errors import InputError
 from ridgeline.traffic.traffic import AllAtOnce
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.evidence.reach import at_once
-from ridgeline.twin.evidence.scope import Scene, Scenes
+from ridgeline.twin.evidence.scope import ValidatedSetting, ValidatedSettings
 from ridgeline.twin.evidence.served_runs import StatedServer, load_of, read_served_runs
 from ridgeline.twin.factors import NAMES, Factors
 from ridgeline.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
@@ -44,7 +44,7 @@ class _MeasuredFile:
 
     points: tuple[FitObservation, ...]
     rows: tuple[Measured, ...] = ()
-    logged: tuple[Scene, ...] = ()
+    logged: tuple[ValidatedSetting, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -72,7 +72,7 @@ def calibrate(
     fitted = fit(points, [path.name for path in paths])
     scenes = [scene for each in found for scene in each.logged]
     scenes += [_scene(row, fitted.calibration) for each in found for row in each.rows]
-    calibration = replace(fitted.calibration, scope=Scenes.of(scenes))
+    calibration = replace(fitted.calibration, scope=ValidatedSettings.of(scenes))
     remarks = dict.fromkeys(remark for each in found for remark in each.remarks)
     return replace(fitted, calibration=calibration, remarks=(*remarks, *_one_load(calibration.scope, found)))
 
@@ -86,7 +86,7 @@ def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
         return replace(_of_rows(runs), remarks=tuple(f"{run.source}: {run.note}" for run in runs if run.note))
     run = read_run(path, model=stated.model, gpu=stated.gpu)
     batches = [line.running for line in run.log.decodes]
-    scene = Scene.of(run.deployment, min(batches, default=0), max(batches, default=0))
+    scene = ValidatedSetting.of(run.deployment, min(batches, default=0), max(batches, default=0))
     return _MeasuredFile(tuple(observations(run)), logged=(scene,))
 
 
@@ -94,13 +94,13 @@ def _of_rows(rows: Sequence[Measured]) -> _MeasuredFile:
     return _MeasuredFile(tuple(point for row in rows for point in row_observations(row)), tuple(rows))
 
 
-def _scene(row: Measured, calibration: Calibration) -> Scene:
+def _scene(row: Measured, calibration: Calibration) -> ValidatedSetting:
     result = simulate(row.deployment, row.traffic, calibration)
     under_way = at_once(result.summary, row.deployment.layout)
-    return Scene.of(row.deployment, under_way, under_way)
+    return ValidatedSetting.of(row.deployment, under_way, under_way)
 
 
-def _one_load(scope: Scenes, found: Sequence[_MeasuredFile]) -> tuple[str, ...]:
+def _one_load(scope: ValidatedSettings, found: Sequence[_MeasuredFile]) -> tuple[str, ...]:
     """What cannot be told apart where a server was seen under one load only."""
     served = [row for each in found for row in each.rows if not isinstance(row.traffic.pace, AllAtOnce)]
     if not served or any(s.most > _OTHER_LOAD * max(s.fewest, 0.1) for s in scope.scenes):

@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import read_yaml
 from ridgeline.records.expression import is_number
-from ridgeline.twin.evidence.scope import Scenes
+from ridgeline.twin.evidence.scope import ValidatedSettings
 from ridgeline.twin.factors import PRIORS, Factors
 
 # Spread of log(measured / predicted) without any measurement of the site: see docs/accuracy.md.
@@ -31,7 +31,7 @@ class Calibration:
     points: int = 0
     sources: tuple[str, ...] = ()
     leave_one_out: float | None = None  # median relative error of predicting each point from the others
-    scope: Scenes = field(default_factory=Scenes)  # what it was measured on
+    scope: ValidatedSettings = field(default_factory=ValidatedSettings)  # what it was measured on
     first_token_spread: float = 0.0  # what comes on top for TTFT, far from what was measured
 
     def ratio_interval(self, besides: float = 0.0) -> tuple[float, float]:
@@ -87,7 +87,7 @@ def read_calibration(path: Path) -> Calibration:
         points=points,
         sources=tuple(map(str, sources)),
         leave_one_out=None if error_or_none is None else _number(tree, "leave_one_out", 0.0, f"{where}: "),
-        scope=Scenes.read(tree.get("measured_on", []), where),
+        scope=ValidatedSettings.read(tree.get("measured_on", []), where),
     )
 
 

@@ -72,7 +72,7 @@ class FitPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class FactorUncertainty:
     """What was learned of a factor: standard deviations of its logarithm after and before.
 
     `alike` is the correlation of its error with that of the factor `mixed_with`: near 1 or -1 only both together are
@@ -90,7 +90,7 @@ class Learned:
 class FactorFit:
     calibration: Calibration
     points: tuple[FitPoint, ...]
-    learned: tuple[Learned, ...] = ()
+    learned: tuple[FactorUncertainty, ...] = ()
     remarks: tuple[str, ...] = ()  # what the user should know of the evidence
 
     def as_json(self) -> dict[str, object]:
@@ -191,7 +191,7 @@ class _Problem:
     def factors(self, at: Array) -> Factors:
         return Factors(**{n: math.exp(float(v)) for n, v in zip(self.names, at, strict=True)})
 
-    def learned(self, covariance: Array) -> tuple[Learned, ...]:
+    def learned(self, covariance: Array) -> tuple[FactorUncertainty, ...]:
         import numpy as np
 
         left = np.sqrt(np.diag(covariance))
@@ -199,7 +199,9 @@ class _Problem:
         np.fill_diagonal(alike, 0.0)
         closest = np.abs(alike).argmax(axis=1)
         return tuple(
-            Learned(name, float(left[k]), float(self.spreads[k]), self.names[closest[k]], float(alike[k, closest[k]]))
+            FactorUncertainty(
+                name, float(left[k]), float(self.spreads[k]), self.names[closest[k]], float(alike[k, closest[k]])
+            )
             for k, name in enumerate(self.names)
         )
 

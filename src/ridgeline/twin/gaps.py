@@ -18,13 +18,13 @@ from typing import Protocol, overload
 _FINEST = 10_000
 
 
-class Joined(Protocol):
+class DecodingRequest(Protocol):
     """A request as far as its gaps are concerned."""
 
     joined_s: float
 
 
-Ending = tuple[Joined, int]  # a request and the tokens it still lacks before its last step
+Ending = tuple[DecodingRequest, int]  # a request and the tokens it still lacks before its last step
 
 
 class TokenPace:
@@ -82,7 +82,7 @@ class DecodeRuns:
         step_s: float,
         steps: int,
         batch: int,
-        fresh: Sequence[Joined],
+        fresh: Sequence[DecodingRequest],
         ending: Sequence[Ending] = (),
     ) -> None:
         """`fresh` joined since the last run, so that their first gap counts from their own first token.
@@ -112,7 +112,13 @@ class DecodeRuns:
         self.gaps.append((gap_s, 1))
 
     def _add_several(
-        self, first_end: float, step_s: float, steps: int, batch: int, fresh: Sequence[Joined], ending: Sequence[Ending]
+        self,
+        first_end: float,
+        step_s: float,
+        steps: int,
+        batch: int,
+        fresh: Sequence[DecodingRequest],
+        ending: Sequence[Ending],
     ) -> None:
         """Speculative decoding: what `ending` do not want of the last step is thrown away."""
         gaps, pace = self.gaps, self.pace
@@ -126,7 +132,9 @@ class DecodeRuns:
             gaps.append((step_s / tokens, tokens * whole))
         gaps.extend((step_s / lacking, lacking) for _, lacking in ending)
 
-    def _add_first(self, first_end: float, batch: int, fresh: Sequence[Joined], ending: Sequence[Ending]) -> None:
+    def _add_first(
+        self, first_end: float, batch: int, fresh: Sequence[DecodingRequest], ending: Sequence[Ending]
+    ) -> None:
         gaps, tokens = self.gaps, self.pace.tokens(self._step, 1)
         lacking = {id(request): count for request, count in ending}
         for request in fresh:

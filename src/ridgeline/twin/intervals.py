@@ -41,7 +41,7 @@ _COMPARED = Validation()
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class UncertaintySources:
     """What a run's figures rest on: the share of its time in prefill, the share waiting for the host, and a stall."""
 
     prefill_share: float = 0.0
@@ -54,7 +54,7 @@ class Doubts:
 
 
 def intervals(
-    summary: Summary, last_ttft_s: float | None, calibration: Calibration, doubts: Doubts
+    summary: Summary, last_ttft_s: float | None, calibration: Calibration, doubts: UncertaintySources
 ) -> dict[str, tuple[float, float]]:
     """Bounds by the name of the figure. Latencies carry the percentile, as in an SLO: ttft_p95_ms."""
     apart = apart_ttft = queue = 0.0

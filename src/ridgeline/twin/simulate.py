@@ -23,7 +23,7 @@ from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.cluster import Front, Replicas, serve
 from ridgeline.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
 from ridgeline.twin.evidence.reach import at_once, factors_for, reach, validation
-from ridgeline.twin.intervals import COMPILE_WAIT_S, Doubts, intervals, queued_share
+from ridgeline.twin.intervals import COMPILE_WAIT_S, UncertaintySources, intervals, queued_share
 from ridgeline.twin.prefill import PrefillEngine
 from ridgeline.twin.scheduler import Engine
 from ridgeline.twin.schedulers.front_end import FrontEnd
@@ -61,7 +61,7 @@ class SimulationResult:
     notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
     assumed: tuple[str, ...] = ()  # what nobody said and the answer rests on
     reach: str = ""  # how far the calibration holds here or, without one, what of this was never compared
-    doubts: Doubts = field(default_factory=Doubts)  # what the bounds rest on
+    doubts: UncertaintySources = field(default_factory=UncertaintySources)  # what the bounds rest on
     engines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # what each role's engine applies
 
     @property
@@ -284,13 +284,15 @@ def _longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:
     return max((t for r in records if (t := r.ttft_s) is not None), default=None)
 
 
-def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic, records: Sequence[RequestRecord]) -> Doubts:
+def _doubts(
+    engines: Sequence[Engine], summary: Summary, traffic: Traffic, records: Sequence[RequestRecord]
+) -> UncertaintySources:
     """Shares of the engine that each of them weighs most on."""
     if summary.duration_s <= 0:
-        return Doubts()
+        return UncertaintySources()
     burst = isinstance(traffic.pace, AllAtOnce)
     compiles = any(e.times.counted for e in engines)
-    return Doubts(
+    return UncertaintySources(
         prefill_share=min(1.0, max(e.prefill_s for e in engines) / summary.duration_s),
         host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
         stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,

@@ -15,12 +15,12 @@ from ridgeline.records.space import Continuous, Discrete, Knob
 from ridgeline.records.study import Goal
 from ridgeline.report.live.figures import live_figures, live_progress
 from ridgeline.report.live.page import index_page, study_page
-from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 
 HOSTILE = "</script></title><img src=x onerror=a>\"'><b onclick='a'>&amp;"
-SAID = Said(HOSTILE, HOSTILE, True)
+SAID = EventLine(HOSTILE, HOSTILE, True)
 SNAPSHOT = Snapshot(
     name=HOSTILE,
     state=State.RUNNING,

@@ -16,7 +16,7 @@ from ridgeline.model.config import load_model
 from ridgeline.traffic.traffic import parse_traffic
 from ridgeline.twin.calibration import UNCALIBRATED_SPREAD, Calibration, read_calibration
 from ridgeline.twin.evidence.reach import factors_for, reach
-from ridgeline.twin.evidence.scope import Scene, Scenes
+from ridgeline.twin.evidence.scope import ValidatedSetting, ValidatedSettings
 from ridgeline.twin.explain import explain
 from ridgeline.twin.factors import Factors
 from ridgeline.twin.simulate import simulate
@@ -36,7 +36,7 @@ SITE = Calibration(
     spread=0.06,
     points=8,
     sources=("bench.json",),
-    scope=Scenes.of([Scene.of(HOME, 2, 2), Scene.of(HOME, 40, 40)]),
+    scope=ValidatedSettings.of([ValidatedSetting.of(HOME, 2, 2), ValidatedSetting.of(HOME, 40, 40)]),
 )
 
 
@@ -72,7 +72,7 @@ def test_more_that_is_new_is_wider():
 
 
 def test_of_several_measured_settings_the_nearest_counts():
-    both = replace(SITE, scope=Scenes((*SITE.scope.scenes, Scene.of(deployed(tp=2), 2, 40))))
+    both = replace(SITE, scope=ValidatedSettings((*SITE.scope.scenes, ValidatedSetting.of(deployed(tp=2), 2, 40))))
     assert reach(both, deployed(tp=2), 20).calibration.spread == SITE.spread
 
 
@@ -114,7 +114,7 @@ def test_a_simulation_says_it_and_widens_its_intervals():
 
 
 def test_a_file_that_does_not_say_where_it_was_measured_is_taken_and_said():
-    silent = replace(SITE, scope=Scenes())
+    silent = replace(SITE, scope=ValidatedSettings())
     assert "does not say what was measured" in reach(silent, deployed(gpu="h100"), 5).line
     assert factors_for(silent, deployed("qwen3-32b")) == SITE.factors
 

@@ -9,7 +9,7 @@ from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings, parse_engine
 from ridgeline.traffic.traffic import ClosedLoop, Fixed, Traffic
 from ridgeline.twin.evidence.reach import validated, validation
-from ridgeline.twin.evidence.scope import Scenes
+from ridgeline.twin.evidence.scope import ValidatedSettings
 from ridgeline.twin.simulate import simulate
 
 ONE = Layout(gpus_per_node=1)
@@ -51,12 +51,12 @@ def test_a_load_beyond_those_that_were_compared_is_another_regime() -> None:
 
 
 def test_without_the_evidence_of_its_model_a_setting_is_a_new_model() -> None:
-    rest = Scenes(tuple(s for s in validated().scenes if s.model != "llama-8b"))
+    rest = ValidatedSettings(tuple(s for s in validated().scenes if s.model != "llama-8b"))
     assert "llama-8b (nearest: " in validation(here(), 100, rest).line
 
 
 def test_no_evidence_at_all_is_the_widest() -> None:
-    nothing = validation(here(), 100, Scenes())
+    nothing = validation(here(), 100, ValidatedSettings())
     assert nothing.speed > validation(here(model="qwen2.5-7b", gpu="a100"), 100).speed
 
 

@@ -13,7 +13,7 @@ from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Point, Settings, Space
 from ridgeline.records.study import Study
-from ridgeline.samplers.base import Expecting, Forecasting, Recalling, Sampler, SensitivityPrior
+from ridgeline.samplers.base import PredictsRest, Sampler, SensitivityPrior, TakesEarlierStudies, TakesPrior
 from ridgeline.workloads.base import Workload
 
 _FORMULA = "expect"  # the key of `search` that holds a formula
@@ -108,9 +108,9 @@ def sampler_of(found: CheckedStudy, earlier: Sequence[Observation] = ()) -> Samp
 def _informed(found: CheckedStudy, space: Space, earlier: Sequence[Observation]) -> Sampler:
     study, search = found.study, found.study.search
     sampler: Sampler = catalog.part("samplers", search.sampler)(space, search.seed, search.options, found.refusal)
-    if isinstance(sampler, Expecting) and (prior := prior_of(study, found.workload)) is not None:
+    if isinstance(sampler, TakesPrior) and (prior := prior_of(study, found.workload)) is not None:
         sampler.expect(prior)
-    if isinstance(sampler, Recalling) and earlier:
+    if isinstance(sampler, TakesEarlierStudies) and earlier:
         sampler.recall(earlier)
     return sampler
 
@@ -128,4 +128,4 @@ def with_prospect(reason: str, sampler: Sampler, pending: Sequence[Point]) -> st
 
 
 def _prospect(sampler: Sampler, pending: Sequence[Point]) -> Prospect | None:
-    return sampler.prospect(pending) if isinstance(sampler, Forecasting) else None
+    return sampler.prospect(pending) if isinstance(sampler, PredictsRest) else None

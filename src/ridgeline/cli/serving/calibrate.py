@@ -15,8 +15,8 @@ from ridgeline.cli.text.table import json_text
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.twin.evidence.scope import Scenes
-    from ridgeline.twin.fit import FactorFit, Learned
+    from ridgeline.twin.evidence.scope import ValidatedSettings
+    from ridgeline.twin.fit import FactorFit, FactorUncertainty
 
 
 def calibrate(
@@ -86,7 +86,7 @@ def calibration_text(fit: FactorFit, out: Path) -> str:
     )
 
 
-def _learned_lines(learned: Sequence[Learned]) -> list[str]:
+def _learned_lines(learned: Sequence[FactorUncertainty]) -> list[str]:
     """What these files could determine, and what they could not."""
     known = [f for f in learned if f.left < KNOWN * f.believed]
     nothing = [f for f in learned if f.left > UNKNOWN * f.believed]
@@ -101,7 +101,7 @@ def _learned_lines(learned: Sequence[Learned]) -> list[str]:
     return lines + [f"  can't separate {a} from {b}: only their combination is known" for a, b in sorted(pairs)]
 
 
-def _scope_lines(scope: Scenes) -> list[str]:
+def _scope_lines(scope: ValidatedSettings) -> list[str]:
     lines = [
         f"  measured on {s.model} ({s.weights}), {s.gpu.upper()}, {s.engine} {s.release}, {s.shape}, "
         f"{s.loads} requests at once"

@@ -26,7 +26,7 @@ from ridgeline.executors.script import machines
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.failures import what_failed
-from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.stats.wording import ratio_range
 from ridgeline.study.history import History
 from ridgeline.study.instructions import Instruction
@@ -245,8 +245,8 @@ def _row(now: CampaignStatus, run: Run) -> tuple[str, ...]:
     return f"#{run.trial}", now.question.called(trial), result, run_time_text(run.ending.duration_s), setting
 
 
-def _answered(line: Mapping[str, Any]) -> Said:
-    return Said(time.strftime("%H:%M:%S", time.localtime(line["at"])), answered_text(line), line["refused"])
+def _answered(line: Mapping[str, Any]) -> EventLine:
+    return EventLine(time.strftime("%H:%M:%S", time.localtime(line["at"])), answered_text(line), line["refused"])
 
 
 def _waits(told: Instruction | str, now: CampaignStatus, state: State) -> str:

@@ -235,7 +235,7 @@ class _PromptTokens:
 
 
 @dataclass(slots=True)
-class KvOnItsWay:
+class KvInFlight:
     """Batch lines of a split server that tell how many requests have their KV under way, and those with many."""
 
     lines: int = 0
@@ -253,8 +253,8 @@ class SglangTally:
     served: ServedTally = field(default_factory=ServedTally)
     prompts: _PromptTokens = field(default_factory=_PromptTokens)
     longest: _PrefillStretch = field(default_factory=_PrefillStretch)
-    fetching: KvOnItsWay = field(default_factory=KvOnItsWay)
-    unsent: KvOnItsWay = field(default_factory=KvOnItsWay)
+    fetching: KvInFlight = field(default_factory=KvInFlight)
+    unsent: KvInFlight = field(default_factory=KvInFlight)
     quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     settings_complete: bool = False
@@ -596,7 +596,7 @@ class _Tallying(_BatchRows):
     def _under_way(self, line: int, name: str, count: int | None, running: int) -> None:
         if count is None:
             return
-        so_far: KvOnItsWay = getattr(self.tally, name)
+        so_far: KvInFlight = getattr(self.tally, name)
         so_far.lines += 1
         so_far.many += count >= max(_MANY_UNDER_WAY, running / 2)
         if count > so_far.most:

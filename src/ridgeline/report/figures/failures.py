@@ -104,7 +104,7 @@ def _kind(run: Run) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _FailureScan:
     runs: int
     pattern: _Pattern | None
 
@@ -112,9 +112,9 @@ class _Looked:
 def _pattern(study: Study, history: History) -> _Pattern | None:
     """Of the kind with most failures that lie together: one knob that holds them, else two. Kept until runs are added:
     map and table both ask."""
-    before: _Looked | None = history.kept.get(_Looked)
+    before: _FailureScan | None = history.kept.get(_FailureScan)
     if before is None or before.runs != len(history.runs):
-        before = history.kept[_Looked] = _Looked(len(history.runs), _found_pattern(study, history))
+        before = history.kept[_FailureScan] = _FailureScan(len(history.runs), _found_pattern(study, history))
     return before.pattern
 
 

@@ -33,7 +33,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedDoor:
+class AccessRefused:
     status: int
     text: str
 
@@ -46,22 +46,24 @@ class Access:
     cookie: str
     hosts: Collection[str] | None = LOOPBACK
 
-    def refusal(self, method: str, headers: Headers, query: QueryParams) -> ClosedDoor | None:
+    def refusal(self, method: str, headers: Headers, query: QueryParams) -> AccessRefused | None:
         host = headers.get("host", "")
         if self.hosts is not None and _name(host) not in self.hosts:
-            return ClosedDoor(403, f"this server is not called {host}; use the address that `ridgeline watch` printed")
+            return AccessRefused(
+                403, f"this server is not called {host}; use the address that `ridgeline watch` printed"
+            )
         by_hand = self._fits(query.get("token")) or self._fits(_bearer(headers))
         if not by_hand and not self._fits(_cookie(headers, self.cookie)):
-            return ClosedDoor(401, "the token is missing or wrong; open the address that `ridgeline watch` printed")
+            return AccessRefused(401, "the token is missing or wrong; open the address that `ridgeline watch` printed")
         if method in ("GET", "HEAD"):
             return None
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return ClosedDoor(403, "requests from other sites are refused")
+            return AccessRefused(403, "requests from other sites are refused")
         origin = headers.get("origin")
         if origin is None and by_hand and not _cookie(headers, self.cookie):
             return None  # no browser: those name the origin of whatever changes something
         if origin not in (f"http://{host}", f"https://{host}"):
-            return ClosedDoor(403, "requests from other sites are refused")
+            return AccessRefused(403, "requests from other sites are refused")
         return None
 
     def _fits(self, given: str | None) -> bool:

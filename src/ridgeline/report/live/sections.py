@@ -12,7 +12,7 @@ from html import escape
 from ridgeline.records.exhibit import value_text
 from ridgeline.records.space import Discrete, Knob, Point
 from ridgeline.report.html import code_html, prose
-from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.report.parts import AnswerCard
 
 LOOKS = {State.RUNNING: "good", State.PAUSED: "warn", State.GONE: "bad", State.DAMAGED: "bad"}
@@ -98,7 +98,7 @@ def _told(now: Snapshot) -> str:
     return f"<ul class=said>{waiting}{''.join(map(_said, now.told))}</ul>" if waiting or now.told else ""
 
 
-def _said(said: Said) -> str:
+def _said(said: EventLine) -> str:
     when = f"<time>{escape(said.when)}</time> " if said.when else ""
     return f"<li{' class=bad' if said.bad else ''}>{when}{escape(said.text)}</li>"
 
@@ -125,7 +125,7 @@ def _runs(rows: Sequence[Sequence[str]]) -> str:
     return _scrolled(f"<table><tr>{''.join(f'<th>{escape(name)}' for name in head)}</tr>{lines}</table>")
 
 
-def _events(events: Sequence[Said]) -> str:
+def _events(events: Sequence[EventLine]) -> str:
     return f"<ul class=said>{''.join(map(_said, events))}</ul>" if events else ""
 
 

@@ -12,7 +12,7 @@ from ridgeline.errors import StoreError
 from ridgeline.files import stamp
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Knob, Point
-from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.journal import read_events
 from ridgeline.study.logs import last_lines
@@ -75,7 +75,7 @@ class WatchedService:
             ),
             running=[self._shown(name, member) for name, member in members.items()],
             events=[_said(event) for event in reversed(events[-_EVENTS_SHOWN:])]
-            or [Said("", "nothing has happened yet")],
+            or [EventLine("", "nothing has happened yet")],
             is_service=True,
         )
 
@@ -128,7 +128,7 @@ def _apply(members: dict[str, _Member], event: Mapping[str, Any]) -> None:
     member.state = states.get(str(kind), member.state)
 
 
-def _said(event: Mapping[str, Any]) -> Said:
+def _said(event: Mapping[str, Any]) -> EventLine:
     at = event.get("at")
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else ""
     member = f"{event['member']}: " if event.get("member") else ""
@@ -138,7 +138,7 @@ def _said(event: Mapping[str, Any]) -> Said:
     more = ", ".join(f"{value}" if name in _SPEAK else f"{name} {value}" for name, value in details.items())
     kind = str(event.get("event"))
     text = f"{member}{_EVENT_TEXTS.get(kind, kind)}{f' ({more})' if more else ''}"
-    return Said(when, masked(text), event.get("event") in BAD)
+    return EventLine(when, masked(text), event.get("event") in BAD)
 
 
 def _times(count: int) -> str:

@@ -45,7 +45,7 @@ class Gauge:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EventLine:
     """One event or instruction, for a list: when, what, and whether it is bad news."""
 
     when: str
@@ -67,9 +67,9 @@ class Snapshot:
     running: Sequence[RunningRun] = ()
     crashes: Sequence[tuple[str, int, str]] = ()  # kind, how many, the latest
     runs: Sequence[Sequence[str]] = ()  # the latest, newest first, with a head
-    told: Sequence[Said] = ()  # instructions and their answers, newest first
+    told: Sequence[EventLine] = ()  # instructions and their answers, newest first
     waiting: Sequence[str] = ()  # instructions not answered yet
-    events: Sequence[Said] = ()
+    events: Sequence[EventLine] = ()
     answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next two
     progress: str = ""
     figures: str = ""

@@ -320,9 +320,9 @@ class Chooser:
             mean, _ = model.at(rows, None if shared.expected is None else shared.expected[passed])
             level = float(np.median(shared.values[passed] - mean))
         both = replace(earlier, values=earlier.values + level).followed_by(present)
-        return both if self._bears_out(shared, earlier, model) else present
+        return both if self._earlier_predicts(shared, earlier, model) else present
 
-    def _bears_out(self, present: ObservedData, earlier: ObservedData, model: ScoreModel | Blend) -> bool:
+    def _earlier_predicts(self, present: ObservedData, earlier: ObservedData, model: ScoreModel | Blend) -> bool:
         """Whether these observations differ as earlier studies, which `model` is of, put it: weighed like a prior."""
         if not len(present.values):
             return True

@@ -16,7 +16,7 @@ from ridgeline.samplers.base import Prior, Refusal
 from ridgeline.samplers.encoding import encode
 from ridgeline.samplers.filling import filling
 from ridgeline.samplers.options import GuidedOptions, read_options
-from ridgeline.samplers.walk import Walk, keys, legality
+from ridgeline.samplers.walk import SequenceSampler, keys, legality
 
 if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
@@ -46,7 +46,7 @@ class GuidedSampler:
         _check_formula(self._options.expect, space)
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
-        self._walk = Walk(filling(space, seed, self._legal))
+        self._walk = SequenceSampler(filling(space, seed, self._legal))
         self._observed_keys: set[str] = set()
         self._observations: list[Observation] = []
         self._prior: Prior | None = None
@@ -66,7 +66,7 @@ class GuidedSampler:
 
     def forget(self) -> None:
         self._observed_keys, self._observations = set(), []
-        self._walk = Walk(filling(self._space, self._seed, self._legal))
+        self._walk = SequenceSampler(filling(self._space, self._seed, self._legal))
         if self._chooser is not None:
             self._chooser.forget()
 

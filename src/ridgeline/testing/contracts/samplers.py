@@ -18,7 +18,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression, Value, is_number
 from ridgeline.records.observation import Observation
 from ridgeline.records.space import Continuous, Discrete, Knob, Point, Rule, Space, point_key
-from ridgeline.samplers.base import Forgetting, Sampler, SamplerFactory
+from ridgeline.samplers.base import Resettable, Sampler, SamplerFactory
 
 NAMES = ("a", "b", "c", "d")
 VALUES: tuple[tuple[Value, ...], ...] = (
@@ -143,7 +143,7 @@ class SamplerContract:
             again.tell(observation)
         said = first.ask(pending)
         assert again.ask(pending) == said
-        if isinstance(first, Forgetting):
+        if isinstance(first, Resettable):
             first.forget()
             for observation in observations:
                 first.tell(observation)

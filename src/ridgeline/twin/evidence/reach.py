@@ -22,7 +22,7 @@ from ridgeline.errors import InputError
 from ridgeline.model.config import load_model, preset_names
 from ridgeline.traffic.requests import Summary
 from ridgeline.twin.calibration import UNCALIBRATED_SPREAD, Calibration
-from ridgeline.twin.evidence.scope import Scene, Scenes
+from ridgeline.twin.evidence.scope import ValidatedSetting, ValidatedSettings
 from ridgeline.twin.factors import PHASES, Factors
 from ridgeline.twin.kernels.rates import has_tables
 
@@ -62,12 +62,12 @@ class Validation:
 
 
 @lru_cache(maxsize=1)
-def validated() -> Scenes:
+def validated() -> ValidatedSettings:
     """Settings whose predictions were compared with measurements: validated.csv, written by benchmarks/twin/gate.py."""
     text = (resources.files("ridgeline.twin.evidence") / "validated.csv").read_text()
-    return Scenes(
+    return ValidatedSettings(
         tuple(
-            Scene(
+            ValidatedSetting(
                 gpu=row["gpu"],
                 engine=row["engine"],
                 release=row["release"],
@@ -83,9 +83,9 @@ def validated() -> Scenes:
     )
 
 
-def validation(deployment: Deployment, under_way: float, scenes: Scenes | None = None) -> Validation:
+def validation(deployment: Deployment, under_way: float, scenes: ValidatedSettings | None = None) -> Validation:
     """`scenes` are those to compare with, instead of all that were validated."""
-    asked = Scene.of(deployment, under_way, under_way)
+    asked = ValidatedSetting.of(deployment, under_way, under_way)
     drafted = deployment.role_settings("decode" if asked.apart else "both").draft_tokens > 1
     chosen = validated().scenes if scenes is None else scenes.scenes
     if not chosen:
@@ -102,7 +102,7 @@ def validation(deployment: Deployment, under_way: float, scenes: Scenes | None =
 
 
 def _least_unlike(
-    chosen: Sequence[Scene], asked: Scene, *, mixture: bool, tabled: bool
+    chosen: Sequence[ValidatedSetting], asked: ValidatedSetting, *, mixture: bool, tabled: bool
 ) -> list[tuple[str, tuple[float, float]]]:
     """Differences from the nearest of these; of several that are as near, from a mixture or a dense model as asked."""
     ranked = [(scene.model, _unlike(scene, asked, tabled=tabled)) for scene in chosen]
@@ -121,7 +121,7 @@ def _width(differences: Sequence[tuple[str, tuple[float, float]]]) -> float:
     return math.hypot(*(width for _, widths in differences for width in widths))
 
 
-def _unlike(scene: Scene, asked: Scene, *, tabled: bool) -> list[tuple[str, tuple[float, float]]]:
+def _unlike(scene: ValidatedSetting, asked: ValidatedSetting, *, tabled: bool) -> list[tuple[str, tuple[float, float]]]:
     """In what a setting differs from one that was validated: in words, with what it adds to the widths."""
     found: list[tuple[str, tuple[float, float]]] = []
     if scene.engine != asked.engine:
@@ -142,7 +142,7 @@ def _unlike(scene: Scene, asked: Scene, *, tabled: bool) -> list[tuple[str, tupl
     return found
 
 
-def _line(scene: Scene) -> str:
+def _line(scene: ValidatedSetting) -> str:
     """0.5.9 of a 0.5 that is refined for years, 0.18 of an engine with a new minor number every month."""
     parts = scene.release.split(".")
     return ".".join(parts[: 3 if parts[:2] == ["0", "5"] else 2])
@@ -172,7 +172,7 @@ def factors_for(calibration: Calibration, deployment: Deployment) -> Factors:
     near = _nearest(calibration, deployment)
     if near is None:
         return calibration.factors
-    share = _phase_share(near, Scene.of(deployment, 0, 0))
+    share = _phase_share(near, ValidatedSetting.of(deployment, 0, 0))
     kept = {name: getattr(calibration.factors, name) ** share for name in PHASES}
     return calibration.factors if share == 1.0 else replace(calibration.factors, **kept)
 
@@ -186,7 +186,7 @@ def reach(calibration: Calibration, deployment: Deployment, under_way: float) ->
         return CalibrationReach(
             calibration, f"as far as {_range(calibration)}; the file does not say what was measured"
         )
-    new = _new(near, Scene.of(deployment, under_way, under_way))
+    new = _new(near, ValidatedSetting.of(deployment, under_way, under_way))
     if not new:
         return CalibrationReach(calibration, f"the setting that was calibrated ({_where(near)}): {_range(calibration)}")
     spread = math.hypot(calibration.spread, *(width for _, (width, _) in new))
@@ -198,7 +198,7 @@ def reach(calibration: Calibration, deployment: Deployment, under_way: float) ->
     return CalibrationReach(wide, f"less than where it was calibrated ({_range(calibration)}): {news}; {_range(wide)}")
 
 
-def _nearest(calibration: Calibration, deployment: Deployment) -> Scene | None:
+def _nearest(calibration: Calibration, deployment: Deployment) -> ValidatedSetting | None:
     """The measured setting that differs least; None where the file names none."""
     scenes = calibration.scope.scenes
     if not scenes:
@@ -218,17 +218,17 @@ def _nearest(calibration: Calibration, deployment: Deployment) -> Scene | None:
             f"this calibration ({sources}) was measured on {names}, not on {title_of(engine)}: their hosts and "
             f"front ends differ; calibrate from a run of {title_of(engine)}, or leave --calibration out"
         )
-    asked = Scene.of(deployment, 0, 0)
+    asked = ValidatedSetting.of(deployment, 0, 0)
     return min(mine, key=lambda s: (s.model != asked.model, s.weights != asked.weights, len(_new(s, asked))))
 
 
-def _phase_share(near: Scene, asked: Scene) -> float:
+def _phase_share(near: ValidatedSetting, asked: ValidatedSetting) -> float:
     if near.model != asked.model:
         return 0.0
     return 1.0 if near.weights == asked.weights else _OTHER_WEIGHTS_SHARE
 
 
-def _new(near: Scene, asked: Scene) -> list[tuple[str, tuple[float, float]]]:
+def _new(near: ValidatedSetting, asked: ValidatedSetting) -> list[tuple[str, tuple[float, float]]]:
     """What nobody measured: in words, with what it adds to the widths."""
     found: list[tuple[str, tuple[float, float]]] = []
     if near.model != asked.model:
@@ -248,7 +248,7 @@ def _new(near: Scene, asked: Scene) -> list[tuple[str, tuple[float, float]]]:
     return found
 
 
-def _where(scene: Scene) -> str:
+def _where(scene: ValidatedSetting) -> str:
     return f"{scene.model}, {scene.shape}, {scene.loads} at once"
 
 

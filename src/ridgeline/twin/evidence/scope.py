@@ -14,7 +14,7 @@ from ridgeline.records.expression import is_number
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ValidatedSetting:
     """One setting: GPU, engine, model and the shape of an engine, and how many requests were under way in one."""
 
     gpu: str
@@ -35,7 +35,7 @@ class Scene:
         return low if low == high else f"{low} to {high}"
 
     @classmethod
-    def of(cls, deployment: Deployment, fewest: float, most: float) -> Scene:
+    def of(cls, deployment: Deployment, fewest: float, most: float) -> ValidatedSetting:
         layout, settings = deployment.layout, deployment.settings
         return cls(
             gpu=deployment.cluster.gpu.name,
@@ -57,14 +57,14 @@ def _shape(layout: Layout) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenes:
+class ValidatedSettings:
     """Every scene once, with the range of all its loads."""
 
-    scenes: tuple[Scene, ...] = ()
+    scenes: tuple[ValidatedSetting, ...] = ()
 
     @classmethod
-    def of(cls, scenes: Iterable[Scene]) -> Scenes:
-        found: dict[Scene, Scene] = {}
+    def of(cls, scenes: Iterable[ValidatedSetting]) -> ValidatedSettings:
+        found: dict[ValidatedSetting, ValidatedSetting] = {}
         for scene in scenes:
             key = replace(scene, fewest=0.0, most=0.0)
             old = found.get(key, scene)
@@ -75,17 +75,17 @@ class Scenes:
         return [asdict(scene) for scene in self.scenes]
 
     @classmethod
-    def read(cls, rows: object, where: str) -> Scenes:
+    def read(cls, rows: object, where: str) -> ValidatedSettings:
         """From a calibration file, which a person may have edited."""
         if not isinstance(rows, list):
             raise InputError(f"{where}: measured_on {rows!r} is not a list of settings")
         return cls(tuple(_scene(row, f"{where}: measured_on[{number}]") for number, row in enumerate(rows)))
 
 
-def _scene(row: object, where: str) -> Scene:
+def _scene(row: object, where: str) -> ValidatedSetting:
     if not isinstance(row, Mapping):
         raise InputError(f"{where} is {row!r}; write gpu, engine, release, model, weights and shape")
-    kinds = {f.name: str(f.type) for f in fields(Scene)}
+    kinds = {f.name: str(f.type) for f in fields(ValidatedSetting)}
     if unknown := sorted(str(name) for name in row if name not in kinds):
         raise InputError(f"{where}: {unknown[0]} is not known; known: {', '.join(kinds)}")
     given: dict[str, Any] = {name: "" for name, kind in kinds.items() if kind == "str"}
@@ -98,4 +98,4 @@ def _scene(row: object, where: str) -> Scene:
         given[name] = str(value) if kind == "str" else value
     if missing := [name for name in ("gpu", "engine", "model") if not given[name]]:
         raise InputError(f"{where}: no {missing[0]}; write what was measured on, or leave measured_on out")
-    return Scene(**given)
+    return ValidatedSetting(**given)

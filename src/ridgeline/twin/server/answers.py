@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from ridgeline.engines.base import engine_named
 from ridgeline.twin.server.http import HttpExchange, chunk
-from ridgeline.twin.server.prompt import MADE_TEXT, Asked
+from ridgeline.twin.server.prompt import MADE_TEXT, ParsedPrompt
 
 
 class HttpAnswer:
@@ -17,7 +17,9 @@ class HttpAnswer:
     Nothing is sent before the first token, as current engines do: until then a router may still ask somebody else.
     """
 
-    def __init__(self, exchange: HttpExchange, asked: Asked, model: str, number: int, api: str = "sglang") -> None:
+    def __init__(
+        self, exchange: HttpExchange, asked: ParsedPrompt, model: str, number: int, api: str = "sglang"
+    ) -> None:
         self._exchange, self._asked, self._model, self._number = exchange, asked, model, number
         self._stopped_by = engine_named(api).stop_field
         self._created = int(time.time())

@@ -19,8 +19,8 @@ from ridgeline.twin.server.faults import parse_fault
 from ridgeline.twin.server.http import HttpExchange
 from ridgeline.twin.server.live import Clock, LiveRequest
 from ridgeline.twin.server.metrics import Counters, Gauges, metrics_text
-from ridgeline.twin.server.prompt import Asked, read_body
-from ridgeline.twin.server.roles import PrefillRole, Role, Together
+from ridgeline.twin.server.prompt import ParsedPrompt, read_body
+from ridgeline.twin.server.roles import ColocatedEngines, PrefillRole, Role
 
 _OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
 _RATE_WINDOW_S = 5.0
@@ -184,10 +184,10 @@ class Api:
 
     def _full(self) -> bool:
         limit = self.facts.queue_limit
-        return limit is not None and isinstance(self.role, Together) and self.gauges().waiting >= limit
+        return limit is not None and isinstance(self.role, ColocatedEngines) and self.gauges().waiting >= limit
 
-    def _check_servable(self, asked: Asked) -> None:
-        if asked.choices > 1 and not isinstance(self.role, Together):
+    def _check_servable(self, asked: ParsedPrompt) -> None:
+        if asked.choices > 1 and not isinstance(self.role, ColocatedEngines):
             raise InputError(f"n is {asked.choices}; split roles serve one choice of each prompt")
         tokens, facts = asked.input_tokens + asked.output_tokens, self.facts
         if tokens > facts.context_tokens:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from ridgeline.twin.gaps import DecodeRuns, Ending, Joined
+from ridgeline.twin.gaps import DecodeRuns, DecodingRequest, Ending
 from ridgeline.twin.prefill import PrefillEngine
 from ridgeline.twin.request import Request
 from ridgeline.twin.scheduler import Engine
@@ -72,7 +72,7 @@ class _NoRuns(DecodeRuns):
         step_s: float,
         steps: int,
         batch: int,
-        fresh: Sequence[Joined],
+        fresh: Sequence[DecodingRequest],
         ending: Sequence[Ending] = (),
     ) -> None:
         self.last_end = start_s + step_s * steps

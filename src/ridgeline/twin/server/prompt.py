@@ -22,7 +22,7 @@ _MOST_CHOICES = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedPrompt:
     """`interface` is completions, chat or generate; `room` and `bootstrap` are set behind a router of split roles.
 
     Every answer is the same text, so where a stop string ends it is known beforehand: `shown` are the characters before
@@ -44,7 +44,7 @@ class Asked:
     shown: int | None = None
 
 
-def read_body(path: str, body: bytes) -> Asked:
+def read_body(path: str, body: bytes) -> ParsedPrompt:
     """Raises InputError with what is wrong, for an answer 400."""
     try:
         fields = json.loads(body)
@@ -59,7 +59,7 @@ def read_body(path: str, body: bytes) -> Asked:
     output, stop, shown = _stopped(_output_tokens(sampling), _stop_strings(sampling))
     named = fields.get("model")
     options = fields.get("stream_options")
-    return Asked(
+    return ParsedPrompt(
         interface,
         max(1, len(tokens)),
         output,

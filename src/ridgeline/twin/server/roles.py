@@ -16,7 +16,7 @@ from ridgeline.twin.prefill import PrefillEngine
 from ridgeline.twin.request import Request
 from ridgeline.twin.scheduler import Engine
 from ridgeline.twin.server.live import END, LiveEngine, LiveRequest
-from ridgeline.twin.server.prompt import Asked
+from ridgeline.twin.server.prompt import ParsedPrompt
 
 
 class _RoomServer:
@@ -141,12 +141,12 @@ class Role(Protocol):
 
     engines: Sequence[LiveEngine]
 
-    def take(self, request: LiveRequest, asked: Asked) -> None: ...
+    def take(self, request: LiveRequest, asked: ParsedPrompt) -> None: ...
 
     def abort(self, request: LiveRequest) -> None: ...
 
 
-class Together:
+class ColocatedEngines:
     """Prefill and decode in each engine. `engines` are copies, dealt out to as the routing says."""
 
     def __init__(self, engines: Sequence[LiveEngine], routing: str) -> None:
@@ -154,7 +154,7 @@ class Together:
         self._router = Router([live.engine for live in engines], routing)
         self._by_engine = {id(live.engine): live for live in engines}
 
-    def take(self, request: LiveRequest, asked: Asked) -> None:
+    def take(self, request: LiveRequest, asked: ParsedPrompt) -> None:
         self._by_engine[id(self._router.choose(request.arrival))].submit(request)
 
     def abort(self, request: LiveRequest) -> None:
@@ -180,7 +180,7 @@ class PrefillRole:
         self._id = uuid.uuid4().hex
         engine.after_event = self._done
 
-    def take(self, request: LiveRequest, asked: Asked) -> None:
+    def take(self, request: LiveRequest, asked: ParsedPrompt) -> None:
         if asked.kv_transfer is not None:  # vLLM's way: the prompt first, then the router tells the decode server
             self._live.submit(request)
         elif asked.room is not None:
@@ -247,7 +247,7 @@ class DecodeRole:
         self.kv_lost = False
         self._live, self._transfer = engine, transfer
         self._rooms = _RoomClient()
-        self._asked: dict[int, Asked] = {}  # by number, from arrival until the KV is there
+        self._asked: dict[int, ParsedPrompt] = {}  # by number, from arrival until the KV is there
         self._tasks: dict[int, asyncio.Task[None]] = {}
         engine.after_event = lambda ended: self._reserve()
 
@@ -255,7 +255,7 @@ class DecodeRole:
     def _engine(self) -> DecodeEngine:
         return cast(DecodeEngine, self._live.engine)
 
-    def take(self, request: LiveRequest, asked: Asked) -> None:
+    def take(self, request: LiveRequest, asked: ParsedPrompt) -> None:
         request.generated = 1  # the first token is the prefill server's
         self._asked[request.arrival.number] = asked
         self._engine.bootstrapping.append((request, self._live.clock.now_s(), None))
@@ -294,7 +294,7 @@ class DecodeRole:
             task = asyncio.create_task(self._receive(request, self._asked.pop(request.arrival.number)))
             self._tasks[request.arrival.number] = task
 
-    async def _receive(self, request: LiveRequest, asked: Asked) -> None:
+    async def _receive(self, request: LiveRequest, asked: ParsedPrompt) -> None:
         clock = self._live.clock
         try:
             await asyncio.wait_for(self._fetch(request, asked), BOOTSTRAP_LIMIT_S / clock.speed)
@@ -313,7 +313,7 @@ class DecodeRole:
         if ended:
             self._reserve()
 
-    async def _fetch(self, request: LiveRequest, asked: Asked) -> None:
+    async def _fetch(self, request: LiveRequest, asked: ParsedPrompt) -> None:
         clock, tokens = self._live.clock, request.arrival.input_tokens
         if self.kv_lost:
             await asyncio.Event().wait()

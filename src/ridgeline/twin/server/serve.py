@@ -28,7 +28,7 @@ from ridgeline.twin.server.api import Api, ServerFacts
 from ridgeline.twin.server.faults import OOM_SHARE, Fault, parse_fault
 from ridgeline.twin.server.http import HttpConnection
 from ridgeline.twin.server.live import Clock, LiveEngine
-from ridgeline.twin.server.roles import DecodeRole, PrefillRole, Role, Together
+from ridgeline.twin.server.roles import ColocatedEngines, DecodeRole, PrefillRole, Role
 from ridgeline.twin.simulate import step_time
 
 ROLES = ("both", "prefill", "decode")
@@ -115,7 +115,7 @@ class TwinServer:
     def _role(self, engines: list[LiveEngine]) -> Role:
         served, deployment = self.served, self.served.deployment
         if served.role == "both":
-            return Together(engines, deployment.routing)
+            return ColocatedEngines(engines, deployment.routing)
         cluster = deployment.cluster
         transfer = KvTransfer.between(
             deployment.model, deployment.layout, cluster.fabric, cluster.node.gpus, deployment.settings.page_size
@@ -190,7 +190,7 @@ class TwinServer:
                 self._spinner = subprocess.Popen([sys.executable, "-c", _SPIN])
         elif fault.kind == "slow":
             self._set(slowness=fault.factor)
-        elif isinstance(self.role, Together):
+        elif isinstance(self.role, ColocatedEngines):
             raise InputError("fault kv-timeout needs --role prefill or decode: nothing is sent elsewhere")
         else:
             self._set(kv_lost=True)
@@ -202,7 +202,7 @@ class TwinServer:
             live.wake()
         if hung is not None:
             self.api.freeze(hung)
-        if kv_lost is not None and not isinstance(self.role, Together):
+        if kv_lost is not None and not isinstance(self.role, ColocatedEngines):
             assert isinstance(self.role, PrefillRole | DecodeRole)
             self.role.kv_lost = kv_lost
 
