@@ -8,8 +8,8 @@ reference. It promises:
 - the answer depends only on the seed, the observations so far (in order) and `pending`, so that a killed campaign goes
   on as if nothing had happened;
 - `tell` accepts any observation, also of points it did not propose (baseline, presets, points of an earlier campaign).
-A sampler may also listen to what is expected of settings (`Expecting`, `Recalling`) and say when more trials are
-hardly worth their cost (`Forecasting`), and listen to how many trials are left (`Budgeted`); the promise above then
+A sampler may also use what is expected of settings (`TakesPrior`, `TakesEarlierStudies`), say when more trials are
+hardly worth their cost (`PredictsRest`), and use how many trials are left (`TakesBudget`); the promise above then
 holds for the same expectations and the same number of trials left.
 """
 
