@@ -79,6 +79,8 @@ def test_energy_is_told_per_token_where_both_are_known() -> None:
         (AskedSettings(echo={"tp": 8}), EngineLog(echo={"tp": 8}), "", []),
         (AskedSettings(echo={"tp": 8}), EngineLog(echo={"tp": 4}), "", ["asked for tp 8, the engine applied 4"]),
         (AskedSettings(echo={"tp": 8}), EngineLog(echo={}), "", []),
+        (AskedSettings(echo={"o": '{"a": [1, true]}'}), EngineLog(echo={"o": "{'a': [1, True]}"}), "", []),
+        (AskedSettings(echo={"o": '{"a": 1}'}), EngineLog(echo={"o": "{'a': 2}"}), "", ['asked for o {"a": 1}']),
         (AskedSettings(echo={"on": True}), EngineLog(echo={"on": False}), "", ["asked for on True"]),
         (AskedSettings(echo={"share": 0.9}), EngineLog(echo={"share": 0.9000000000001}), "", []),
         (AskedSettings(echo={"share": 0.9}), EngineLog(echo={"share": 0.903}), "", ["asked for share 0.9"]),

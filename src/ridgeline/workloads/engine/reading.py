@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -180,7 +181,20 @@ def _same(name: str, asked: Value, echoed: object, groups: int) -> bool:
         # of run folders written before 0.1.0, whose session.json holds the whole engine's chunk
         shares = (asked, rank_share(int(asked), groups)) if name == "chunked_prefill_size" else (asked,)
         return any(math.isclose(share, echoed, rel_tol=1e-9) for share in shares)
-    return str(asked) == str(echoed)
+    return str(asked) == str(echoed) or _parsed(asked) == _parsed(echoed)
+
+
+def _parsed(value: object) -> object:
+    """A flag that takes JSON is logged as Python writes it: `{"a": true}` as `{'a': True}`."""
+    text = str(value)
+    if not text.startswith(("{", "[")):
+        return text
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError):
+            continue
+    return text
 
 
 def _contaminations(
