@@ -57,3 +57,9 @@ def test_looks_rise_to_the_last_question(total: int) -> None:
     found = looks(total)
     assert found == sorted({*found}) and found[-1] == total
     assert found[0] >= min(50, total)
+
+
+def test_no_more_can_be_lost_than_there_is() -> None:
+    found = accuracy_change(50, broken=50, fixed=0, total=200, allowed=0.1)
+    assert (found.decision, found.low) == ("lost", -1.0)
+    assert accuracy_change(50, broken=0, fixed=50, total=200, allowed=0.1).high == 1.0

@@ -83,7 +83,7 @@ class Folder:
 
 
 def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> Ending:
-    """The ending. Without a sighting the exit file must be there: it alone decides."""
+    """The ending. Without a status the exit file must be there: it alone decides."""
     record = script.exit_record(folder.path)
     report = _report(folder, dialect)
     stopped = batch_script.stopped(folder.path)

@@ -426,7 +426,7 @@ class Slurm(BatchDialect):
             # without accounting sacct always fails, or is not installed; that says nothing about the job
             return [] if re.search(r"accounting storage is disabled|sacct.: No such file", answer.stderr) else None
         seen = _read_history(text) if "JobId=" in text or "|" in text else _read_squeue(text)
-        return [sighting.job_id for sighting in seen.values() if sighting.name == name]
+        return [job.job_id for job in seen.values() if job.name == name]
 
     def cancel_command(self, job_id: str) -> list[str]:
         return ["scancel", job_id]

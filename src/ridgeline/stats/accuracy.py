@@ -59,7 +59,7 @@ def accuracy_change(asked: int, broken: int, fixed: int, total: int, allowed: fl
     differing = _differing(asked, broken, fixed, allowed)
     half = NormalDist().inv_cdf(1 - share) * _error(asked, differing, allowed)
     change = (fixed - broken) / asked
-    low, high = change - half, change + half
+    low, high = max(-1.0, change - half), min(1.0, change + half)
     decision: _Decision = "kept" if low > -allowed else "lost" if high < -allowed else "open"
     return AccuracyChange(asked, broken, fixed, low, high, decision)
 

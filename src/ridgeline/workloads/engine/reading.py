@@ -134,7 +134,7 @@ def _inaccurate(measured: Mapping[str, Any]) -> str:
     lost, allowed = -100 * float(found["accuracy_change"]), 100 * float(found["allowed_loss"])
     text = (
         f"{found['accuracy']:.1%} of {found['questions_asked']} questions right, {lost:.1f} points lost against the "
-        f"baseline's answers (at most {min(100.0, -100 * found['low']):.1f}); {allowed:g} are allowed"
+        f"baseline's answers (at most {-100 * found['low']:.1f}); {allowed:g} are allowed"
     )
     if found["decision"] == "lost":
         return f"less accurate: {text}"
