@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def here(tmp_path: Path) -> Path:
         (tmp_path / "site" / package).mkdir(parents=True)
         (tmp_path / "site" / package / "__init__.py").touch()
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     gpus = tmp_path / "bin" / "nvidia-smi"
     gpus.parent.mkdir()
