@@ -13,6 +13,7 @@ from ridgeline.engines.vllm.defaults import usual_fraction
 from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.engines.vllm.tally import VllmTally, tally_vllm_log
 from ridgeline.records.finding import Finding
+from ridgeline.records.measurement import unit_of
 
 _HITS = 0.05
 _STARVED_SHARE = 0.2
@@ -36,7 +37,7 @@ def _portray(lines: Iterable[str]) -> LogSummary:
     figures = [
         *served_figures(log.served),
         SummaryFigure("requests preempted", log.preempted),
-        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), "tokens"),
+        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), unit_of("kv_tokens")),
         SummaryFigure("prefix cache hits, peak", log.prefix_hit_share, "share"),
     ]
     return LogSummary(tuple(figures), log.args, served_curves(log.served))

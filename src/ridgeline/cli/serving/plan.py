@@ -13,6 +13,7 @@ import typer
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError
+from ridgeline.records.measurement import unit_of
 
 if TYPE_CHECKING:
     from ridgeline.planner.lint import LintReport
@@ -171,7 +172,7 @@ def _origin(plan: Plan) -> list[str]:
 
 def _measure(plan: Plan) -> str:
     best = plan.choices[0].option
-    return "tokens/s" if best.capacity_s is None else "requests/s"
+    return unit_of("total_tok_s" if best.capacity_s is None else "requests_s")
 
 
 def _speed(option: Option) -> str:
@@ -282,7 +283,7 @@ def _breach(option: Option) -> str:
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:
     """What each choice reaches, in 80 columns."""
-    rows = [("#", "layout", "gpus", "goodput/s", "tok/s", "ttft p95", "itl p95")]
+    rows = [("#", "layout", "gpus", "goodput/s", unit_of("total_tok_s"), "ttft p95", "itl p95")]
     for choice in choices:
         o = choice.option
         ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
@@ -305,7 +306,7 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
 
 def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
     """What a million tokens, in and out, take of GPUs, energy and money."""
-    head = ("#", "GPU-hours", "kWh at most", "J/token", "dollars")
+    head = ("#", "GPU-hours", "kWh at most", unit_of("joules_per_token"), unit_of("dollars"))
     rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
     for choice in choices:
         hours, joules = choice.option.gpu_hours_per_million, choice.option.most_joules_per_token
