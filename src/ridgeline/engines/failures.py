@@ -173,6 +173,7 @@ WRONG_ARGUMENTS = FailureText(
 WATCHDOG = FailureText(
     "watchdog", re.compile(r"[Ww]atchdog (?:timeout|caught collective operation timeout)"), sure=True
 )
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
 CUDA_OOM = FailureText(
     "cuda-oom", re.compile(r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory"), sure=True
 )

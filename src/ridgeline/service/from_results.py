@@ -13,6 +13,7 @@ import yaml
 from ridgeline import catalog
 from ridgeline.engines.deepep import uses_deepep
 from ridgeline.engines.knobs.releases import release_written
+from ridgeline.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.hardware.cluster import GIB
 from ridgeline.model.config import load_model
@@ -30,7 +31,6 @@ from ridgeline.service.members import Member, members_of, variable
 from ridgeline.service.routers import can_queue
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import USUAL_ROUTER
-from ridgeline.twin.server.serve import BOOTSTRAP_VARIABLE
 
 # SGLang waits five minutes by default, longer than clients do; prompts that wait only for KV room need a few seconds.
 _BOOTSTRAP_S = 10

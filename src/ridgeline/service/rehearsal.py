@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from ridgeline.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchResult, bench
 from ridgeline.load.session import BenchOptions, plan_from
@@ -39,7 +40,6 @@ from ridgeline.stats.compare import Block, Comparison, Direction, Verdict, confi
 from ridgeline.traffic.requests import RequestRecord, Slo
 from ridgeline.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.traffic.traffic import Arrival, parse_traffic
-from ridgeline.twin.server.serve import BOOTSTRAP_VARIABLE
 
 # What a rehearsal sends: the user's traffic, and the same with hot prefixes and a few very long prompts.
 

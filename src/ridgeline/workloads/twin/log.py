@@ -6,15 +6,17 @@ of start-up are those of a large model on fast local disks; none of them enters 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.failures import OUT_OF_MEMORY
 from ridgeline.engines.knobs.table import rank_share
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, decode_graph_sizes
 from ridgeline.engines.settings import resolve
+from ridgeline.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.hardware.cluster import GIB
 from ridgeline.records.measurement import LATENCIES, TWIN_QUANTILES
 from ridgeline.twin.simulate import SimulationResult, first_run_tax_s
@@ -75,7 +77,7 @@ def _start(play: _Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     done = f"Load weight end. elapsed={load_s:.2f} s, type={deployment.model.name}"
     play.say(f"{done}, avail mem={max(0.0, free - weights):.2f} GB, mem usage={weights:.2f} GB.", load_s)
     if plan.verdict == STARTUP_OOM:
-        _die(play, ["RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."])
+        _die(play, (POOL_TOO_SMALL,))
         return False
     kv = plan.kv_bytes / GIB
     play.say(
@@ -88,9 +90,8 @@ def _start(play: _Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     play.say(f"Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs=1, avail mem={left:.2f} GB")
     early = sum(plan.needs.get(name, 0.0) for name in _AT_START)
     if early > plan.reserve_bytes:
-        words = ["Exception: Capture cuda graph failed: CUDA out of memory.", "Possible solutions:"]
         play.startup_s += 5.0
-        _die(play, [*words, "1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)"])
+        _die(play, GRAPHS_FAILED)
         return False
     took_s, used = _CAPTURE_S_PER_SIZE * sizes, plan.needs.get("cuda graphs", 0.0) / GIB
     left = max(0.0, left - early / GIB)
@@ -137,8 +138,7 @@ def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: 
         late = {name: size for name, size in plan.needs.items() if name not in _AT_START}
         asked = max(late.values()) / GIB
         free = max(0.0, asked + plan.margin_bytes / GIB)
-        oom = f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} GiB."
-        _die(play, [f"{oom} GPU 0 has {free:.2f} GiB free."])
+        _die(play, (f"{OUT_OF_MEMORY}. Tried to allocate {asked:.2f} GiB. GPU 0 has {free:.2f} GiB free.",))
         return
     play.benchmark += [(summary.duration_s, False, text) for text in _result_block(result)]
     sent = sum(r.input_tokens for r in result.records)
@@ -150,12 +150,12 @@ def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: 
     play.bench["retractions"] = result.retractions
 
 
-def _die(play: _Transcript, words: list[str]) -> None:
+def _die(play: _Transcript, words: Sequence[str]) -> None:
     """As the scheduler does: an exception in a child, which takes the whole engine down."""
     at_s, lines = (play.benchmark_s, play.benchmark) if play.benchmark else (play.startup_s, play.startup)
-    lines.append((at_s, True, "Scheduler hit an exception: Traceback (most recent call last):"))
+    lines.append((at_s, True, SCHEDULER_FAILED))
     lines += [(at_s, False, text) for text in words]
-    lines.append((at_s, True, "Received sigquit from a child process. It usually means the child failed."))
+    lines.append((at_s, True, CHILD_DIED))
     play.exit_code = 1
 
 
