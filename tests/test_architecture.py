@@ -152,6 +152,30 @@ def test_one_module_says_which_name_was_meant() -> None:
     assert [str(p.relative_to(SRC)) for p in modules() if "difflib" in p.read_text()] == ["errors.py"]
 
 
+# Where an engine's name is not a question to its home.
+ENGINES_NAMED = {
+    "catalog.py": "the table of names",
+    "node/gpu_probe.py": "names of packages, to list their versions",
+    "node/preflight.py": "names of packages whose versions do not go together",
+    "service/form.py": "a deployment file may name only engines that the routers know",
+    "service/routers.py": "which engines each router can stand in front of",
+}
+
+
+def test_no_room_asks_for_an_engine_by_its_name() -> None:
+    from ridgeline import catalog
+
+    names = {name for engine in catalog.TABLE["engines"] for name in (engine, *catalog.workloads_of(engine))}
+    found = {
+        str(path.relative_to(SRC))
+        for path in modules()
+        if room_of(path) != "engines"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert found == ENGINES_NAMED.keys()
+
+
 def test_no_junk_drawers() -> None:
     assert not [p for p in SRC.rglob("*") if p.stem in JUNK or p.stem.startswith("base_")]
 

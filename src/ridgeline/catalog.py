@@ -72,11 +72,23 @@ TABLE: dict[str, dict[str, str]] = {
 }
 
 
+USUAL_ENGINE = "sglang"  # meant where nobody names one
+
 # what each engine gives: the end of the workload's name, and who makes its factory from the engine's dialect
 _ENGINE_WORKLOADS = {
     "offline": "ridgeline.workloads.engine.workload:offline",
     "serve": "ridgeline.workloads.engine.workload:serve",
 }
+
+
+def workloads_of(engine: str) -> tuple[str, ...]:
+    """The kinds of workload that an engine gives."""
+    return tuple(f"{engine}-{ending}" for ending in _ENGINE_WORKLOADS)
+
+
+def engine_of(workload: str) -> str:
+    """The engine that gives this kind of workload; empty where none does."""
+    return next((engine for engine in names("engines") if workload in workloads_of(engine)), "")
 
 
 def names(room: str) -> list[str]:
@@ -101,7 +113,7 @@ def origins(room: str) -> dict[str, str]:
         found.setdefault(entry.name, _package(entry))
     if room == "workloads":
         for engine, package in origins("engines").items():
-            found |= {f"{engine}-{ending}": package for ending in _ENGINE_WORKLOADS}
+            found |= dict.fromkeys(workloads_of(engine), package)
     return found
 
 

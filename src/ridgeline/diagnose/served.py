@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure
 from ridgeline.diagnose.knobs import EngineKnobs
-from ridgeline.engines.base import ServingEngine
+from ridgeline.engines.base import ServingEngine, engine_named
 from ridgeline.engines.failures import leading_cause
 from ridgeline.engines.served import ServedMoment, ServedTally, ServedTotals
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
@@ -62,7 +62,7 @@ def _usage(served: Served) -> str:
     parts = [f"{totals.mean_running:.0f} requests ran at once (at most {totals.most_running}"]
     parts[0] += f" of {served.cap})" if served.cap else ")"
     parts.append(f"the KV pool was {totals.mean_kv_share:.0%} full (at most {totals.peak_kv_share:.0%})")
-    if totals.eager < totals.decodes and served.engine == "sglang":
+    if totals.eager < totals.decodes and engine_named(served.engine).logs_graphs:
         parts.append(f"{1 - totals.eager / totals.decodes:.0%} of decode lines used CUDA graphs")
     split = [(totals.decode_s, "decode"), (totals.prefill_s, "prefill"), (totals.idle_s, "idle")]
     if totals.span_s >= 5 and totals.prefills:

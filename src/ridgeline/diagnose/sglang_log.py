@@ -23,7 +23,7 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one engine's or server's log, in one pass and constant memory."""
     log = tally_sglang_log(lines)
     knobs = _knobs(log)
-    served = Served("sglang", log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
+    served = Served(SGLANG.name, log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
     claims = failure_claims(SGLANG, failed, log.last_work_line, knobs)
     for rule in (
@@ -74,7 +74,7 @@ def _knobs(log: SglangTally) -> EngineKnobs:
     said["cuda_graph_max_bs"] = log.largest_graph
     if log.limits:
         said["chunked_prefill_size"] = log.limits.chunked_prefill_size
-    return EngineKnobs("sglang", said)
+    return EngineKnobs(SGLANG.name, said)
 
 
 def _contaminated(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:

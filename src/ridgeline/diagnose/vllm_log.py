@@ -23,8 +23,8 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one server's or engine's log, in one pass and constant memory."""
     log = tally_vllm_log(lines)
     release = parse_version(log.version) or VLLM.defaults.current
-    knobs = EngineKnobs("vllm", {"gpu_memory_utilization": usual_fraction(release), **log.args})
-    served = Served("vllm", log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
+    knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.args})
+    served = Served(VLLM.name, log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
     claims = failure_claims(VLLM, failed, log.last_work_line, knobs)
     for rule in (_preemptions, _pool, _cap, _hits, _starved, _stop):

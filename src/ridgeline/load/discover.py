@@ -124,7 +124,7 @@ def _model_behind(endpoint: Endpoint, address: Address, found: Server, timeout_s
     return replace(found, model=name, note=note)
 
 
-TWIN_OWNER, TWIN_API = "ridgeline", "sglang"  # who owns the models of serve-twin, and the API that it has
+TWIN_OWNER, TWIN_API = "ridgeline", catalog.USUAL_ENGINE  # who owns the models of serve-twin, and the API that it has
 _KEPT = ("model_path", "version", "nnodes", "disaggregation_mode")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.fitting import nearest_fits
 from ridgeline.engines.knobs.meaning import dtype_values
 from ridgeline.engines.layout import Layout
@@ -307,7 +308,7 @@ def answer_plan(
     concurrency: int | None = None,
     requests: int | None = None,
     slos: Sequence[str] = (),
-    engine: str = "sglang",
+    engine: str = USUAL_ENGINE,
     attention_backend: str | None = None,
     dtype: str | None = None,
     kv_dtype: str | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import uses_deepep
 from ridgeline.engines.knobs.releases import release_written
 from ridgeline.engines.sglang.failures import BOOTSTRAP_VARIABLE
@@ -84,7 +85,8 @@ def _running(unit: Unit, value: Value) -> str:
     limit = "" if unit.role == "prefill" else ", as the limits and its KV pool allow"
     if ranks == 1:
         return f"requests at once{limit}"
-    return f"SGLang divides it by attention DP {ranks}: {unit.cap // ranks} a rank{limit}"
+    engine = engine_named(unit.settings.engine).title
+    return f"{engine} divides it by attention DP {ranks}: {unit.cap // ranks} a rank{limit}"
 
 
 def _memory(unit: Unit, value: Value) -> str:
@@ -105,7 +107,7 @@ def _chunk(unit: Unit, value: Value) -> str:
     if unit.role == "prefill":
         return f"prompt tokens of a step{each}; nothing decodes here, so no token waits for a large one"
     if unit.role == "decode":
-        return "no prompt is computed here; SGLang sets memory aside by it"
+        return f"no prompt is computed here; {engine_named(unit.settings.engine).title} sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError
@@ -34,7 +35,7 @@ def plan(
     concurrency: Annotated[int | None, typer.Option(help="Requests at once, instead of a rate.")] = None,
     requests: Annotated[int | None, typer.Option(help="Requests in a run without rate or limits.")] = None,
     slo: option.Slos = None,
-    engine: option.EngineName = "sglang",
+    engine: option.EngineName = USUAL_ENGINE,
     attention_backend: option.AttentionBackend = None,
     dtype: option.Dtype = None,
     kv_dtype: option.KvDtype = None,
@@ -326,6 +327,7 @@ def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
     """What to set for each choice, how much is to spare, and what a failure costs."""
+    from ridgeline.engines.base import engine_named
     from ridgeline.hardware.cluster import GIB
 
     rows = [("#", "cap", "chunk", "fraction", "spare", "P:D GPUs", "takes off", "GPU lost", "node lost")]
@@ -347,22 +349,11 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
         )
     mixed = any(c.option.scheme.units[0].settings.mixed_chunk for c in choices)
     legend = [
-        *_flags_legend(choices[0].option.scheme.question.settings.engine),
+        *(f"  {line}" for line in engine_named(choices[0].option.scheme.question.settings.engine).plan_legend),
         *(["  mixed: prompts are computed in the steps that decode (--enable-mixed-chunk)"] if mixed else []),
         "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repaired",
     ]
     return [*aligned(rows, left=(0,)), *legend]
-
-
-def _flags_legend(engine: str) -> list[str]:
-    if engine == "vllm":
-        return [
-            "  cap, chunk: --max-num-seqs, --max-num-batched-tokens; fraction: weights and KV of what is free on a GPU",
-        ]
-    return [
-        "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
-        "  of a split, the cap of a decode engine and the chunk of a prefill engine",
-    ]
 
 
 def _details(choice: Choice, lint: LintReport) -> list[str]:

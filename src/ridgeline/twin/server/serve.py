@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline import catalog
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.failures import OUT_OF_MEMORY
@@ -45,7 +46,7 @@ class ServedTwin:
 
     deployment: Deployment
     role: str = "both"
-    api: str = "sglang"
+    api: str = USUAL_ENGINE
     host: str = "127.0.0.1"
     port: int = SGLANG_PORT
     bootstrap_port: int = BOOTSTRAP_PORT
