@@ -30,7 +30,7 @@ FLOORS: tuple[set[str], ...] = (
     {"stats"},
     {"records"},
     {"catalog"},
-    {"books", "matching", "ports"},
+    {"matching", "ports", "state_files"},
     {"errors", "files"},
 )
 # Parts that exchange for one another: other rooms see their base alone, and the catalog is where names become parts.

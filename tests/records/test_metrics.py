@@ -35,7 +35,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _metric(node: ast.AST) -> str:
-    """The metric that this is: by its name (`"wall_s"`, `DOLLARS`), as a field (`run.wall_s`), or handed on (`f(CO2)`)."""
+    """The metric that this is: by name (`"wall_s"`, `DOLLARS`), as a field (`run.wall_s`), or handed on (`f(CO2)`)."""
     if isinstance(node, ast.Call):
         return next(filter(None, map(_metric, node.args)), "")
     name = {ast.Attribute: "attr", ast.Name: "id"}.get(type(node))

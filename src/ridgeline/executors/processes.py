@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeline.books import text_of_book
 from ridgeline.executors import script
 from ridgeline.files import text_of
+from ridgeline.state_files import state_text
 
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -233,7 +233,7 @@ if [ -n "${{{script.MARKER}:-}}" ]; then
   read -r host < /proc/sys/kernel/hostname
   set -C  # never over an existing file: of two starts of one run, only the first counts
   printf 'pid=%s\\nstart_ticks=%s\\nboot=%s\\nhost=%s\\n{limits}' $$ "${{20}}" "$boot" "$host" \\
-    > {CLAIM_FILE} || exit {script.BOOKS_FAILED}
+    > {CLAIM_FILE} || exit {script.STATE_FAILED}
   set +C
 fi
 """
@@ -241,7 +241,7 @@ fi
 
 def read_claim(folder: Path) -> _Claim | None:
     """None where the job has not begun, or is just writing it."""
-    found = script.fields_in(text_of_book(folder, CLAIM_FILE))
+    found = script.fields_in(state_text(folder, CLAIM_FILE))
     try:
         return _Claim(
             Process(int(found["pid"]), int(found["start_ticks"])),
@@ -272,7 +272,7 @@ def allowed_cores(most: int | None = None) -> list[int]:
 
 
 class FreeCores:
-    """The book of free cores. `take` gives disjoint sets."""
+    """Which cores are free. `take` gives disjoint sets."""
 
     def __init__(self, cores: Iterable[int]) -> None:
         self._order = list(cores)

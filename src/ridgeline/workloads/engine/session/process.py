@@ -16,7 +16,7 @@ from ridgeline.node.nvml import query
 from ridgeline.ports import is_free
 
 ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
-# What a session may need from the request to end to its end: the engine's grace here and on other nodes, and the books.
+# What a session may need from the request to end to its end: the engine's grace here and on other nodes, and its files.
 # Whoever ends it by force before that leaves an engine behind, with its memory.
 STOPPING_S = 75.0
 _SLACK_BYTES = 2**30
