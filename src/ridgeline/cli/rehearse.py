@@ -147,10 +147,10 @@ def _write(file: Path, service: Service, choice: PolicyChoice, limits: Admission
     from ridgeline.service.file import with_router
 
     assert service.router is not None
-    told = limits.for_router(service.router.kind)
+    router_settings = limits.for_router(service.router.kind)
     if choice.changed:
-        told = {"policy": choice.policy, **told}
-    edited = with_router(file, told, {"admission": limits.as_json()}, limits.for_servers(service))
+        router_settings = {"policy": choice.policy, **router_settings}
+    edited = with_router(file, router_settings, {"admission": limits.as_json()}, limits.for_servers(service))
     write_whole(file, edited.text)
     if edited.lost:
         _tell(f"{file}: rewritten without its comments ({edited.lost})")

@@ -486,8 +486,8 @@ def _keep(service: Service, name: str) -> Iterator[_Spec]:
     known |= {"served_name": service.served_name} if service.served_name else {}
     known |= {"api_key_env": service.api_key_env} if service.api_key_env else {}
     if service.notify.ways:
-        told = asdict(service.notify)
-        known["notify"] = {key: value for key, value in told.items() if value}
+        notified = asdict(service.notify)
+        known["notify"] = {key: value for key, value in notified.items() if value}
     known["units"] = [{"replicas": 1}]
     yield _object(service, "v1", "ServiceAccount", f"{name}-keep")
     yield _object(service, "v1", "ConfigMap", f"{name}-keep", data={KEEP_FILE: yaml.safe_dump(known, sort_keys=False)})

@@ -154,8 +154,8 @@ class TerminalView:
         self._shown_answers = 0
         self._height = 0
         self._drawn_s = 0.0
-        self._told_simulated = False
-        self._told_busy = False
+        self._noted_simulated = False
+        self._noted_busy = False
 
     def title(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -256,11 +256,11 @@ class TerminalView:
 
     def _say(self, campaign: Campaign, run: Run) -> None:
         self._say_if_simulated(campaign)
-        told, story = run_text(campaign, run, self._why)
+        headline, story = run_text(campaign, run, self._why)
         if self._live is None:
-            _tell(f"{told}   {story}" if story else told)
+            _tell(f"{headline}   {story}" if story else headline)
         else:
-            self._print(told, self._look_of(campaign, run))
+            self._print(headline, self._look_of(campaign, run))
             if story:
                 self._print(f"{'':8}{story}", "dim")
         self._say_if_busy(campaign)
@@ -279,13 +279,13 @@ class TerminalView:
         return "bold yellow"
 
     def _say_if_busy(self, campaign: Campaign) -> None:
-        if not self._told_busy and (busy := busy_machine(campaign.history)):
-            self._told_busy = True
+        if not self._noted_busy and (busy := busy_machine(campaign.history)):
+            self._noted_busy = True
             self._print(f"  {busy}")
 
     def _say_if_simulated(self, campaign: Campaign) -> None:
-        if not self._told_simulated and is_simulated(campaign.study, campaign.history):
-            self._told_simulated = True
+        if not self._noted_simulated and is_simulated(campaign.study, campaign.history):
+            self._noted_simulated = True
             self._print("  simulated: these figures come from a model, nothing is measured")
 
     def _print(self, line: str, look: str = "") -> None:

@@ -61,11 +61,11 @@ def _described(a: option.EngineArguments, fabric: str | None) -> Deployment:
 
 def _serve(served: ServedTwin, calibration: Path | None) -> None:
     from ridgeline.twin.calibration import read_calibration
-    from ridgeline.twin.server.serve import TwinServer, serve_until_told
+    from ridgeline.twin.server.serve import TwinServer, serve_until_stopped
 
     def ready(server: TwinServer) -> None:
         part = "" if served.role == "both" else f", {served.role} only"
         print(f"twin of {served.deployment}{part}", flush=True)
         print(f"listens on http://{served.host}:{served.port}", flush=True)
 
-    serve_until_told(served, read_calibration(calibration) if calibration else None, ready)
+    serve_until_stopped(served, read_calibration(calibration) if calibration else None, ready)

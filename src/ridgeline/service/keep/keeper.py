@@ -22,6 +22,7 @@ from typing import ParamSpec
 
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
+from ridgeline.service.folder import RESTART_FAILED
 from ridgeline.service.keep.actions import Actions
 from ridgeline.service.keep.canary import Canaries, RouterCanary
 from ridgeline.service.keep.plan_check import PlanCheck, commands_after
@@ -352,7 +353,7 @@ class Keeper:
 
     def _note_failure(self, name: str, reason: str, again_s: float) -> None:
         try:
-            self._actions.record({"event": "mend-failed", "member": name, "reason": reason, "again_s": again_s})
+            self._actions.record({"event": RESTART_FAILED, "member": name, "reason": reason, "again_s": again_s})
         except (RidgelineError, OSError) as error:
             self._say("keep", "cannot write its journal", str(error))
 

@@ -219,7 +219,9 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def serve_until_told(served: ServedTwin, calibration: Calibration | None, ready: Callable[[TwinServer], None]) -> None:
+def serve_until_stopped(
+    served: ServedTwin, calibration: Calibration | None, ready: Callable[[TwinServer], None]
+) -> None:
     """Serves until SIGTERM or Ctrl-C."""
 
     async def main() -> None:
