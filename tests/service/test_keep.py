@@ -1,4 +1,4 @@
-"""`keep` over twin servers: what it restarts, what it leaves alone, and that another keeper can follow it at any point."""
+"""`keep` over twin servers: what it restarts, what not, and that another keeper can take over at any point."""
 
 from __future__ import annotations
 
