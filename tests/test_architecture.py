@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -146,6 +146,33 @@ def test_one_class_name_has_one_meaning() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where.setdefault(node.name, []).append(str(path.relative_to(SRC)))
     assert not {name: places for name, places in where.items() if len(places) > 1}
+
+
+def hidden_types(body: Sequence[ast.stmt], private: set[str]) -> Iterator[tuple[int, str]]:
+    """Public functions and methods of public classes that take or return one of the private classes."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from hidden_types(node.body, private)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            annotations = filter(None, (node.returns, *(argument.annotation for argument in arguments)))
+            names = {part.id for each in annotations for part in ast.walk(each) if isinstance(part, ast.Name)}
+            yield from ((node.lineno, f"{node.name}: {name}") for name in sorted(names & private))
+
+
+def test_what_a_public_function_takes_and_returns_is_public() -> None:
+    found = []
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        private = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("_")}
+        found += [f"{path.relative_to(SRC)}:{line}: {what}" for line, what in hidden_types(tree.body, private)]
+    assert not found, "\n".join(found)
+
+
+def test_a_hidden_type_would_be_found() -> None:
+    assert list(hidden_types(ast.parse("def read() -> list[_Claim]: ...").body, {"_Claim"}))
+    assert list(hidden_types(ast.parse("class A:\n    def read(self, claim: _Claim) -> int: ...").body, {"_Claim"}))
+    assert not list(hidden_types(ast.parse("def _read() -> _Claim: ...").body, {"_Claim"}))
 
 
 def test_one_module_says_which_name_was_meant() -> None:

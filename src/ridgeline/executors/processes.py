@@ -96,7 +96,7 @@ def of_run(mark: str, leader: Process) -> list[Process]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ProcessUsage:
+class ProcessUsage:
     """What one process has done."""
 
     name: str
@@ -106,7 +106,7 @@ class _ProcessUsage:
     waited_s: float  # for a core, all threads together
 
 
-def work_of_run(mark: str, leader: Process) -> list[_ProcessUsage]:
+def work_of_run(mark: str, leader: Process) -> list[ProcessUsage]:
     """Of every living process of a run but its leader."""
     found = []
     for process in of_run(mark, leader):
@@ -115,7 +115,7 @@ def work_of_run(mark: str, leader: Process) -> list[_ProcessUsage]:
             name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
             fields = text[text.rindex(b")") + 2 :].split()
             cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-            found.append(_ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode(), _waited_s(process.pid)))
+            found.append(ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode(), _waited_s(process.pid)))
     return found
 
 
@@ -214,7 +214,7 @@ CLAIM_FILE = "process"
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class RunClaim:
     process: Process
     boot: str
     host: str
@@ -239,11 +239,11 @@ fi
 """
 
 
-def read_claim(folder: Path) -> _Claim | None:
+def read_claim(folder: Path) -> RunClaim | None:
     """None where the job has not begun, or is just writing it."""
     found = script.fields_in(state_text(folder, CLAIM_FILE))
     try:
-        return _Claim(
+        return RunClaim(
             Process(int(found["pid"]), int(found["start_ticks"])),
             found["boot"],
             found["host"],

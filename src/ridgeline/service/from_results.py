@@ -243,7 +243,7 @@ def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
 
 
 @dataclass(frozen=True, slots=True)
-class _PrintedChoice:
+class PrintedChoice:
     """The commands of a choice, and whether they hold what was predicted."""
 
     commands: tuple[Command, ...]
@@ -253,10 +253,10 @@ class _PrintedChoice:
         return {"commands": [c.as_json() for c in self.commands], "lint": self.lint.as_json()}
 
 
-def printed(choice: Choice, model: str = "") -> _PrintedChoice:
+def printed(choice: Choice, model: str = "") -> PrintedChoice:
     question = choice.option.scheme.question
     commands = tuple(commands_for(choice.option.scheme, model or _model_folder(question)))
-    return _PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
+    return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
 def _model_folder(question: PlanQuestion) -> str:

@@ -109,7 +109,7 @@ class LoadHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReplicaLimits:
+class ReplicaLimits:
     """What holds at a time, and why."""
 
     least: int
@@ -118,9 +118,9 @@ class _ReplicaLimits:
     most_why: str
 
 
-def limits_at(rule: RoleScale, wall: datetime) -> _ReplicaLimits:
+def limits_at(rule: RoleScale, wall: datetime) -> ReplicaLimits:
     """The narrowest of the role's own limits and those of the schedule."""
-    found = _ReplicaLimits(rule.least, rule.most, f"least {rule.least}", f"most {rule.most}")
+    found = ReplicaLimits(rule.least, rule.most, f"least {rule.least}", f"most {rule.most}")
     minute = wall.weekday() * DAY_MIN + wall.hour * 60 + wall.minute
     for entry in rule.schedule:
         if not entry.holds_at(minute):
@@ -183,7 +183,7 @@ def _one_fewer(role: str, count: RoleCount, why: str) -> ScaleDecision | None:
 
 
 def _more(
-    role: str, rule: RoleScale, limits: _ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
+    role: str, rule: RoleScale, limits: ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
 ) -> ScaleDecision | None:
     if history.still_s(role, now_s) < _SETTLE_S:
         return None
@@ -265,7 +265,7 @@ def _totals(rule: RoleScale, row: Sequence[RoleLoad]) -> Iterator[tuple[float, f
 
 
 def _fewer(
-    scale: ScaleRules, role: str, limits: _ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
+    scale: ScaleRules, role: str, limits: ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
 ) -> ScaleDecision | None:
     here, wait_s = count.replicas, scale.down_after_s * history.caution.get(role, 1.0)
     if here <= limits.least or history.still_s(role, now_s) < wait_s:

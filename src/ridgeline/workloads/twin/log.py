@@ -34,7 +34,7 @@ _Line = tuple[float, bool, str]  # second, whether SGLang puts the time in front
 
 
 @dataclass
-class _Transcript:
+class Transcript:
     """What `player` performs."""
 
     ranks: str
@@ -56,10 +56,10 @@ class _Transcript:
 
 def compose(
     deployment: Deployment, plan: MemoryPlan, result: SimulationResult | None, flags: Mapping[str, Any]
-) -> _Transcript:
+) -> Transcript:
     """`result` is None where the engine does not come up."""
     layout = deployment.layout
-    play = _Transcript(" DP0 TP0" if layout.attn_dp > 1 else " TP0" if layout.replica_gpus > 1 else "")
+    play = Transcript(" DP0 TP0" if layout.attn_dp > 1 else " TP0" if layout.replica_gpus > 1 else "")
     echo = ", ".join(f"{name}={value!r}" for name, value in flags.items())
     play.say(f"server_args=ServerArgs({echo})", 5.0)
     if not _start(play, deployment, plan) or result is None:
@@ -69,7 +69,7 @@ def compose(
     return play
 
 
-def _start(play: _Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
+def _start(play: Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     """Whether the engine comes up."""
     weights, free = plan.weight_bytes / GIB, plan.free_bytes / GIB
     play.say(f"Load weight begin. avail mem={free:.2f} GB", _INIT_S)
@@ -109,7 +109,7 @@ def _graph_max_bs(deployment: Deployment) -> int:
     return resolve(d.settings, d.model, d.cluster.gpu, d.layout, pool_tokens=1).graph_max_bs
 
 
-def _compile(play: _Transcript, deployment: Deployment) -> None:
+def _compile(play: Transcript, deployment: Deployment) -> None:
     """Kernels for the shapes of this layout; the next run finds them in the cache."""
     seconds = first_run_tax_s(deployment.model)
     layout = deployment.layout
@@ -124,7 +124,7 @@ def _compile(play: _Transcript, deployment: Deployment) -> None:
         play.startup_s += 1.0
 
 
-def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
+def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
     layout, graph_max_bs = deployment.layout, _graph_max_bs(deployment)
     summary = result.summary
     play.benchmark_s = summary.duration_s
@@ -150,7 +150,7 @@ def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: 
     play.bench["retractions"] = result.retractions
 
 
-def _die(play: _Transcript, words: Sequence[str]) -> None:
+def _die(play: Transcript, words: Sequence[str]) -> None:
     """As the scheduler does: an exception in a child, which takes the whole engine down."""
     at_s, lines = (play.benchmark_s, play.benchmark) if play.benchmark else (play.startup_s, play.startup)
     lines.append((at_s, True, SCHEDULER_FAILED))
