@@ -15,7 +15,7 @@ from ridgeline.campaign import engine
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.state_files import STATE_KEY, _read_result, state_file
+from ridgeline.state_files import RESULT_FILE, STATE_KEY, state_file
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.study_file import read_study_file
 from tests.slurm_cluster import SlurmCluster
@@ -78,7 +78,7 @@ def left(folder: StudyFolder) -> set[frozenset[str]]:
 
 
 def kept(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = _read_result(run)[STATE_KEY]
+    found: dict[str, Any] = json.loads((run / RESULT_FILE).read_text())[STATE_KEY]
     return found
 
 
