@@ -18,7 +18,7 @@ from pathlib import Path
 from ridgeline.errors import RidgelineError, SiteError
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.workers.assignment import Assignment, LoadResult, split_over_workers
-from ridgeline.load.workers.process import OpenWorker, run_worker
+from ridgeline.load.workers.worker import OpenWorker, run_worker
 from ridgeline.traffic.traffic import Arrival
 
 # time to open connections; all processes begin to send at one moment after it
