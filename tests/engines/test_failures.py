@@ -76,7 +76,7 @@ def test_the_captured_run_time_oom_is_one_and_its_line_is_kept() -> None:
     found = cause_of(log.failures, log.weights_loaded)
     assert found is not None
     assert found.name == "oom-run"
-    said = found.said("engine.log")
+    said = found.marked_line("engine.log")
     assert "Tried to allocate 7.81 GiB" in said
     assert next(s.kind for s in SIGNATURES if s.pattern.search(said)) is Kind.OOM_RUN
 
@@ -100,7 +100,7 @@ def test_every_move_is_about_a_flag_that_the_engine_has(dialect: ServingEngine) 
 @pytest.mark.parametrize("early", [False, True])
 def test_every_failure_has_a_line_of_its_own(early: bool) -> None:
     for failure in FAILURES:
-        line = FailureCause(failure.name, 3, "some text", at_start=early).said("engine.log")
+        line = FailureCause(failure.name, 3, "some text", at_start=early).marked_line("engine.log")
         first = next(s for s in SIGNATURES if s.pattern.search(line))
         assert (first.kind, first.reason, first.at_start) == (failure.kind, failure.reason, early)
         assert first.advice == advice(failure, SGLANG.flags)

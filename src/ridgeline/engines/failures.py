@@ -235,7 +235,7 @@ class FailureCause:
     text: str
     at_start: bool = False
 
-    def said(self, log: str) -> str:
+    def marked_line(self, log: str) -> str:
         where = f"{log}:{self.line}: " if self.line else ""
         return f"{MARK}{self.name}{AT_START if self.at_start else ''}: {where}{self.text.strip()[:300]}"
 

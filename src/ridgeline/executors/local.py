@@ -259,11 +259,11 @@ class _LocalJob:
         """Ask all to end; called again after the grace, force them: the leader last, it writes the exit file."""
         now_s = processes.now_s()
         if self._kill_at_s is None:
-            processes.tell([*others, *([leader] if leader else [])], signal.SIGTERM)
+            processes.send_signal([*others, *([leader] if leader else [])], signal.SIGTERM)
             self._give_up_at_s = now_s + self._grace_s + _UNKILLABLE_S
             self._kill_at_s = now_s + self._grace_s
         else:
-            processes.tell(others or ([leader] if leader else []), signal.SIGKILL)
+            processes.send_signal(others or ([leader] if leader else []), signal.SIGKILL)
             self._kill_at_s = now_s + 0.2
 
     def _listen(self, living: list[Process]) -> None:

@@ -144,7 +144,7 @@ def command_line(pid: int) -> str:
     return b" ".join(_arguments(pid)).decode(errors="replace").strip() or "?"
 
 
-def tell(processes: Iterable[Process], number: signal.Signals) -> None:
+def send_signal(processes: Iterable[Process], number: signal.Signals) -> None:
     """Send a signal to each that is still the process it was."""
     for process in processes:
         if not process.ended:

@@ -26,10 +26,10 @@ _Sensitivities = Callable[[Settings], tuple[float, ...]]
 
 def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
     """None where nobody expects anything. A prior that fails at a point expects nothing there."""
-    tellers = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_of(study)))
-    for called, teller in tellers:
-        if teller is not None:
-            return _StudyPrior(study, *teller, called)
+    priors = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_of(study)))
+    for called, prior in priors:
+        if prior is not None:
+            return _StudyPrior(study, *prior, called)
     return None
 
 

@@ -97,12 +97,12 @@ def drive(
     seen = insights(now.study, now.history, now.answer)
     if as_json:
         more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
-        _tell(json.dumps(now.as_json() | more, indent=1))
+        _show(json.dumps(now.as_json() | more, indent=1))
     elif face.is_terminal:
         face.close(answer, now, [*seen, f"report  {report}"])
     else:
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
-        _tell("", *lines)
+        _show("", *lines)
     if answer.lacks:
         raise error_of(answer)(answer.lacks)
 
@@ -129,7 +129,7 @@ def _stop_flag() -> Iterator[list[bool]]:
             signal.signal(number, handler)
 
 
-def _tell(*lines: str) -> None:
+def _show(*lines: str) -> None:
     """Print until the reader goes away: a closed pipe (`| head`) ends the output, not the campaign."""
     try:
         print(*lines, sep="\n", flush=True)
@@ -166,11 +166,11 @@ class TerminalView:
             resumed = f"   {count(done, 'run')} kept" if done else ""
             kind = campaign.question.kind
             how = study.search.sampler if kind == "search" else kind
-            _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
+            _show(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
 
     def note_deleted(self, folders: Sequence[Path]) -> None:
         if folders and not self._quiet:
-            _tell(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
+            _show(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
 
     def __enter__(self) -> TerminalView:
         if not self._quiet and (self._console is not None or sys.stdout.isatty()):
@@ -258,7 +258,7 @@ class TerminalView:
         self._say_if_simulated(campaign)
         headline, story = run_text(campaign, run, self._why)
         if self._live is None:
-            _tell(f"{headline}   {story}" if story else headline)
+            _show(f"{headline}   {story}" if story else headline)
         else:
             self._print(headline, self._look_of(campaign, run))
             if story:
@@ -290,7 +290,7 @@ class TerminalView:
 
     def _print(self, line: str, look: str = "") -> None:
         if self._live is None:
-            _tell(line)
+            _show(line)
             return
         for piece in fitted(line, self._live.console.width - 1):
             # soft_wrap: a word wider than the terminal goes on in its next line and can still be copied whole

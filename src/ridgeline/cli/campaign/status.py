@@ -101,7 +101,7 @@ def follow(path: Path) -> None:
             _draw(now)
             last, drawn_s = pulse, now_s
         elif not screen:
-            shown_runs = _tell(now, shown_runs)
+            shown_runs = _show_new(now, shown_runs)
         if now.is_over or _is_gone(now):
             break
         time.sleep(POLL_S)
@@ -129,7 +129,7 @@ def _speaks_unicode() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16")
 
 
-def _tell(now: CampaignStatus, shown: int) -> int:
+def _show_new(now: CampaignStatus, shown: int) -> int:
     """A line for each run that ended since, oldest first; how many were shown."""
     from ridgeline.cli.text.picture import cut
     from ridgeline.cli.text.snapshot import run_rows

@@ -124,7 +124,7 @@ class Keeper:
     def __post_init__(self) -> None:
         self._watch = Watch()
         self._plan = PlanCheck(self.operator.service.expected, self.operator.service.engine)
-        self._actions = Actions(self.operator, self.file, self.lower_limits, self._tell)
+        self._actions = Actions(self.operator, self.file, self.lower_limits, self._notify)
         self._absent: dict[str, int] = {}  # polls in a row at which the router did not list it
         self._canaries: dict[str, tuple[int, Canaries]] = {}  # by member: the start they are of, and they
         self._front: tuple[int, RouterCanary] | None = None
@@ -306,7 +306,7 @@ class Keeper:
             elif next_try_s := self.operator.folder.next_try_in_s(concern.member) if concern.kind == "dead" else 0.0:
                 text = f"{concern.evidence}; back-off, next try in {next_try_s:.0f} s"
                 if self._say(concern.member, concern.kind, text):
-                    self._tell("back-off", concern.member, text)
+                    self._notify("back-off", concern.member, text)
             else:
                 self._say(concern.member, concern.kind, f"{concern.evidence}; nothing is done yet")
         else:
@@ -345,7 +345,7 @@ class Keeper:
             wait_s = RETRY_S if _is_disk_full(error) else min(RETRY_S * 2**times, LONGEST_RETRY_S)
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
-            self._tell("failed", name, str(error))
+            self._notify("failed", name, str(error))
             self._note_failure(name, str(error), wait_s)
         else:
             if name not in self.operator.folder.started or self._serves_now(name):
@@ -389,7 +389,7 @@ class Keeper:
         for decision in decisions:
             if decision.short:
                 if self._say("scale", f"{decision.role} needs more servers", decision.why):
-                    self._tell("scale-limit", decision.role, "needs more servers than its limits allow")
+                    self._notify("scale-limit", decision.role, "needs more servers than its limits allow")
             elif self.dry_run:
                 would = f"would go from {decision.replicas} to {decision.wanted} {decision.role} servers"
                 self._say("scale", would, decision.why)
@@ -424,12 +424,12 @@ class Keeper:
             logs = [str(self.operator.folder.log(m)) for m in members if not m.is_router]
             commands = commands_after(self.operator.service, self.file, logs)
             self._say("plan", doubt.figure, "; ".join([f"no longer holds: {doubt.evidence}. Learn from it", *commands]))
-            self._tell("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
+            self._notify("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
             if not self.dry_run:
                 event = {"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands}
                 self._attempt("plan", self._actions.record, event)
 
-    def _tell(self, kind: str, member: str, text: str) -> None:
+    def _notify(self, kind: str, member: str, text: str) -> None:
         self.counts[kind] += 1
         self.alert(kind, member, text)
 

@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> int:
         spec = json.loads(path.read_text())
         Session(path.parent, spec).run()
     except EngineFailed as failed:
-        say(failed.cause.said(ENGINE_LOG))
+        say(failed.cause.marked_line(ENGINE_LOG))
         code = failed.exit_code
         return 128 - code if code < 0 else code or 1
     except (RidgelineError, ReadError, OSError) as error:

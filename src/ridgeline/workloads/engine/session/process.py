@@ -55,7 +55,7 @@ class EngineProcess:
 
     def stop(self, grace_s: float = GRACE_S) -> list[int]:
         """Ask it to end, then end it with all it started. Returns processes that could not be ended."""
-        _tell(self.pid, signal.SIGTERM)
+        _signal(self.pid, signal.SIGTERM)
         try:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -64,13 +64,13 @@ class EngineProcess:
         while left := _members(self.pid):
             if time.monotonic() > until:
                 return left
-            _tell(self.pid, signal.SIGKILL)
+            _signal(self.pid, signal.SIGKILL)
             self._process.poll()
             time.sleep(0.1)
         return []
 
 
-def _tell(session: int, number: signal.Signals) -> None:
+def _signal(session: int, number: signal.Signals) -> None:
     for pid in _members(session):
         try:
             os.kill(pid, number)
