@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, near
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
@@ -103,6 +105,8 @@ def _plugins(room: str) -> tuple[EntryPoint, ...]:
 @cache
 def _plugins_on(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
     """Found once for a `path` of imports: every installed package is opened for it."""
+    from importlib.metadata import entry_points  # slow to load, and help texts need none
+
     return tuple(entry_points(group=f"ridgeline.{room}"))
 
 

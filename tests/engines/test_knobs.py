@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline import catalog
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of, values_of
@@ -313,7 +312,7 @@ def test_the_title_of_our_own_engines_needs_no_look_at_installed_packages(monkey
     def refuse(**names: str) -> None:
         raise AssertionError(f"looked for {names}")
 
-    monkeypatch.setattr(catalog, "entry_points", refuse)
+    monkeypatch.setattr("importlib.metadata.entry_points", refuse)
     assert [title_of(engine) for engine in ("sglang", "vllm")] == ["SGLang", "vLLM"]
-    monkeypatch.setattr(catalog, "entry_points", lambda **names: ())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **names: ())
     assert title_of("someone-elses") == "someone-elses"
