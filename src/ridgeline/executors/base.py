@@ -20,7 +20,7 @@ from ridgeline.records.site import Site
 
 BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
 T = TypeVar("T")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before a site that was away is asked again
+FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before a site that was away is asked again
 
 EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
 
@@ -116,7 +116,7 @@ def with_retries(ask: Callable[[], T], check_stop: Callable[[], None], patience_
         while time.monotonic() < until:
             check_stop()
             time.sleep(0.1)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 class ExecutorFactory(Protocol):

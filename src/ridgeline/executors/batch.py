@@ -218,7 +218,7 @@ def _locked(descriptor: int) -> bool:
 
 _REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
-CHARGE_QUESTIONS, CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
+_CHARGE_QUESTIONS, _CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
 _LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
 
 
@@ -374,9 +374,9 @@ class BatchExecutor(Executor):
             return ending
         joules = measured_joules(Path(folder), meters, ending.duration_s)
         command = self.dialect.energy_command(job_id) if BATCH_METER in meters else []
-        for attempt in range(CHARGE_QUESTIONS if command else 0):
+        for attempt in range(_CHARGE_QUESTIONS if command else 0):
             if attempt:
-                time.sleep(CHARGE_PAUSE_S)  # accounting may need a moment to see that a job is over
+                time.sleep(_CHARGE_PAUSE_S)  # accounting may need a moment to see that a job is over
             if (joules := self.dialect.read_energy(self._run(command))) is not None:
                 break
         return ending if joules is None else replace(ending, usage={**ending.usage, "joules": joules})
@@ -433,12 +433,12 @@ class BatchExecutor(Executor):
 
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
         watches = {ticket: _Watch(job_id, Folder(Path(folder))) for ticket, job_id, folder in map(_parts, tickets)}
-        for attempt in range(CHARGE_QUESTIONS if ask else 0):
+        for attempt in range(_CHARGE_QUESTIONS if ask else 0):
             open_ones = {t: w for t, w in watches.items() if w.job_id not in self._charged_s}
             if not open_ones:
                 break
             if attempt:
-                time.sleep(CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
+                time.sleep(_CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
             _, statuses = self._question(list(open_ones.values()))
             if statuses is not None:
                 in_history = {t: w for t, w in open_ones.items() if _unreported(statuses.get(w.job_id))}

@@ -34,7 +34,7 @@ from ridgeline.twin.calibration import Calibration, read_calibration
 from ridgeline.twin.simulate import within_context
 
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
-TAKE_OFF = 5.0
+_TAKE_OFF = 5.0
 
 
 def _with_knee(option: Option) -> Option:
@@ -66,7 +66,7 @@ def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
         return limit_s * 1000
     alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
     assert alone is not None
-    return TAKE_OFF * alone.p95
+    return _TAKE_OFF * alone.p95
 
 
 LATENCIES, ALIKE = ("ttft", "itl"), 0.03

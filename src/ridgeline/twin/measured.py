@@ -37,7 +37,7 @@ SETTINGS = {name for knob in modelled() for name in knob.names(SGLANG.name)}
 _SLOTS_DIVIDED = (0, 5, 8)
 # no speed or time that anybody measured is larger
 MOST = 1e12
-LEFT_OUT = ("", "default", "-", "none")
+_LEFT_OUT = ("", "default", "-", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read_rows(
 def _filled(row: Mapping[str | None, str | None]) -> dict[str, str]:
     """Cells that say something; `model` and `gpu` of the call stay where the row leaves them out."""
     cells = {str(k).strip(): (v or "").strip() for k, v in row.items() if k is not None and isinstance(v, str | None)}
-    return {k: v for k, v in cells.items() if v.lower() not in LEFT_OUT}
+    return {k: v for k, v in cells.items() if v.lower() not in _LEFT_OUT}
 
 
 def _row(where: str, cells: Mapping[str, str], settings: EngineSettings) -> Measured:

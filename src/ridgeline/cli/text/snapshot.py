@@ -33,7 +33,7 @@ from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
 from ridgeline.study.logs import last_lines, newest_log
 
-RUNS_SHOWN, MOST_ANSWERS, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
+_RUNS_SHOWN, _MOST_ANSWERS, _LOG_LINES, _RUNNING_SHOWN = 15, 6, 40, 8
 
 
 def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruction | str]) -> Snapshot:
@@ -47,10 +47,12 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         headline=_headline(now),
         best=list(_best(now)),
         gauges=list(_gauges(now, state, now_s)),
-        running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), RUNNING_SHOWN)],
+        running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), _RUNNING_SHOWN)],
         crashes=_crashes(now.history),
-        runs=run_rows(now, RUNS_SHOWN),
-        answers=[_answered(line) for line in islice(reversed(now.history.instructions.answers.values()), MOST_ANSWERS)],
+        runs=run_rows(now, _RUNS_SHOWN),
+        answers=[
+            _answered(line) for line in islice(reversed(now.history.instructions.answers.values()), _MOST_ANSWERS)
+        ],
         waiting=[_waits(left, now, state) for left in open_ones.values()],
         steerable=not now.is_over,
         course=_course(now) if now.answer.kind == "search" else (),
@@ -197,7 +199,7 @@ def _running(now: CampaignStatus, run: RunUnderWay, state: State, now_s: float) 
         f"#{run.trial.number} {now.question.called(run.trial)}, {clock}",
         setting_text(run.trial.point),
         _why_chosen(run.trial, now.history.blocks),
-        "\n".join(last_lines(log, LOG_LINES)),
+        "\n".join(last_lines(log, _LOG_LINES)),
         "" if log is None else log.relative_to(now.history.root).as_posix(),
         ", ".join(f"on {machine.host}" for machine in machines(planned.folder)),
     )

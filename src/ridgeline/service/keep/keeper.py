@@ -74,7 +74,7 @@ def _is_disk_full(error: BaseException | None) -> bool:
 
 POLL_EVERY_S = 2.0
 _AGAIN_AFTER_S = 60.0  # the same message about the same member is printed once in so long
-RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an action that failed is tried again; twice as long each time
+RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0  # before an action that failed is tried again; twice as long each time
 _RENEW_SHARE = 0.1  # of a batch system's limit
 _REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
 _ROTATE_EVERY = 30  # polls
@@ -342,7 +342,7 @@ class Keeper:
             raise
         except (RidgelineError, OSError) as error:
             # a disk that is full has room again from one moment to the next
-            wait_s = RETRY_S if _is_disk_full(error) else min(RETRY_S * 2**times, LONGEST_RETRY_S)
+            wait_s = RETRY_S if _is_disk_full(error) else min(RETRY_S * 2**times, _LONGEST_RETRY_S)
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
             self._notify("failed", name, str(error))

@@ -22,11 +22,11 @@ from ridgeline.records.measurement import LATENCIES, TWIN_QUANTILES
 from ridgeline.twin.simulate import SimulationResult, first_run_tax_s
 
 _INIT_S = 25.0  # imports, processes, communicators
-LOAD_S, LOAD_S_PER_GIB = 10.0, 1.0
+_LOAD_S, _LOAD_S_PER_GIB = 10.0, 1.0
 _CAPTURE_S_PER_SIZE = 0.5
 _WARMUP_S = 10.0
 _OOM_AT = 0.3  # share of the benchmark after which the batch is so full that an allocation fails
-DECODE_LINES, PREFILL_LINES = 40, 40
+_DECODE_LINES, _PREFILL_LINES = 40, 40
 # needs that are there before the first request comes; the rest of the reserve is asked for while running
 _AT_START = ("request table", "cuda graphs", "attention workspace", "communication", "libraries and fragments")
 
@@ -73,7 +73,7 @@ def _start(play: Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     """Whether the engine comes up."""
     weights, free = plan.weight_bytes / GIB, plan.free_bytes / GIB
     play.say(f"Load weight begin. avail mem={free:.2f} GB", _INIT_S)
-    load_s = LOAD_S + LOAD_S_PER_GIB * weights
+    load_s = _LOAD_S + _LOAD_S_PER_GIB * weights
     done = f"Load weight end. elapsed={load_s:.2f} s, type={deployment.model.name}"
     play.say(f"{done}, avail mem={max(0.0, free - weights):.2f} GB, mem usage={weights:.2f} GB.", load_s)
     if plan.verdict == STARTUP_OOM:
@@ -167,7 +167,7 @@ def _prefills(result: SimulationResult, layout: Layout) -> Iterator[_Line]:
             rounds.setdefault(record.first_token_s, []).append(record)
     times = sorted(rounds)
     groups, waiting = layout.attn_dp * layout.dp, _Waiting(result)
-    for at_s in times[:: max(1, len(times) // PREFILL_LINES)]:
+    for at_s in times[:: max(1, len(times) // _PREFILL_LINES)]:
         batch = rounds[at_s]
         cached = sum(r.cached_tokens for r in batch)
         new = sum(r.input_tokens for r in batch) - cached
@@ -188,8 +188,8 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
     rate = answer / np.maximum(end - first, 1e-9)
     groups, waiting = layout.attn_dp * layout.dp, _Waiting(result)
     held_at_s, held = zip(*result.kv_usage, strict=True)
-    for n in range(1, DECODE_LINES):
-        at_s = result.summary.duration_s * n / DECODE_LINES
+    for n in range(1, _DECODE_LINES):
+        at_s = result.summary.duration_s * n / _DECODE_LINES
         now = (first <= at_s) & (at_s < end)
         running = rank_share(int(now.sum()), groups) if now.any() else 0
         if not running:

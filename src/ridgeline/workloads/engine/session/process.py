@@ -15,7 +15,7 @@ from pathlib import Path
 from ridgeline.node.nvml import query
 from ridgeline.ports import is_free
 
-ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
+_ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
 # What a session may need from the request to end to its end: the engine's grace here and on other nodes, and its files.
 # Whoever ends it by force before that leaves an engine behind, with its memory.
 STOPPING_S = 75.0
@@ -150,7 +150,7 @@ def await_return(
         if not missing or elapsed > limit_s:
             return elapsed, missing
         alive()
-        time.sleep(ASK_S)
+        time.sleep(_ASK_S)
 
 
 def _missing(port: int | None, before: list[tuple[int, int]] | None) -> str:
