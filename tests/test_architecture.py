@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ FLOORS: tuple[set[str], ...] = (
     {"stats"},
     {"records"},
     {"catalog"},
-    {"books", "matching", "ports"},
+    {"matching", "ports", "state_files"},
     {"errors", "files"},
 )
 # Parts that exchange for one another: other rooms see their base alone, and the catalog is where names become parts.
@@ -148,8 +148,59 @@ def test_one_class_name_has_one_meaning() -> None:
     assert not {name: places for name, places in where.items() if len(places) > 1}
 
 
+def hidden_types(body: Sequence[ast.stmt], private: set[str]) -> Iterator[tuple[int, str]]:
+    """Public functions and methods of public classes that take or return one of the private classes."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from hidden_types(node.body, private)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            annotations = filter(None, (node.returns, *(argument.annotation for argument in arguments)))
+            names = {part.id for each in annotations for part in ast.walk(each) if isinstance(part, ast.Name)}
+            yield from ((node.lineno, f"{node.name}: {name}") for name in sorted(names & private))
+
+
+def test_what_a_public_function_takes_and_returns_is_public() -> None:
+    found = []
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        private = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("_")}
+        found += [f"{path.relative_to(SRC)}:{line}: {what}" for line, what in hidden_types(tree.body, private)]
+    assert not found, "\n".join(found)
+
+
+def test_a_hidden_type_would_be_found() -> None:
+    assert list(hidden_types(ast.parse("def read() -> list[_Claim]: ...").body, {"_Claim"}))
+    assert list(hidden_types(ast.parse("class A:\n    def read(self, claim: _Claim) -> int: ...").body, {"_Claim"}))
+    assert not list(hidden_types(ast.parse("def _read() -> _Claim: ...").body, {"_Claim"}))
+
+
 def test_one_module_says_which_name_was_meant() -> None:
     assert [str(p.relative_to(SRC)) for p in modules() if "difflib" in p.read_text()] == ["errors.py"]
+
+
+# Where an engine's name is not a question to its home.
+ENGINES_NAMED = {
+    "catalog.py": "the table of names",
+    "node/gpu_probe.py": "names of packages, to list their versions",
+    "node/preflight.py": "names of packages whose versions do not go together",
+    "service/form.py": "a deployment file may name only engines that the routers know",
+    "service/routers.py": "which engines each router can stand in front of",
+}
+
+
+def test_no_room_asks_for_an_engine_by_its_name() -> None:
+    from ridgeline import catalog
+
+    names = {name for engine in catalog.TABLE["engines"] for name in (engine, *catalog.workloads_of(engine))}
+    found = {
+        str(path.relative_to(SRC))
+        for path in modules()
+        if room_of(path) != "engines"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert found == ENGINES_NAMED.keys()
 
 
 def test_no_junk_drawers() -> None:

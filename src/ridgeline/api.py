@@ -29,6 +29,7 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.deployment import describe
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings, parse_engine
@@ -333,7 +334,7 @@ def simulate(
     *,
     layout: Layout | None = None,
     settings: EngineSettings | None = None,
-    engine: str = "sglang",
+    engine: str = USUAL_ENGINE,
     requests: int | None = None,
     rate_s: float | None = None,
     concurrency: int | None = None,
@@ -364,7 +365,7 @@ def plan(
     rate_s: float | None = None,
     concurrency: int | None = None,
     slos: Sequence[str] = (),
-    engine: str = "sglang",
+    engine: str = USUAL_ENGINE,
     top: int = 8,
     **options: Any,
 ) -> Plan:

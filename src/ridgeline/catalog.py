@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, near
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
@@ -72,11 +74,23 @@ TABLE: dict[str, dict[str, str]] = {
 }
 
 
+USUAL_ENGINE = "sglang"  # meant where nobody names one
+
 # what each engine gives: the end of the workload's name, and who makes its factory from the engine's dialect
 _ENGINE_WORKLOADS = {
     "offline": "ridgeline.workloads.engine.workload:offline",
     "serve": "ridgeline.workloads.engine.workload:serve",
 }
+
+
+def workloads_of(engine: str) -> tuple[str, ...]:
+    """The kinds of workload that an engine gives."""
+    return tuple(f"{engine}-{ending}" for ending in _ENGINE_WORKLOADS)
+
+
+def engine_of(workload: str) -> str:
+    """The engine that gives this kind of workload; empty where none does."""
+    return next((engine for engine in names("engines") if workload in workloads_of(engine)), "")
 
 
 def names(room: str) -> list[str]:
@@ -91,6 +105,8 @@ def _plugins(room: str) -> tuple[EntryPoint, ...]:
 @cache
 def _plugins_on(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
     """Found once for a `path` of imports: every installed package is opened for it."""
+    from importlib.metadata import entry_points  # slow to load, and help texts need none
+
     return tuple(entry_points(group=f"ridgeline.{room}"))
 
 
@@ -101,7 +117,7 @@ def origins(room: str) -> dict[str, str]:
         found.setdefault(entry.name, _package(entry))
     if room == "workloads":
         for engine, package in origins("engines").items():
-            found |= {f"{engine}-{ending}": package for ending in _ENGINE_WORKLOADS}
+            found |= dict.fromkeys(workloads_of(engine), package)
     return found
 
 

@@ -21,14 +21,14 @@ from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.edge import (
     EdgeQuestion,
+    EdgeRules,
     EdgeVerdict,
+    RungResult,
     _bracket,
-    _EdgeRules,
     _Ladder,
     _ladder_of,
     _ladder_values,
     _next_index,
-    _RungResult,
     _wants_more,
     edge_question,
 )
@@ -303,12 +303,12 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
 
 
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
-    ladder, question = _Ladder(tuple(range(10))), _EdgeRules("mem", repeats=3)
+    ladder, question = _Ladder(tuple(range(10))), EdgeRules("mem", repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
-    closed = {4: _RungResult(passes=1, flying=1), 5: _RungResult(failures=failed)}
+    closed = {4: RungResult(passes=1, flying=1), 5: RungResult(failures=failed)}
     assert _next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
-    assert _next_index(ladder, {4: _RungResult(passes=1, flying=2), 5: _RungResult(failures=failed)}, question) is None
-    assert _next_index(ladder, {4: _RungResult(passes=1), 7: _RungResult(flying=1)}, question) is None
+    assert _next_index(ladder, {4: RungResult(passes=1, flying=2), 5: RungResult(failures=failed)}, question) is None
+    assert _next_index(ladder, {4: RungResult(passes=1), 7: RungResult(flying=1)}, question) is None
 
 
 def test_ladders() -> None:
@@ -326,7 +326,7 @@ def test_ladders() -> None:
 
 def test_too_small_above_a_value_that_works_is_not_believed() -> None:
     small = Outcome(Kind.OOM_START, "raise --mem")
-    now = _bracket(_Ladder(tuple(range(10))), {3: _RungResult(passes=1), 6: _RungResult(failures=[small])}, "mem")
+    now = _bracket(_Ladder(tuple(range(10))), {3: RungResult(passes=1), 6: RungResult(failures=[small])}, "mem")
     assert (now.floor, now.low, now.high) == (-1, 3, 6)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ridgeline import books
-from ridgeline.books import BOOKS, _read_result, book
+from ridgeline import state_files
 from ridgeline.campaign import engine
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.state_files import RESULT_FILE, STATE_KEY, state_file
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.study_file import read_study_file
 from tests.slurm_cluster import SlurmCluster
@@ -78,7 +78,7 @@ def left(folder: StudyFolder) -> set[frozenset[str]]:
 
 
 def kept(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = _read_result(run)[BOOKS]
+    found: dict[str, Any] = json.loads((run / RESULT_FILE).read_text())[STATE_KEY]
     return found
 
 
@@ -101,7 +101,7 @@ def test_a_run_leaves_four_files(tmp_path: Path, batch: str) -> None:
     run = runs(folder)[0]
     said = subprocess.run(["sh", "run.sh"], cwd=run, capture_output=True, text=True, check=True).stdout
     assert said == (run / "stdout").read_text()
-    assert left(folder) == {frozenset(OURS)}, "a start by hand keeps no books"
+    assert left(folder) == {frozenset(OURS)}, "a start by hand keeps no state files"
 
 
 def test_a_run_on_pbs_leaves_four_files(pbs_standin: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_run_on_slurm_leaves_four_files(slurm: SlurmCluster, tmp_path: Path) -
     assert_tidy(folder, "slurm")
 
 
-def test_while_jobs_of_a_batch_system_may_be_written_about_their_books_lie_loose(
+def test_while_jobs_of_a_batch_system_may_be_written_about_their_state_files_lie_loose(
     pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may add to batch.out after the job wrote its exit file; what it adds is kept."""
@@ -135,7 +135,7 @@ def test_while_jobs_of_a_batch_system_may_be_written_about_their_books_lie_loose
     monkeypatch.setattr("ridgeline.campaign.engine._LINGERING_S", 3600.0)  # on a busy machine it takes minutes
     tuned(folder)
     assert left(folder) == {frozenset(OURS)}
-    assert [book(run, "batch.out").text for run in runs(folder)] == ["=>> PBS: a late word\n"] * len(runs(folder))  # type: ignore[union-attr]
+    assert [state_file(run, "batch.out").text for run in runs(folder)] == ["=>> PBS: a late word\n"] * len(runs(folder))  # type: ignore[union-attr]
 
 
 def test_a_file_that_the_study_reads_by_such_a_name_stays(tmp_path: Path) -> None:
@@ -202,13 +202,13 @@ def test_a_controller_killed_between_ended_fold_and_unlink_loses_nothing(
         with pytest.raises(Killed):
             tuned(folder)
     third = runs(folder)[2]
-    written = {name: book(third, name) for name in WRITTEN["local"]}
+    written = {name: state_file(third, name) for name in WRITTEN["local"]}
     assert None not in written.values()
     assert verify_folder(folder.path).holds
     tuned(folder)
     assert_tidy(folder, "local")
     for name, before in written.items():
-        after = book(third, name)
+        after = state_file(third, name)
         assert after is not None
         assert before is not None
         assert (after.text, after.changed_s) == (before.text, before.changed_s)
@@ -224,7 +224,7 @@ def cut_off(folder: StudyFolder, keeps: Callable[[dict[str, Any]], bool]) -> Non
 
 
 @pytest.mark.parametrize("batch", ["local", "simulated"])
-def test_a_journal_that_was_cut_off_finds_its_runs_again_in_folded_books(tmp_path: Path, batch: str) -> None:
+def test_a_journal_that_was_cut_off_finds_its_runs_again_in_folded_state_files(tmp_path: Path, batch: str) -> None:
     folder = created(tmp_path, batch)
     tuned(folder)
     first = [json.loads(line) for line in folder.journal_path.read_text().splitlines()]
@@ -263,7 +263,7 @@ def test_folders_of_an_earlier_release_keep_their_loose_files(tmp_path: Path, mo
 
 def test_result_json_is_on_disk_before_the_first_file_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     acts: list[str] = []
-    write, unlink = books.write_whole, Path.unlink
+    write, unlink = state_files.write_whole, Path.unlink
 
     def writes(path: Path, content: str, **more: Any) -> None:
         assert more.get("survives_power_cut", True), "a power cut must not find the files gone and this one empty"
@@ -275,7 +275,7 @@ def test_result_json_is_on_disk_before_the_first_file_goes(tmp_path: Path, monke
             acts.append(f"{path.name} goes")
         unlink(path, missing_ok)
 
-    monkeypatch.setattr(books, "write_whole", writes)
+    monkeypatch.setattr(state_files, "write_whole", writes)
     monkeypatch.setattr(Path, "unlink", unlinks)
     tuned(created(tmp_path, "local"))
     assert acts[0] == "result.json"

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import ridgeline
-from ridgeline.books import text_of_book
 from ridgeline.campaign import receipt as receipts
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
@@ -28,6 +27,7 @@ from ridgeline.campaign.verify.runs import _anywhere, _same_numbers
 from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
 from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
+from ridgeline.state_files import state_text
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import read_history
 from ridgeline.study.study_file import read_study_file
@@ -244,7 +244,7 @@ def test_an_exit_code_edited_in_the_run_folder(folder: Path) -> None:
 
 def test_a_loose_exit_file_is_held_against_the_journal_too(folder: Path) -> None:
     """As earlier releases left it."""
-    text = text_of_book(run_folder(folder, 3), "exit")
+    text = state_text(run_folder(folder, 3), "exit")
     (run_folder(folder, 3) / "exit").write_text(text.replace("exit_code=0", "exit_code=3"))
     (found,) = found_in(folder)
     assert (Path(found.file).name, found.what, found.stated, found.found) == ("exit", "exit_code", 0, "3")
@@ -331,7 +331,7 @@ def test_a_duration_that_is_off_by_half_a_second(folder: Path, more_s: float) ->
 @pytest.mark.parametrize("clock", ["ended_s", "up_ended_s"])
 def test_a_clock_that_was_set_during_a_run_is_no_mismatch(folder: Path, clock: str) -> None:
     """The other one tells how long it took."""
-    text = text_of_book(run_folder(folder, 3), "exit")
+    text = state_text(run_folder(folder, 3), "exit")
     began, ended, up_began = (
         float(re.search(rf"(?m)^{name}=(.+)", text)[1])  # type: ignore[index]
         for name in ("started_s", "ended_s", "up_began_s")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from ridgeline.engines.base import ServingEngine
-from ridgeline.engines.failures import BY_NAME, FAILURES, FailureCause, advice, cause_of, signatures
+from ridgeline.engines.failures import BY_NAME, FAILURES, OUT_OF_MEMORY, FailureCause, advice, cause_of, signatures
 from ridgeline.engines.knobs.releases import NEWEST
 from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.readers.lines import TextFile
@@ -72,7 +76,7 @@ def test_the_captured_run_time_oom_is_one_and_its_line_is_kept() -> None:
     found = cause_of(log.failures, log.weights_loaded)
     assert found is not None
     assert found.name == "oom-run"
-    said = found.said("engine.log")
+    said = found.marked_line("engine.log")
     assert "Tried to allocate 7.81 GiB" in said
     assert next(s.kind for s in SIGNATURES if s.pattern.search(said)) is Kind.OOM_RUN
 
@@ -96,7 +100,7 @@ def test_every_move_is_about_a_flag_that_the_engine_has(dialect: ServingEngine) 
 @pytest.mark.parametrize("early", [False, True])
 def test_every_failure_has_a_line_of_its_own(early: bool) -> None:
     for failure in FAILURES:
-        line = FailureCause(failure.name, 3, "some text", at_start=early).said("engine.log")
+        line = FailureCause(failure.name, 3, "some text", at_start=early).marked_line("engine.log")
         first = next(s for s in SIGNATURES if s.pattern.search(line))
         assert (first.kind, first.reason, first.at_start) == (failure.kind, failure.reason, early)
         assert first.advice == advice(failure, SGLANG.flags)
@@ -142,3 +146,32 @@ def test_a_port_that_vllm_looks_for_elsewhere_is_no_failure() -> None:
 def test_any_program_whose_port_is_taken_met_the_site_not_its_setting(line: str) -> None:
     first = next(s for s in PROGRAM_FAILURES if s.pattern.search(line))
     assert first.kind is Kind.SITE_FAULT
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((LOADED, POOL_TOO_SMALL), "pool-too-small"),
+        ((LOADED, *GRAPHS_FAILED), "graph-capture"),
+        ((LOADED, READY, OUT_OF_MEMORY), "oom-run"),
+        ((READY, SCHEDULER_FAILED), "exception"),
+        ((CHILD_DIED,), "child-died"),
+    ],
+)
+def test_a_simulated_engine_s_lines_are_read_as_sglang_s(lines: tuple[str, ...], expected: str) -> None:
+    assert cause(*lines) == expected
+
+
+def test_what_an_engine_prints_when_it_fails_stands_in_its_home_alone() -> None:
+    """`readers/failures.py` has what any program prints."""
+    src = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
+    texts = [text for text in (*SGLANG.failure_texts, *VLLM.failure_texts) if text.sure]
+    copies = [
+        f"{path.relative_to(src)}:{node.lineno}: {node.value}"
+        for path in sorted(src.rglob("*.py"))
+        if path.relative_to(src).parts[0] not in ("engines", "readers")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if any(text.pattern.search(node.value) for text in texts)
+    ]
+    assert copies == []

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline import catalog
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of, values_of
-from ridgeline.engines.knobs.releases import NEWEST, Flag, _latest_of, read_flags, release_text, title_of
+from ridgeline.engines.knobs.releases import NEWEST, Flag, read_flags, release_text, title_of
 from ridgeline.engines.knobs.table import (
     ATTENTION_BACKENDS,
     KNOBS,
@@ -32,7 +32,7 @@ from ridgeline.records.expression import Value
 from tests.engines.server_args import RELEASES, applied, log_line
 
 SGLANG, VLLM = engine_flags("sglang"), engine_flags("vllm")
-VLLM_RELEASES = sorted({f.since for f in read_flags("vllm").values() if f.since} | {_latest_of("vllm")})
+VLLM_RELEASES = sorted({f.since for f in read_flags("vllm").values() if f.since} | {engine_named("vllm").latest})
 VALUES: dict[Domain, st.SearchStrategy[Value]] = {
     Domain.WHOLE: st.integers(1, 10_000),
     Domain.COUNT: st.integers(0, 10_000),
@@ -312,7 +312,7 @@ def test_the_title_of_our_own_engines_needs_no_look_at_installed_packages(monkey
     def refuse(**names: str) -> None:
         raise AssertionError(f"looked for {names}")
 
-    monkeypatch.setattr(catalog, "entry_points", refuse)
+    monkeypatch.setattr("importlib.metadata.entry_points", refuse)
     assert [title_of(engine) for engine in ("sglang", "vllm")] == ["SGLang", "vLLM"]
-    monkeypatch.setattr(catalog, "entry_points", lambda **names: ())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **names: ())
     assert title_of("someone-elses") == "someone-elses"

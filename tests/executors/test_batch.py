@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.books import put_away, write_result
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.batch import BatchExecutor, Folder, _ended_from_outside, conclude
@@ -23,6 +22,7 @@ from ridgeline.executors.pbs import Pbs, pbs
 from ridgeline.executors.slurm import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
+from ridgeline.state_files import put_away, write_result
 
 
 def executor(**options: object) -> BatchExecutor:
@@ -321,7 +321,7 @@ def test_without_the_batch_systems_programs_the_message_says_where_to_run(
     assert not missing.value.transient
 
 
-def test_the_users_directives_win_and_the_books_stay_ours() -> None:
+def test_the_users_directives_win_and_the_state_files_stay_ours() -> None:
     ours = ["#SBATCH --job-name=a", "#SBATCH --no-requeue", "#SBATCH --time=5"]
     theirs = "#!/bin/bash\n#SBATCH -t 1:00:00\n#SBATCH --no-requeue=x\n#SBATCH --qos=high\necho\n"
     merged = batch_script._with_users(ours, theirs, Slurm())
@@ -356,13 +356,13 @@ def test_run_sh_handed_over_by_hand_leaves_the_evidence_as_it_is(pbs_standin: Pa
     assert {name: (copied / name).read_bytes() for name in copy_before} == copy_before
 
 
-def test_run_sh_handed_over_by_hand_leaves_a_run_whose_books_are_folded_as_it_is(
+def test_run_sh_handed_over_by_hand_leaves_a_run_whose_state_files_are_folded_as_it_is(
     pbs_standin: Path, tmp_path: Path
 ) -> None:
     runner, asked = executor(), job(tmp_path, command="cat input; date +%N")
     (asked.folder / "input").write_text("as prepared\n")
     ending = until_ended(runner, runner.submit(asked))
-    put_away(asked.folder, runner.books, write_result(asked.folder, {"run": 1}, runner.books))
+    put_away(asked.folder, runner.state_files, write_result(asked.folder, {"run": 1}, runner.state_files))
     before = {path.name: path.read_bytes() for path in asked.folder.iterdir()}
     assert set(before) == {"input", "run.sh", "result.json", "stdout", "stderr"}
     assert conclude(Folder(asked.folder), Pbs(), None).exit_code == 0
@@ -378,11 +378,13 @@ def test_run_sh_handed_over_by_hand_leaves_a_run_whose_books_are_folded_as_it_is
     assert by_hand.stdout.startswith("as prepared\n")
 
 
-def test_a_job_is_not_handed_over_again_into_a_folder_whose_books_are_folded(pbs_standin: Path, tmp_path: Path) -> None:
+def test_a_job_is_not_submitted_again_into_a_folder_whose_state_files_are_folded(
+    pbs_standin: Path, tmp_path: Path
+) -> None:
     runner, asked = executor(), job(tmp_path)
     ticket = runner.submit(asked)
     until_ended(runner, ticket)
-    put_away(asked.folder, runner.books, write_result(asked.folder, {"run": 1}, runner.books))
+    put_away(asked.folder, runner.state_files, write_result(asked.folder, {"run": 1}, runner.state_files))
     with pytest.raises(SiteError, match="already run here"):
         executor().submit(asked)
     assert until_ended(executor(), ticket).exit_code == 0
@@ -447,7 +449,7 @@ def test_a_script_that_is_not_there_names_the_site_file(tmp_path: Path) -> None:
 
 
 def by_itself(folder: Path, command: str, site: Site | None = None, **limits: float) -> Ending | None:
-    """Runs run.sh as a batch system does, with its variables set, and says how it ended by its own books."""
+    """Runs run.sh as a batch system does, with its variables set, and says how it ended by its own state files."""
     (folder / "hosts").write_text("vm0\n")
     asked = replace(job(folder, command=command), **limits)  # type: ignore[arg-type]
     site = site or Site(name="here", batch="pbs")
@@ -490,12 +492,12 @@ def ended_with(code: int) -> JobStatus:
     return JobStatus("1.vm", Phase.ENDED, ending=Ending(Cause.EXITED, code))
 
 
-def test_a_run_that_could_not_keep_its_books_is_no_fault_of_the_setting(tmp_path: Path) -> None:
+def test_a_run_that_could_not_keep_its_state_files_is_no_fault_of_the_setting(tmp_path: Path) -> None:
     (tmp_path / "stderr").write_text("one\nmodule: gcc/99 not found\nridgeline: a module did not load: gcc/99\n")
-    ending = conclude(Folder(tmp_path), Pbs(), ended_with(script.BOOKS_FAILED))
+    ending = conclude(Folder(tmp_path), Pbs(), ended_with(script.STATE_FAILED))
     assert ending.cause is Cause.NODE_FAILED
     assert ending.reason == "module: gcc/99 not found; ridgeline: a module did not load: gcc/99"
-    assert Folder(tmp_path).settled(Writing(), ended_with(script.BOOKS_FAILED)), "no exit file will come"
+    assert Folder(tmp_path).settled(Writing(), ended_with(script.STATE_FAILED)), "no exit file will come"
 
 
 @pytest.mark.parametrize(("code", "cause"), [(0, Cause.LOST), (3, Cause.EXITED)])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from ridgeline.executors.dialect import JobReply
-from ridgeline.executors.pbs import _read_qstat
+from ridgeline.executors.dialect import JobReply, JobStatus
+from ridgeline.executors.pbs import Pbs
 from ridgeline.executors.script import exit_record
-from ridgeline.executors.slurm import COLUMNS, _read_history, _read_squeue
+from ridgeline.executors.slurm import COLUMNS, Slurm
 from ridgeline.executors.slurm import slurm as slurm_executor
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
@@ -88,6 +89,18 @@ def test_the_ledger_agrees_with_slurms_own_books(slurm: SlurmCluster, tmp_path: 
 # without a Slurm
 
 
+def polled(dialect: Slurm | Pbs, text: str) -> Mapping[str, JobStatus]:
+    found = dialect.read_poll(JobReply(0, text, ""))
+    assert found is not None
+    return found
+
+
+def remembered(text: str) -> Mapping[str, JobStatus]:
+    found = Slurm().read_history(JobReply(0, text, ""))
+    assert found is not None
+    return found
+
+
 def squeue_row(**cells: str) -> str:
     return "".join(f"{cells.get(name, ''):{width}}" for name, width in COLUMNS.items())
 
@@ -96,17 +109,17 @@ def test_slurm_charges_from_its_own_start_to_its_own_end() -> None:
     times = {"StartTime": "1700000000", "EndTime": "1700000012"}
     for state, charged_s in (("COMPLETED", 12.0), ("CANCELLED", 12.0), ("COMPLETING", 12.0), ("RUNNING", None)):
         row = squeue_row(JobID="7", State=state, exit_code="0", Name="x", **times)
-        assert _read_squeue(row)["7"].charged_s == charged_s, state
+        assert polled(Slurm(), row)["7"].charged_s == charged_s, state
     in_queue = squeue_row(JobID="7", State="CANCELLED", StartTime="N/A", EndTime="1700000012")
-    assert _read_squeue(in_queue)["7"].charged_s == 0.0
+    assert polled(Slurm(), in_queue)["7"].charged_s == 0.0
     sacct = "7|COMPLETED|0:0|1700000000|1700000030|n1|x|/runs/7"
-    assert _read_history(sacct)["7"].charged_s == 30.0
+    assert remembered(sacct)["7"].charged_s == 30.0
     jobcomp = (
         "JobId=7 JobState=COMPLETED NodeList=n1 StartTime=2026-11-16T09:00:00 EndTime=2026-11-16T09:00:41 ExitCode=0:0"
     )
-    assert _read_history(jobcomp)["7"].charged_s == 41.0
+    assert remembered(jobcomp)["7"].charged_s == 41.0
     unknown = jobcomp.replace("2026-11-16T09:00:00", "Unknown")
-    assert _read_history(unknown)["7"].charged_s is None
+    assert remembered(unknown)["7"].charged_s is None
 
 
 def test_a_requeued_job_is_charged_for_all_its_starts() -> None:
@@ -114,25 +127,25 @@ def test_a_requeued_job_is_charged_for_all_its_starts() -> None:
     for state in ("COMPLETING", "CANCELLED", "FAILED"):
         times = {"StartTime": "1700000000", "EndTime": "1700007200", "RestartCnt": "1"}
         row = squeue_row(JobID="7", State=state, exit_code="0", Name="x", **times)
-        assert _read_squeue(row)["7"].charged_s is None, state
+        assert polled(Slurm(), row)["7"].charged_s is None, state
     again = "7|CANCELLED by 0|0:0|1700000100|1700000100|None assigned|x|/runs/7"
     first = "7|REQUEUED|0:0|1700000000|1700000030|n1|x|/runs/7"
     of_another_cluster = "7|COMPLETED|0:0|1600000000|1600009000|n1|y|/runs/old"
-    found = _read_history("\n".join((of_another_cluster, first, again)))["7"]
+    found = remembered("\n".join((of_another_cluster, first, again)))["7"]
     assert (found.charged_s, found.ending and found.ending.cause) == (30.0, Cause.CANCELLED)
     still_runs = again.replace("CANCELLED by 0", "RUNNING").replace("|1700000100|None", "|Unknown|None")
-    assert _read_history(f"{first}\n{still_runs}")["7"].charged_s is None
+    assert remembered(f"{first}\n{still_runs}")["7"].charged_s is None
     lines = [
         f"JobId=7 Name=x JobState={state} StartTime=2026-11-16T09:00:{start} EndTime=2026-11-16T09:00:{end} "
         "WorkDir=/runs/7 ExitCode=0:0"
         for state, start, end in (("PENDING", "00", "41"), ("CANCELLED", "50", "50"))
     ]
-    assert _read_history("\n".join(lines))["7"].charged_s == 41.0
+    assert remembered("\n".join(lines))["7"].charged_s == 41.0
 
 
 def test_pbs_charges_its_walltime() -> None:
     job = {"job_state": "F", "substate": 92, "Exit_status": 0, "resources_used": {"walltime": "00:01:06"}}
-    assert _read_qstat(json.dumps({"Jobs": {"0.vm": job}}))["0.vm"].charged_s == 66.0
+    assert polled(Pbs(), json.dumps({"Jobs": {"0.vm": job}}))["0.vm"].charged_s == 66.0
 
 
 def test_without_a_batch_systems_word_the_whole_script_counts(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_job_that_was_killed_is_counted_too(tmp_path: Path, monkeypatch: pytes
     assert 0.28 <= ending.duration_s <= time.monotonic() - began + 0.05
 
 
-def test_the_machine_is_in_the_books(pbs_standin: Path, tmp_path: Path) -> None:
+def test_the_machine_is_in_the_state_files(pbs_standin: Path, tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     for name, executor in (
         ("here", LocalExecutor(Site())),

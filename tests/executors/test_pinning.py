@@ -1,4 +1,4 @@
-"""The book of cores: disjoint sets, never more than there are, and limits set from outside."""
+"""Cores that are free: disjoint sets, never more than there are, and limits set from outside."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.executors.dialect import Blame, JobReply, Phase, walltime_minutes
-from ridgeline.executors.slurm import COLUMNS, Slurm, _expand
+from ridgeline.executors.slurm import COLUMNS, Slurm
 from ridgeline.records.run import Cause, Job, Resources
 from ridgeline.records.site import Site
 
@@ -245,7 +245,7 @@ def test_slurms_limit_is_never_below_the_jobs_own(limit_s: float) -> None:
 @given(st.lists(st.integers(0, 999), min_size=1, max_size=20, unique=True))
 def test_node_lists_expand_to_every_node(numbers: list[int]) -> None:
     listed = "gpu[" + ",".join(f"{n:03d}" for n in numbers) + "]-ib,login1"
-    assert list(_expand(listed)) == [*(f"gpu{n:03d}-ib" for n in numbers), "login1"]
+    assert list(Slurm().node_names(listed)) == [*(f"gpu{n:03d}-ib" for n in numbers), "login1"]
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_node_lists_expand_to_every_node(numbers: list[int]) -> None:
     ],
 )
 def test_node_lists(text: str, names: list[str]) -> None:
-    assert list(_expand(text)) == names
+    assert list(Slurm().node_names(text)) == names

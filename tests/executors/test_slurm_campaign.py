@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.books import book
+from ridgeline.state_files import state_file
 from ridgeline.study.grant import create, read_grant
 from tests.slurm_cluster import SlurmCluster
 
@@ -92,7 +92,7 @@ def assert_nothing_lost_or_twice(slurm: SlurmCluster, folder: Path) -> None:
     runs = [event["run"] for event in events if event["event"] == "run"]
     ended = [event["run"] for event in events if event["event"] == "ended"]
     assert sorted(runs) == sorted(ended)
-    refused = sum(book(path, "refused") is not None for path in (folder / "studies/on-slurm/runs").iterdir())
+    refused = sum(state_file(path, "refused") is not None for path in (folder / "studies/on-slurm/runs").iterdir())
     assert jobs_of(slurm, folder) == len(runs) - refused
 
 

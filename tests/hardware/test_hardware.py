@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import GIB, _fabric_names, _load_fabric, gpu_names, load_gpu, make_cluster
+from ridgeline.hardware.cluster import GIB, gpu_names, list_hardware, load_gpu, make_cluster
 from ridgeline.twin.calibration import read_calibration
 
 
@@ -13,7 +13,7 @@ def test_shipped_gpus_are_complete(name: str) -> None:
     assert gpu.flops["bf16"] > gpu.flops["fp32"]
     assert 23 * GIB < gpu.memory_bytes < 300 * GIB
     assert gpu.source
-    assert gpu.fabric in _fabric_names()
+    assert gpu.fabric in {fabric.name for fabric in list_hardware().fabrics}
     assert name in gpu_names()
 
 
@@ -35,9 +35,9 @@ def test_spelling_does_not_matter() -> None:
 
 
 def test_rails_are_shared_by_the_gpus_of_a_node() -> None:
-    fabric = _load_fabric("ib-ndr")
+    fabric = make_cluster("h200", 2, 8, "ib-ndr").fabric
     assert fabric.bytes_s_per_gpu(8) == pytest.approx(50e9)
-    assert _load_fabric("roce-200").bytes_s_per_gpu(8) == pytest.approx(25e9 * 2 / 8)
+    assert make_cluster("h200", 2, 8, "roce-200").fabric.bytes_s_per_gpu(8) == pytest.approx(25e9 * 2 / 8)
     assert fabric.bytes_s_per_gpu(1) == pytest.approx(50e9)
 
 

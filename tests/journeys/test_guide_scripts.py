@@ -23,8 +23,9 @@ import yaml
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.knobs.engine_flags import engine_flags
-from ridgeline.engines.knobs.releases import _latest_of, parse_version
+from ridgeline.engines.knobs.releases import parse_version
 from ridgeline.errors import StudyError
 from tests.slurm_cluster import SlurmCluster
 from tests.workloads.engine.test_guide import blocks, merged
@@ -262,7 +263,7 @@ def assert_launcher_takes(launcher: str, options: str) -> None:
 
 def assert_engine_takes(engine: str, version: str, command: str, nodes: int) -> None:
     """Every flag is one of the release, and no interpreter is a folder."""
-    known, release = engine_flags(engine), parse_version(version) or _latest_of(engine)
+    known, release = engine_flags(engine), parse_version(version) or engine_named(engine).latest
     # the program of vLLM's benchmark is text of its own
     words = shlex.split(re.sub(r"\$\(\[.*?\]\s*\|\|\s*echo (\S+)\)", r"\1", command))
     assert re.search(r"python3?$", words[0]) or "apptainer" in command, words[0]

@@ -15,7 +15,7 @@ from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesce
 from ridgeline.load.wire.loop import Loop
 from ridgeline.load.wire.reply import Reply, realigned
 from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
-from ridgeline.load.workers.driver import Driver
+from ridgeline.load.workers.worker import Driver
 from ridgeline.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.traffic.traffic import Arrival
 from tests.load.scripted import delta, event

@@ -8,20 +8,20 @@ import pytest
 
 from ridgeline.load.bench import bench
 from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.workers import process
+from ridgeline.load.workers import worker
 from tests.load.scripted import Scripted, tokens
 
 
 def test_time_slices_are_given_back():
-    with process.short_time_slices() as first:
+    with worker.short_time_slices() as first:
         assert first.startswith(("short", "usual"))
-    with process.short_time_slices() as again:
+    with worker.short_time_slices() as again:
         assert again == first
 
 
 def test_a_system_without_the_call_goes_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with process.short_time_slices() as text:
+    with worker.short_time_slices() as text:
         assert text.startswith("usual")
 
 

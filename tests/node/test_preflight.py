@@ -23,8 +23,8 @@ from ridgeline.node.nvml import _rows_of
 from ridgeline.node.preflight import (
     KNOWN_BAD,
     Check,
+    FileQuota,
     NodeReport,
-    _FileQuota,
     _hca_line,
     _HcaPort,
     _known_bad,
@@ -124,24 +124,22 @@ nfs-server.example.org:/export/home
 
 
 def test_file_quotas() -> None:
-    assert _read_quota(LFS.splitlines()) == [_FileQuota("/scratch", 150000, 200000)]
+    assert _read_quota(LFS.splitlines()) == [FileQuota("/scratch", 150000, 200000)]
     assert _read_quota(LFS.splitlines())[0].left == 50000
     nfs, disk = _read_quota(LONG.splitlines())
-    assert nfs == _FileQuota("nfs-server.example.org:/export/home", 9000, None)
+    assert nfs == FileQuota("nfs-server.example.org:/export/home", 9000, None)
     assert disk.left == 0
     assert _read_quota([]) == []
 
 
 def test_a_quota_that_runs_out_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "quotas", lambda folder: [_FileQuota("/scratch", 195_000, 202_000)])
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/scratch", 195_000, 202_000)])
     check = preflight.file_check(tmp_path)
     assert check.status == "warn"
     assert "7,000 of 202,000 files left on /scratch; prune" in check.detail
-    monkeypatch.setattr(
-        preflight, "quotas", lambda folder: [_FileQuota("/a", 0, 500_000), _FileQuota("/b", 0, 400_000)]
-    )
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/a", 0, 500_000), FileQuota("/b", 0, 400_000)])
     assert preflight.file_check(tmp_path) == Check("files", "ok", "400,000 of 400,000 files left on /b")
-    monkeypatch.setattr(preflight, "quotas", lambda folder: [_FileQuota("/home", 5, None)])
+    monkeypatch.setattr(preflight, "quotas", lambda folder: [FileQuota("/home", 5, None)])
     assert preflight.file_check(tmp_path).status == "ok"
 
 

@@ -11,11 +11,15 @@ import pytest
 
 from ridgeline.node.monitor import _summary
 from ridgeline.node.samples import GpuSample, Sample
+from ridgeline.records import measurement
 from ridgeline.records.measurement import METRICS, metrics_of, reported, unit_of
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
 TABLE = SRC / "records" / "measurement.py"
 UNITS = {row.unit for row in METRICS.values()} - {""}
+# A rate's unit is nobody else's word: standing alone or at the end of a heading, it is a copy. Sentences may have it.
+RATES = {unit for unit in UNITS if "/" in unit}
+NAMED = {name: value for name, value in vars(measurement).items() if isinstance(value, str) and value in METRICS}
 # These make measurements whose unit is not ours: the study's own, a journal's, a test's.
 OTHERS_UNITS = {"workloads/command/workload.py", "study/codec.py", "testing/__init__.py"}
 
@@ -30,8 +34,25 @@ def _text(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+def _metric(node: ast.AST) -> str:
+    """The metric that this is: by name (`"wall_s"`, `DOLLARS`), as a field (`run.wall_s`), or handed on (`f(CO2)`)."""
+    if isinstance(node, ast.Call):
+        return next(filter(None, map(_metric, node.args)), "")
+    name = {ast.Attribute: "attr", ast.Name: "id"}.get(type(node))
+    text = getattr(node, name) if name else _text(node)
+    return NAMED.get(text, text if text in METRICS else "")
+
+
+def headings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """A rate's unit, alone or at the end of a text that is no part of a sentence."""
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if (words := _text(node).split()) and id(node) not in inner and words[-1] in RATES:
+            yield node.lineno, _text(node)  # type: ignore[attr-defined]
+
+
 def spelled(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """A metric's name beside a unit: in a tuple, a list, a call or a mapping, or as `name: {…, unit: …}` in a text."""
+    """A metric beside its unit: in a tuple, a list, a call or a mapping, or as `name: {…, unit: …}` in a text."""
     for node in ast.walk(tree):
         together: list[list[ast.expr]] = []
         if isinstance(node, ast.Tuple | ast.List):
@@ -42,6 +63,10 @@ def spelled(tree: ast.AST) -> Iterator[tuple[int, str]]:
             together = [[key, value] for key, value in zip(node.keys, node.values, strict=True) if key is not None]
         for items in together:
             texts = [_text(item) for item in items]
+            for metric, item in ((_metric(item), item) for item in items):
+                unit = METRICS[metric].unit if metric else ""
+                if unit and any(text == unit for text, other in zip(texts, items, strict=True) if other is not item):
+                    yield item.lineno, f"{metric} {unit}"
             if len(texts) > 4 and all(texts):
                 continue  # a list of names, one of which ("requests") is a unit elsewhere
             # `dollars` is a metric and its own unit: said once, it is no copy
@@ -53,14 +78,31 @@ def spelled(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def test_no_other_module_writes_a_unit_for_a_metric_of_the_table() -> None:
-    assert [f"{path}:{line}: {what}" for path, tree in modules() for line, what in spelled(tree)] == []
+    found = [(path, *copy) for path, tree in modules() for copy in (*spelled(tree), *headings(tree))]
+    assert [f"{path}:{line}: {what}" for path, line, what in found] == []
+
+
+def test_whoever_asks_for_a_unit_asks_for_a_row() -> None:
+    asked = {
+        _text(argument)
+        for _, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "unit_of"
+        for argument in node.args
+    }
+    assert "total_tok_s" in asked
+    assert asked - {""} <= METRICS.keys()
 
 
 def test_a_second_copy_would_be_found() -> None:
     for text in ('x = {"wall_s": "s"}', 'f("total_tok_s", 3, "tok/s")', 'y = ("kv_bytes", v, "bytes")'):
         assert list(spelled(ast.parse(text)))
     assert list(spelled(ast.parse('z = "  total_tok_s: {json: total_tok_s, unit: tok/s}"')))
+    assert list(spelled(ast.parse('z = SummaryFigure("throughput", log.total_tok_s, "tok/s")')))
+    assert list(spelled(ast.parse('z = ("cost", "g", priced(CO2))')))
+    assert list(headings(ast.parse('z = ("at once", "out tok/s")')))
     assert not list(spelled(ast.parse('x = ("total_tok_s", "wall_s")')))
+    assert not list(headings(ast.parse('x = f"{rate} requests/s"')))
 
 
 def test_workloads_make_their_measurements_from_the_table() -> None:

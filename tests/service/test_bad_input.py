@@ -1,4 +1,4 @@
-"""What goes wrong with deployment files, keys and releases is said where it can be mended, before anything runs."""
+"""What goes wrong with deployment files, keys and releases is said where it can be fixed, before anything runs."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_drained_nodes_are_the_reason_that_is_given(on_slurm: Path, slurm: Slurm
 
 
 @pytest.mark.slow
-def test_a_job_that_others_cancel_is_mended_by_keep(on_slurm: Path) -> None:
+def test_a_job_that_others_cancel_is_restarted_by_keep(on_slurm: Path) -> None:
     service = operator(on_slurm)
     service.up(180)
     job_id = service.folder.started["server-1"].ticket.split()[0]

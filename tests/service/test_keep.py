@@ -1,4 +1,4 @@
-"""`keep` over twin servers: what it mends, what it leaves alone, and that another keeper can follow it at any point."""
+"""`keep` over twin servers: what it restarts, what not, and that another keeper can take over at any point."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ask_and_forget(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hang", "spin"])
-def test_a_hung_server_is_found_by_its_tokens_and_mended(
+def test_a_hung_server_is_found_by_its_tokens_and_restarted(
     file: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Nobody sends a request, its gauges say that nothing is on it, and /health that it is well.
@@ -279,7 +279,7 @@ def test_a_concern_is_said_once_in_a_while_and_not_at_every_look(split: Operator
     assert [line.split()[1] for line in said] == ["slow", "hung", "slow"]
 
 
-def test_mends_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarts_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper, done = Keeper(split), list[str]()
     monkeypatch.setattr(keeper._actions, "_give_up", lambda member, concern: done.append("given up") or True)
     monkeypatch.setattr(keeper._actions, "_spared", lambda member: True)
@@ -442,7 +442,7 @@ def test_another_deploy_at_work_is_waited_for(file: Path, monkeypatch: pytest.Mo
 
 
 def test_a_person_who_waits_for_a_server_does_not_stop_the_watching(file: Path) -> None:
-    """A restart of a hung server waits for its requests; another one dies meanwhile, and is mended."""
+    """A restart of a hung server waits for its requests; another one dies meanwhile, and is restarted."""
     service = operator(file)
     service.up(120)
     fault(service.folder.url(service.member("server-1")), "crash")

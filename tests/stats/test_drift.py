@@ -8,10 +8,10 @@ import pytest
 
 from ridgeline.stats.drift import (
     PERMUTATIONS,
+    BaselineRun,
     Drift,
     Regimes,
     Repeat,
-    _BaselineRun,
     _explained,
     _most_explained,
     drift,
@@ -168,8 +168,8 @@ def test_what_is_clearly_no_drift_is_not_shuffled_to_the_end() -> None:
 # Values seen through the repeats of the baseline: right after a step and along a trend, untouched without them.
 
 
-def repeats(*values: float, every: int = 3, nodes: tuple[str, ...] = ("n1",)) -> list[_BaselineRun]:
-    return [_BaselineRun(every * i, value, nodes) for i, value in enumerate(values)]
+def repeats(*values: float, every: int = 3, nodes: tuple[str, ...] = ("n1",)) -> list[BaselineRun]:
+    return [BaselineRun(every * i, value, nodes) for i, value in enumerate(values)]
 
 
 def scattered(levels: list[float], seed: int = 1) -> list[float]:
@@ -215,9 +215,9 @@ def test_a_steady_machine_changes_nothing() -> None:
 
 def test_a_slow_node_is_no_change_of_the_machine() -> None:
     values = scattered([100.0] * 6 + [70.0] * 6)
-    placed = [_BaselineRun(i, v, ("n1",) if i < 6 else ("n2",)) for i, v in enumerate(values)]
+    placed = [BaselineRun(i, v, ("n1",) if i < 6 else ("n2",)) for i, v in enumerate(values)]
     assert not regimes(placed, "maximize").changed
-    unknown = [_BaselineRun(i, v, (f"n{i}",)) for i, v in enumerate(values)]
+    unknown = [BaselineRun(i, v, (f"n{i}",)) for i, v in enumerate(values)]
     assert not regimes(unknown, "maximize").changed, "every run elsewhere: node or time, nobody can say"
 
 

@@ -10,6 +10,7 @@ import pytest
 from ridgeline.engines.knobs.table import KNOBS
 from ridgeline.engines.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
 from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline.engines.sglang.failures import BOOTSTRAP_LIMIT_S
 from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.twin import (
     calibration,
@@ -66,7 +67,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"until {scheduler.RETRACT_STEPS} steps fit",
         f"or {scheduler.RETRY_STEPS} steps while",
         f"input + {disaggregation.RESERVED_TOKENS} (held + 1)",
-        f"after {disaggregation.BOOTSTRAP_LIMIT_S:g} s",
+        f"after {BOOTSTRAP_LIMIT_S:g} s",
         f"{disaggregation.HANDSHAKE_S * 1e3:g} ms of handshake",
         f"min({disaggregation.PORT_SHARE:g} port",
         f"max(page size, {disaggregation.RUN_TOKENS})",

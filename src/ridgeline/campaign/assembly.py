@@ -136,12 +136,12 @@ def assemble_campaign(
             history.apply(event)
         campaign = _joined(asks, found, journal, history)
         campaign.on_change, campaign.stop_requested = on_change, stop_requested
-        with _told_of_its_end(campaign):
+        with _end_notified(campaign):
             yield campaign
 
 
 @contextmanager
-def _told_of_its_end(campaign: Campaign) -> Iterator[None]:
+def _end_notified(campaign: Campaign) -> Iterator[None]:
     """Whoever the study names under `notify` hears of a new verdict, or why there is none; not of a Ctrl-C."""
     study = campaign.study
     tell = Notifier(study.name, study.notify, lambda line: sys.stderr.write(f"{line}\n"), of="study")

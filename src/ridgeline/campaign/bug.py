@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import catalog
-from ridgeline.books import text_of_book
 from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.kinds.shrink import ShrinkVerdict
 from ridgeline.campaign.status import CampaignStatus, read_status
@@ -20,6 +19,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.state_files import state_text
 from ridgeline.stats.wording import count
 from ridgeline.study.folder import RUNS
 
@@ -86,7 +86,7 @@ def _command(now: CampaignStatus, trial: Trial, point: Point) -> Iterator[str]:
         yield from (f"The command cannot be written anew on this machine ({error}); as the run's scripts have it:", "")
     if point == trial.point:
         run = now.history.final_run(trial)
-        exported = [] if run is None else text_of_book(run.folder, "env").splitlines()
+        exported = [] if run is None else state_text(run.folder, "env").splitlines()
         own = [line for line in exported if "RIDGELINE_" not in line]
         if own:
             yield from ("with this environment:", *_fenced(own, "sh"))

@@ -485,7 +485,7 @@ def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
 
 
 @dataclass(frozen=True, slots=True)
-class _StakePart:
+class StakePart:
     """What one part of a campaign may cost at the most: so many runs, each on so many nodes, and what they are for."""
 
     name: str
@@ -502,7 +502,7 @@ class Stake:
     repeated, which `runs_with_faults` counts. Stopping and resuming, and what people ask of it meanwhile, are extra.
     """
 
-    parts: tuple[_StakePart, ...]
+    parts: tuple[StakePart, ...]
     limit_s: float  # of one run
     budget_hours: float  # what the study's own limits allow, builds on the site included; infinite without any
     runs_with_faults: int | None
@@ -519,7 +519,7 @@ class Stake:
         hours = {part.name: self.node_hours_of(part) or 0.0 for part in self.parts}
         return None if self.runs is None else hours.get(name, 0.0) / sum(hours.values())
 
-    def node_hours_of(self, part: _StakePart) -> float | None:
+    def node_hours_of(self, part: StakePart) -> float | None:
         return None if part.runs is None else part.runs * part.nodes * self.limit_s / 3600.0
 
     @property
@@ -543,11 +543,11 @@ def stake(study: Study, trials: int | None = None) -> Stake:
         width, widest = _width(study), _widest(study)
     except (ExpressionError, ValueError) as error:
         raise StudyError(f"job: {error}") from None
-    parts = [_StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
+    parts = [StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
     if search.short:
         short = None if searched is None else searched + 1
-        parts.append(_StakePart("short", short, widest, "every trial short first, and the baseline once"))
-    parts.append(_StakePart("search", searched, widest, "trials, one run each"))
+        parts.append(StakePart("short", short, widest, "every trial short first, and the baseline once"))
+    parts.append(StakePart("search", searched, widest, "trials, one run each"))
     if search.sentinel_every:
         parts += _looks(study, searched, width)
     top, who = confirm.top, f"best {confirm.top}"
@@ -557,14 +557,14 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
     repeats = "one run" if confirm.repeats == 1 else f"{confirm.repeats} runs"
     blocks = f"baseline and {who}, {repeats} each in each of {confirm.blocks} blocks"
-    parts.append(_StakePart("confirmation", confirmed, widest, blocks))
+    parts.append(StakePart("confirmation", confirmed, widest, blocks))
     if confirm.top and confirm.warmup != "never":
         why = "one that does not count before each block, where nothing ran just before it"
-        parts.append(_StakePart("warm-up", confirm.blocks, width, why))
+        parts.append(StakePart("warm-up", confirm.blocks, width, why))
     if not confirm.top:  # else it runs in place of the confirmation
-        parts.append(_StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
+        parts.append(StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
     if study.profile is not None:
-        parts.append(_StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
+        parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
     known = [part.runs for part in parts if part.runs is not None]
     with_faults = None
     if len(known) == len(parts):
@@ -612,18 +612,18 @@ def _profiler_doubt(study: Study) -> str:
     )
 
 
-def _looks(study: Study, searched: int | None, width: int) -> list[_StakePart]:
+def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
     """Runs of the baseline between those of the search: after the last trial there is none."""
     every = study.search.sentinel_every
     why = f"the baseline again after every {every} trials"
     done = None if searched is None else max(0, searched - (0 if study.search.short else 1))
     regular = None if done is None else done // every
-    found = [_StakePart("repeats", regular, width, why)]
+    found = [StakePart("repeats", regular, width, why)]
     if study.site.nodes > 1:
         most = most_baseline_runs(study.site.nodes, width)
         more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
         why = "the baseline on nodes not seen yet or suspected to be slow"
-        found.append(_StakePart("survey of nodes", more, width, why))
+        found.append(StakePart("survey of nodes", more, width, why))
     return found
 
 

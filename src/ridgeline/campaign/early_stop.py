@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ridgeline.books import book
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
+from ridgeline.state_files import state_file
 from ridgeline.stats.short_runs import same_stretch_ratio, times_worse
 from ridgeline.study.codec import EarlyStop
 from ridgeline.study.history import History, OpenRun
@@ -60,7 +60,7 @@ class EarlyStops:
         return self._by_values(run, best)
 
     def _by_time(self, run: OpenRun, best: Run, now_s: float) -> EarlyStop | None:
-        began = book(run.folder, _STARTED_FILE)
+        began = state_file(run.folder, _STARTED_FILE)
         if began is None or best.ending.duration_s <= 0:
             return None  # still in a queue
         passed_s = now_s - began.changed_s

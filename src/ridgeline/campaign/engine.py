@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ridgeline.books import put_away, write_result
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
@@ -37,6 +36,7 @@ from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.state_files import put_away, write_result
 from ridgeline.study.codec import (
     Charged,
     ConfirmationBegun,
@@ -128,12 +128,12 @@ class Campaign:
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
     _unbuilt: dict[int, NextTrial] = field(default_factory=dict)  # runs whose program is not built yet
     _unpaid: dict[int, Job] = field(default_factory=dict)  # runs that wait for what others of ours have reserved
-    _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose books
+    _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose state files
 
     def __post_init__(self) -> None:
         # what the study itself reads or searches by such a name stays a file
         own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
-        self._books = tuple(name for name in self.executor.books if name not in own)
+        self._state_files = tuple(name for name in self.executor.state_files if name not in own)
         self._run_monitor = _RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
@@ -186,10 +186,10 @@ class Campaign:
     def _adopt(self) -> None:
         """Runs planned when the last controller ended: still running, finished meanwhile, or never handed over.
 
-        Of runs that had ended, the books that it did not come to fold.
+        Of runs that had ended, the state files that it did not come to fold.
         """
         for run in self.history.runs.values():
-            if self._books and is_there(run.folder / self._books[-1]):
+            if self._state_files and is_there(run.folder / self._state_files[-1]):
                 self._fold_later(run.folder)
         for planned in list(self.history.open_runs.values()):
             trial = self.history.trials[planned.trial]
@@ -382,12 +382,12 @@ class Campaign:
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = event_of(RunEnded(planned.number, ending, outcome, reading.measurements, reading.texts))
         fields = {name: value for name, value in event.items() if name != "event"}
-        held = write_result(planned.folder, {"settings": dict(trial.settings), **fields}, self._books)
+        held = write_result(planned.folder, {"settings": dict(trial.settings), **fields}, self._state_files)
         self.record(event)
         if self.executor.detached:
             self._fold_later(planned.folder)
         else:
-            put_away(planned.folder, self._books, held)
+            put_away(planned.folder, self._state_files, held)
         self._pay(planned.number)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)
@@ -397,9 +397,9 @@ class Campaign:
         self._unfolded.append((time.monotonic() + (_LINGERING_S if self.executor.detached else 0.0), folder))
 
     def _fold(self, at_once: bool = False) -> None:
-        """The books of runs that have ended, once nobody adds to them."""
+        """The state files of runs that have ended, once nobody adds to them."""
         while self._unfolded and (at_once or self._unfolded[0][0] <= time.monotonic()):
-            put_away(self._unfolded.popleft()[1], self._books)
+            put_away(self._unfolded.popleft()[1], self._state_files)
 
     # stages
 

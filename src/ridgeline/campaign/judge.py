@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from ridgeline.books import text_of_book
 from ridgeline.errors import ReadError, did_you_mean
 from ridgeline.files import NotRegularError, beginning_of, open_regular, text_of
 from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
@@ -25,6 +24,7 @@ from ridgeline.records.secrets import SECRETS_FOLDER, masked
 from ridgeline.records.space import point_key
 from ridgeline.records.study import BREAKS, Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.state_files import state_text
 from ridgeline.stats.wording import count
 from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
@@ -406,7 +406,7 @@ def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
 def _quiet(folder: Path) -> dict[str, tuple[float, int]]:
     """Date and size of each file when the run was ended for its silence; empty of all other runs."""
     try:
-        lines = text_of_book(folder, QUIET_FILE).splitlines()
+        lines = state_text(folder, QUIET_FILE).splitlines()
         return {name: (float(date), int(size)) for date, size, name in (line.split(" ", 2) for line in lines)}
     except ValueError:
         return {}

@@ -238,6 +238,7 @@ def _short(digest: str) -> str:
     return f"sha256 {digest[:16]}…" if len(digest) == 64 else digest
 
 
+# Shown by name, in whatever words an engine repeats its arguments; the digest is over all of them.
 _TELLING = ("model_path", "model", "tp_size", "pp_size", "dp_size", "mem_fraction_static", "random_seed", "seed")
 
 

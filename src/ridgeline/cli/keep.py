@@ -41,11 +41,11 @@ def keep(
     from ridgeline.service.keep.notify import Notifier
     from ridgeline.service.operate import Operator
 
-    told: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, _frame: told.append(signum))
+        signal.signal(number, lambda signum, _frame: signals.append(signum))
     if front:
-        _watch_front(load_service(file), front, metrics, metrics_host, told)
+        _watch_front(load_service(file), front, metrics, metrics_host, signals)
         return
     root = folder or file.parent / f"{file.stem}.service"
     operator = Operator(load_service(file), root, lambda line: print(line, flush=True))
@@ -53,14 +53,14 @@ def keep(
     keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=notifier)
     server = serve_metrics(keeper, metrics) if metrics is not None else None
     try:
-        keeper.run(lambda: bool(told))
+        keeper.run(lambda: bool(signals))
     finally:
         if server is not None:
             server.shutdown()
         notifier.close()
 
 
-def _watch_front(service: Service, url: str, metrics: int | None, host: str, told: list[int]) -> None:
+def _watch_front(service: Service, url: str, metrics: int | None, host: str, signals: list[int]) -> None:
     from ridgeline.service import probe
     from ridgeline.service.keep.front import FrontWatch
     from ridgeline.service.keep.notify import Notifier
@@ -72,7 +72,7 @@ def _watch_front(service: Service, url: str, metrics: int | None, host: str, tol
     watch = FrontWatch(service.name, url, service.served_name, probe.key_of(service.api_key_env), say, notifier)
     server = watch.serve_metrics(metrics, host) if metrics is not None else None
     try:
-        watch.run(lambda: bool(told))
+        watch.run(lambda: bool(signals))
     finally:
         if server is not None:
             server.shutdown()

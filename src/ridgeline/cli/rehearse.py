@@ -81,7 +81,7 @@ def rehearse(
     asked_s = rate or _SHARE_OF_CAPACITY * limits.requests_s
     load = _sustainable_load(traffic, asked_s, seconds, shared_prefix, speed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _tell, limits)
+        done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _show, limits)
     if write and not policy:
         _write(file, service, done.choice, limits)
     _say(done, limits, service, _AskedLoad(asked_s, speed), as_json)
@@ -109,7 +109,7 @@ def _scale(
     recorded = Path(traffic).exists()
     seconds = 60 * minutes if minutes is not None else None if recorded else 3600.0
     sent = ScaledTraffic(traffic, rate_s, seconds, None if double_at_min is None else 60 * double_at_min)
-    done = rehearse_scaling(service, sent, start_s, began, _tell)
+    done = rehearse_scaling(service, sent, start_s, began, _show)
     print(json_text(done.as_json()) if as_json else scaling_text(done, start_s))
 
 
@@ -132,7 +132,7 @@ def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _Ask
         print(_limits_text(with_server_limits(service, limits), limits))
 
 
-def _tell(line: str) -> None:
+def _show(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -147,13 +147,13 @@ def _write(file: Path, service: Service, choice: PolicyChoice, limits: Admission
     from ridgeline.service.file import with_router
 
     assert service.router is not None
-    told = limits.for_router(service.router.kind)
+    router_settings = limits.for_router(service.router.kind)
     if choice.changed:
-        told = {"policy": choice.policy, **told}
-    edited = with_router(file, told, {"admission": limits.as_json()}, limits.for_servers(service))
+        router_settings = {"policy": choice.policy, **router_settings}
+    edited = with_router(file, router_settings, {"admission": limits.as_json()}, limits.for_servers(service))
     write_whole(file, edited.text)
     if edited.lost:
-        _tell(f"{file}: rewritten without its comments ({edited.lost})")
+        _show(f"{file}: rewritten without its comments ({edited.lost})")
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
@@ -194,7 +194,7 @@ def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, s
     lines = _table([_HEAD, *(_row(one) for one in runs if one.case != PAIRED)])
     lines += [*_pairs(done), *_verdict(done.choice)]
     lines.append(f"use {done.choice.policy}; most_running {limits.most_running}: {limits.reason}")
-    lines += [said for one in runs if (said := _said(one))]
+    lines += [said for one in runs if (said := _outcome_text(one))]
     sent_s = runs[0].offered_s
     if sent_s < 0.999 * asked_s:
         lines.append(
@@ -273,7 +273,7 @@ def _row(one: Rehearsal) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _said(one: Rehearsal) -> str:
+def _outcome_text(one: Rehearsal) -> str:
     from ridgeline.service.rehearsal import HUNG, KILLED, OVERLOADED
 
     if one.case in (KILLED, HUNG) and one.recovery_s is not None:

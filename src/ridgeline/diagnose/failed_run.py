@@ -49,7 +49,7 @@ def _analyzer(outside: bool) -> Callable[[str, Iterable[str]], list[Finding]]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The mark of such a file: a line that shows a failure of the table, told by the program itself or from outside."""
+    """The mark of such a file: a line that shows a failure of the table, from the program itself or from outside."""
 
     outside: bool
 

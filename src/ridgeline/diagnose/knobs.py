@@ -6,19 +6,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline import catalog
 from ridgeline.diagnose.base import knob
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.failures import NextValues
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry
 
-# whose knobs -> the kinds of workload whose studies take them
-STUDY_KINDS = {
-    "sglang": ("sglang-offline", "sglang-serve"),
-    "vllm": ("vllm-offline", "vllm-serve"),
-    "engine": ("sglang-offline", "sglang-serve", "vllm-offline", "vllm-serve"),
-    "nwchem": ("nwchem",),
-}
+_ANY_ENGINE = "engine"  # whose knobs those are that every engine has
 _MOST_GRAPHS = 4096
 
 
@@ -69,8 +64,16 @@ def knobs_yaml(findings: Iterable[Finding]) -> str:
     return "---\n".join(_document(program, knobs) for program, knobs in programs.items())
 
 
+def _study_kinds(program: str) -> tuple[str, ...]:
+    """The kinds of workload whose studies take this program's knobs."""
+    engines = catalog.names("engines")
+    if program == _ANY_ENGINE:
+        return tuple(kind for engine in engines for kind in catalog.workloads_of(engine))
+    return catalog.workloads_of(program) if program in engines else (program,)
+
+
 def _document(program: str, knobs: Mapping[str, Sequence[tuple[KnobToTry, Finding]]]) -> str:
-    kinds = " or ".join(STUDY_KINDS[program])
+    kinds = " or ".join(_study_kinds(program))
     lines = [f"# study of kind {kinds}: add to its space and baseline", "space:"]
     for name, tried in knobs.items():
         values = sorted(dict.fromkeys(v for t, _ in tried for v in t.values), key=_in_order)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure
 from ridgeline.diagnose.knobs import EngineKnobs
-from ridgeline.engines.base import ServingEngine
+from ridgeline.engines.base import ServingEngine, engine_named
 from ridgeline.engines.failures import leading_cause
 from ridgeline.engines.served import ServedMoment, ServedTally, ServedTotals
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.finding import KnobToTry
+from ridgeline.records.measurement import unit_of
 
 _MUCH = 0.25  # of the working time, from which on something is called the limit
 
@@ -61,7 +62,7 @@ def _usage(served: Served) -> str:
     parts = [f"{totals.mean_running:.0f} requests ran at once (at most {totals.most_running}"]
     parts[0] += f" of {served.cap})" if served.cap else ")"
     parts.append(f"the KV pool was {totals.mean_kv_share:.0%} full (at most {totals.peak_kv_share:.0%})")
-    if totals.eager < totals.decodes and served.engine == "sglang":
+    if totals.eager < totals.decodes and engine_named(served.engine).logs_graphs:
         parts.append(f"{1 - totals.eager / totals.decodes:.0%} of decode lines used CUDA graphs")
     split = [(totals.decode_s, "decode"), (totals.prefill_s, "prefill"), (totals.idle_s, "idle")]
     if totals.span_s >= 5 and totals.prefills:
@@ -130,7 +131,7 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
     if not totals.decodes:
         return ()
     figures = [
-        SummaryFigure("decode rate, mean", totals.mean_decode_tok_s, "tok/s"),
+        SummaryFigure("decode rate, mean", totals.mean_decode_tok_s, unit_of("output_tok_s")),
         SummaryFigure("running requests, mean", totals.mean_running),
         SummaryFigure("running requests, most", totals.most_running),
         SummaryFigure("KV pool, mean", totals.mean_kv_share, "share"),
@@ -161,7 +162,9 @@ def served_curves(tally: ServedTally) -> tuple[CurveFigure, ...]:
     return (
         CurveFigure("Requests over time", "seconds", "requests", requests),
         CurveFigure("KV use over time", "seconds", "share", (curve("KV pool", lambda m: m.kv_share),)),
-        CurveFigure("Decode rate over time", "seconds", "tokens/s", (curve("decode", lambda m: m.decode_tok_s),)),
+        CurveFigure(
+            "Decode rate over time", "seconds", unit_of("output_tok_s"), (curve("decode", lambda m: m.decode_tok_s),)
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from ridgeline.diagnose.served import Served, failure_claims, queue_growth, serv
 from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.engines.sglang.tally import KvInFlight, SglangTally, tally_sglang_log
 from ridgeline.records.finding import Finding, Severity
+from ridgeline.records.measurement import unit_of
 
 # Chat templates and chance give a few shared tokens; above this a benchmark's prompts were seen before.
 _CONTAMINATED_SHARE = 0.02
@@ -22,7 +23,7 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one engine's or server's log, in one pass and constant memory."""
     log = tally_sglang_log(lines)
     knobs = _knobs(log)
-    served = Served("sglang", log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
+    served = Served(SGLANG.name, log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
     claims = failure_claims(SGLANG, failed, log.last_work_line, knobs)
     for rule in (
@@ -49,12 +50,12 @@ def _portray(lines: Iterable[str]) -> LogSummary:
     log = tally_sglang_log(lines)
     figures = list(served_figures(log.served))
     if log.result is not None:
-        figures.insert(0, SummaryFigure("result: duration", log.result.duration_s, "s"))
+        figures.insert(0, SummaryFigure("result: duration", log.result.duration_s, unit_of("duration_s")))
         if log.result.total_tok_s is not None:
-            figures.insert(0, SummaryFigure("result: throughput", log.result.total_tok_s, "tok/s"))
+            figures.insert(0, SummaryFigure("result: throughput", log.result.total_tok_s, unit_of("total_tok_s")))
     figures += [
         SummaryFigure("requests taken back", log.retracted),
-        SummaryFigure("KV pool size", _tokens(log), "tokens"),
+        SummaryFigure("KV pool size", _tokens(log), unit_of("kv_tokens")),
     ]
     if (share := log.cached_token_share) is not None:
         figures.append(SummaryFigure("prompt tokens from cache", share, "share"))
@@ -73,7 +74,7 @@ def _knobs(log: SglangTally) -> EngineKnobs:
     said["cuda_graph_max_bs"] = log.largest_graph
     if log.limits:
         said["chunked_prefill_size"] = log.limits.chunked_prefill_size
-    return EngineKnobs("sglang", said)
+    return EngineKnobs(SGLANG.name, said)
 
 
 def _contaminated(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:

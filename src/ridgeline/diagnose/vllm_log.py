@@ -13,6 +13,7 @@ from ridgeline.engines.vllm.defaults import usual_fraction
 from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.engines.vllm.tally import VllmTally, tally_vllm_log
 from ridgeline.records.finding import Finding
+from ridgeline.records.measurement import unit_of
 
 _HITS = 0.05
 _STARVED_SHARE = 0.2
@@ -22,8 +23,8 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one server's or engine's log, in one pass and constant memory."""
     log = tally_vllm_log(lines)
     release = parse_version(log.version) or VLLM.defaults.current
-    knobs = EngineKnobs("vllm", {"gpu_memory_utilization": usual_fraction(release), **log.args})
-    served = Served("vllm", log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
+    knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.args})
+    served = Served(VLLM.name, log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
     claims = failure_claims(VLLM, failed, log.last_work_line, knobs)
     for rule in (_preemptions, _pool, _cap, _hits, _starved, _stop):
@@ -36,7 +37,7 @@ def _portray(lines: Iterable[str]) -> LogSummary:
     figures = [
         *served_figures(log.served),
         SummaryFigure("requests preempted", log.preempted),
-        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), "tokens"),
+        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), unit_of("kv_tokens")),
         SummaryFigure("prefix cache hits, peak", log.prefix_hit_share, "share"),
     ]
     return LogSummary(tuple(figures), log.args, served_curves(log.served))

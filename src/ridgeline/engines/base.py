@@ -2,7 +2,8 @@
 
 Everything that is known about one engine is asked of that object: its command lines, its flags and defaults, what its
 log says and how it fails, what its /metrics page calls things, which ports and paths it has, what it costs. No other
-room may hold a copy, or ask for an engine by its name. What runs on a node imports this: nothing heavy here.
+room may hold a copy, or ask for an engine by its name; the reader of a file that only one engine writes imports that
+engine's object. What runs on a node imports this: nothing heavy here.
 """
 
 from __future__ import annotations
@@ -185,6 +186,7 @@ class ServingEngine:
     decoys: int = 0  # rows of data for each request that its offline benchmark reads and does not send
     decode_alone: Mapping[str, Value] = MappingProxyType({})  # flags of a server that decodes as if all KV had come
     decode_alone_body: Mapping[str, object] = MappingProxyType({})  # and what each request says to it
+    logs_graphs: bool = False  # whether each batch in its log says if a CUDA graph ran it
     simulated: bool = False  # whether the twin knows its memory and speed
     # that it can be prepared by, beside a rehearsal, which every engine can
     steps: Mapping[str, OneTimeStep] = MappingProxyType({})
@@ -233,6 +235,7 @@ class ServingEngine:
     port_spacing: int = 1
     rendezvous_spacing: int = 1
 
+    plan_legend: tuple[str, ...] = ()  # what a plan's table of settings calls cap, chunk and fraction
     planned_whole: bool = False  # planned only as engines of one node that do both phases, without attention DP
 
     failure_texts: tuple[FailureText, ...] = (PORT_IN_USE, WRONG_ARGUMENTS, WATCHDOG, CUDA_OOM)

@@ -18,7 +18,7 @@ from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.records.expression import Value
 from ridgeline.records.outcome import Kind, Move, Signature
 
-MARK, AT_START = "ridgeline: failure=", " at start"
+MARK, _AT_START = "ridgeline: failure=", " at start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,7 @@ WRONG_ARGUMENTS = FailureText(
 WATCHDOG = FailureText(
     "watchdog", re.compile(r"[Ww]atchdog (?:timeout|caught collective operation timeout)"), sure=True
 )
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
 CUDA_OOM = FailureText(
     "cuda-oom", re.compile(r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory"), sure=True
 )
@@ -206,7 +207,7 @@ def signatures(flags: EngineFlags, texts: Sequence[FailureText]) -> tuple[Signat
     """The lines by which a run of an engine with these flags is judged, each with the moves that help against it."""
     ours = [
         Signature(
-            re.compile(rf"^{MARK}{f.name}{AT_START if early else ''}: "),
+            re.compile(rf"^{MARK}{f.name}{_AT_START if early else ''}: "),
             f.kind,
             f.reason,
             advice=advice(f, flags),
@@ -234,9 +235,9 @@ class FailureCause:
     text: str
     at_start: bool = False
 
-    def said(self, log: str) -> str:
+    def marked_line(self, log: str) -> str:
         where = f"{log}:{self.line}: " if self.line else ""
-        return f"{MARK}{self.name}{AT_START if self.at_start else ''}: {where}{self.text.strip()[:300]}"
+        return f"{MARK}{self.name}{_AT_START if self.at_start else ''}: {where}{self.text.strip()[:300]}"
 
 
 # What the readers call a failure -> ours, before the engine was ready and after

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.layout_rules import (
@@ -253,7 +254,12 @@ def kv_tokens(layout: Layout, plan: MemoryPlan) -> int:
 
 
 def list_layouts(
-    model_name: str, gpu_name: str, gpus: int, gpus_per_node: int = 8, engine: str = "sglang", dtype: str | None = None
+    model_name: str,
+    gpu_name: str,
+    gpus: int,
+    gpus_per_node: int = 8,
+    engine: str = USUAL_ENGINE,
+    dtype: str | None = None,
 ) -> LegalLayouts:
     """Every layout that uses all `gpus`, those that fit first, most KV tokens first among them."""
     model = load_model(model_name).with_dtype(dtype)

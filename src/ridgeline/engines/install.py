@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-VERSION_LIMIT_S, FLAGS_LIMIT_S = 20.0, 180.0
+_VERSION_LIMIT_S, _FLAGS_LIMIT_S = 20.0, 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ def _recorded(found: Mapping[str, object], what: str) -> dict[str, str]:
 @lru_cache(maxsize=32)
 def installed_version(python: str, package: str) -> str:
     """Asked of the package's metadata: importing an engine takes many seconds."""
-    return _said(python, f"import importlib.metadata as m; print(m.version({package!r}))", VERSION_LIMIT_S)
+    return _output_of(python, f"import importlib.metadata as m; print(m.version({package!r}))", _VERSION_LIMIT_S)
 
 
 def installed_packages(python: str) -> dict[str, str]:
     """Every package that this interpreter finds, with its release; empty where it is not on this machine."""
     program = "import importlib.metadata as m; print(*{f'{d.name}=={d.version}' for d in m.distributions()}, sep='\\n')"
-    lines = _said(python, program, VERSION_LIMIT_S).splitlines()
+    lines = _output_of(python, program, _VERSION_LIMIT_S).splitlines()
     return dict(line.split("==", 1) for line in sorted(lines, key=str.lower) if "==" in line)
 
 
@@ -63,13 +63,13 @@ def installed_packages(python: str) -> dict[str, str]:
 def _installed_flags(python: str, program: str) -> dict[str, str]:
     """As the engine's own parser lists them."""
     try:
-        kinds = json.loads(_said(python, program, FLAGS_LIMIT_S).splitlines()[-1])
+        kinds = json.loads(_output_of(python, program, _FLAGS_LIMIT_S).splitlines()[-1])
     except (ValueError, IndexError):
         return {}
     return {str(name): str(kind) for name, kind in kinds.items()} if isinstance(kinds, dict) else {}
 
 
-def _said(python: str, program: str, limit_s: float) -> str:
+def _output_of(python: str, program: str, limit_s: float) -> str:
     if shutil.which(python) is None:
         return ""
     try:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ridgeline import catalog
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.knobs.releases import title_of
 from ridgeline.engines.layout import Layout, state_slots
 from ridgeline.errors import InputError
@@ -70,7 +71,7 @@ PREFILL_RANK_TOKENS = 2048
 class EngineSettings:
     """None means: what the engine would choose itself (see `resolve`)."""
 
-    engine: str = "sglang"
+    engine: str = USUAL_ENGINE
     version: tuple[int, ...] = CURRENT_VERSION
     attention_backend: str | None = None
     max_running_requests: int | None = None
@@ -141,7 +142,7 @@ class Applied:
     accept_length: float
     draft_tokens: int
     page_size: int
-    engine: str = "sglang"
+    engine: str = USUAL_ENGINE
     mixed: bool = False  # prompts and decode tokens share a step: always with vLLM, with SGLang's mixed chunk
     recv_interval: int = 1
     dealt_in_turn: bool = False

@@ -20,7 +20,7 @@ from ridgeline.records.site import Site
 
 BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
 T = TypeVar("T")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before a site that was away is asked again
+FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before a site that was away is asked again
 
 EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
 
@@ -46,8 +46,8 @@ class Executor(ABC):
     detached: bool  # True: jobs belong to a batch system and go on when the controller leaves
     pins_nodes: bool = True  # a job can be put on nodes by name
     # small files that it and run.sh keep in a run folder: those of an ended run are folded into its result.json
-    # (`books.py`), so it reads them with `books.book`; last the one that is there from the beginning
-    books: Sequence[str] = ()
+    # (`state_files.py`), so it reads them with `state_files.state_file`; last the one that is there from the beginning
+    state_files: Sequence[str] = ()
     waiting: Mapping[str, str] = MappingProxyType({})  # ticket -> why its job has not started yet
 
     @abstractmethod
@@ -116,7 +116,7 @@ def with_retries(ask: Callable[[], T], check_stop: Callable[[], None], patience_
         while time.monotonic() < until:
             check_stop()
             time.sleep(0.1)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 class ExecutorFactory(Protocol):

@@ -1,6 +1,6 @@
 """Runs a dialect: submits, asks one question for all jobs, cancels, and never takes a missing job for a finished one.
 
-What is in a run folder beside run.sh and the program's output, as long as the run lasts (`books.py`):
+What is in a run folder beside run.sh and the program's output, as long as the run lasts (`state_files.py`):
 - `submission`: the unique name under which the job is handed over, written before it is;
 - `ticket`: the job id, written when the batch system has answered;
 - `started`, `exit`, `stopped`: written by the job itself;
@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ridgeline.books import book
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE, Executor
@@ -31,6 +30,7 @@ from ridgeline.executors.options import BatchOptions, option
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import BATCH_METER, Site
+from ridgeline.state_files import state_file
 
 # causes after which run.sh had no chance to write its exit file
 _SUDDEN = (Cause.TIME_LIMIT, Cause.MEMORY_LIMIT, Cause.CANCELLED, Cause.NODE_FAILED, Cause.NEVER_STARTS, Cause.LOST)
@@ -46,10 +46,10 @@ class Folder:
         object.__setattr__(self, "path", self.path.absolute())
 
     def has(self, name: str) -> bool:
-        return book(self.path, name) is not None
+        return state_file(self.path, name) is not None
 
     def read(self, name: str) -> str | None:
-        found = book(self.path, name)
+        found = state_file(self.path, name)
         return None if found is None else found.text.strip()
 
     def first_line(self, name: str) -> str | None:
@@ -76,7 +76,7 @@ class Folder:
         # listing the folder makes a network file system look again
         if self.path.is_dir():
             list(self.path.iterdir())
-        exit_due = seen.ending.cause not in _SUDDEN and seen.ending.signal is None and not _broke_books(seen.ending)
+        exit_due = seen.ending.cause not in _SUDDEN and seen.ending.signal is None and not _state_failed(seen.ending)
         if exit_due and not self.has(EXIT_FILE):
             return False
         return not dialect.copies_output_back or self.has(BATCH_OUTPUT)
@@ -131,12 +131,12 @@ def _ended_from_outside(ending: Ending, record: script.ExitRecord | None) -> boo
     return record.terminated
 
 
-def _broke_books(ending: Ending) -> bool:
-    return ending.exit_code == script.BOOKS_FAILED
+def _state_failed(ending: Ending) -> bool:
+    return ending.exit_code == script.STATE_FAILED
 
 
 def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) -> Ending:
-    if _broke_books(ending):
+    if _state_failed(ending):
         last = ((folder.read("stderr") or "") + "\n" + (folder.read(BATCH_OUTPUT) or "")).strip()
         said = "; ".join(last.splitlines()[-2:]) or f"run.sh could not write into {folder.path}: is its disk full?"
         return replace(ending, cause=Cause.NODE_FAILED, reason=said)
@@ -156,7 +156,7 @@ def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
 
 
 def _report(folder: Folder, dialect: BatchDialect) -> OutputReport:
-    found = book(folder.path, BATCH_OUTPUT)
+    found = state_file(folder.path, BATCH_OUTPUT)
     return OutputReport() if found is None else dialect.read_output(found.text.splitlines(keepends=True))
 
 
@@ -218,7 +218,7 @@ def _locked(descriptor: int) -> bool:
 
 _REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
-CHARGE_QUESTIONS, CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
+_CHARGE_QUESTIONS, _CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
 _LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
 
 
@@ -243,7 +243,14 @@ class BatchExecutor(Executor):
     """`waiting` holds, per ticket, why the batch system has not started it yet, as of the last poll."""
 
     detached = True
-    books = (SUBMISSION_FILE, *batch_script.LEFT_BY_RUN_SH, TICKET_FILE, REFUSED_FILE, BATCH_OUTPUT, script.ENV_FILE)
+    state_files = (
+        SUBMISSION_FILE,
+        *batch_script.LEFT_BY_RUN_SH,
+        TICKET_FILE,
+        REFUSED_FILE,
+        BATCH_OUTPUT,
+        script.ENV_FILE,
+    )
 
     def __init__(self, site: Site, dialect: BatchDialect) -> None:
         self.site, self.dialect = site, dialect
@@ -367,9 +374,9 @@ class BatchExecutor(Executor):
             return ending
         joules = measured_joules(Path(folder), meters, ending.duration_s)
         command = self.dialect.energy_command(job_id) if BATCH_METER in meters else []
-        for attempt in range(CHARGE_QUESTIONS if command else 0):
+        for attempt in range(_CHARGE_QUESTIONS if command else 0):
             if attempt:
-                time.sleep(CHARGE_PAUSE_S)  # accounting may need a moment to see that a job is over
+                time.sleep(_CHARGE_PAUSE_S)  # accounting may need a moment to see that a job is over
             if (joules := self.dialect.read_energy(self._run(command))) is not None:
                 break
         return ending if joules is None else replace(ending, usage={**ending.usage, "joules": joules})
@@ -426,12 +433,12 @@ class BatchExecutor(Executor):
 
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
         watches = {ticket: _Watch(job_id, Folder(Path(folder))) for ticket, job_id, folder in map(_parts, tickets)}
-        for attempt in range(CHARGE_QUESTIONS if ask else 0):
+        for attempt in range(_CHARGE_QUESTIONS if ask else 0):
             open_ones = {t: w for t, w in watches.items() if w.job_id not in self._charged_s}
             if not open_ones:
                 break
             if attempt:
-                time.sleep(CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
+                time.sleep(_CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
             _, statuses = self._question(list(open_ones.values()))
             if statuses is not None:
                 in_history = {t: w for t, w in open_ones.items() if _unreported(statuses.get(w.job_id))}

@@ -1,4 +1,4 @@
-"""run.sh for a batch system: directives, books the job keeps by itself, limits that hold to the second.
+"""run.sh for a batch system: directives, state files the job keeps by itself, limits that hold to the second.
 
 The batch system's own output (its footer, its kill message) goes to batch.out; the program's goes to stdout and stderr,
 live, also where the batch system copies its own file back only after the end.
@@ -10,7 +10,6 @@ import re
 import shlex
 from pathlib import Path
 
-from ridgeline.books import RESULT_FILE, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors import script
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
@@ -19,6 +18,7 @@ from ridgeline.executors.energy import ENERGY_FILE
 from ridgeline.records.launch import RANK_ERRORS
 from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
+from ridgeline.state_files import RESULT_FILE, state_text
 
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
@@ -61,7 +61,7 @@ def render(job: Job, site: Site, dialect: BatchDialect) -> str:
         find_home=_find_home(job, dialect, inside),
         home='"$run_home"',
         before=_by_hand(dialect, inside) + _before(job, site, dialect, inside),
-        keep_books=inside,
+        keep_state=inside,
     )
 
 
@@ -77,7 +77,7 @@ def stage_user_script(job: Job, site: Site) -> None:
 def stopped(folder: Path) -> tuple[Cause, str] | None:
     """Which limit made run.sh end the command, if any did, and the sentence about it."""
     try:
-        cause, _, reason = text_of_book(folder, _STOPPED_FILE).strip().partition(": ")
+        cause, _, reason = state_text(folder, _STOPPED_FILE).strip().partition(": ")
         return Cause(cause), reason
     except ValueError:
         return None
@@ -117,7 +117,7 @@ def _find_home(job: Job, dialect: BatchDialect, inside: str) -> str:
 def _by_hand(dialect: BatchDialect, inside: str) -> str:
     """What an earlier start left stays as it is: one by hand gets a folder beside it, a requeued job ends.
 
-    Of a run that has ended and whose books are folded, result.json alone says that there was one.
+    Of a run that has ended and whose state files are folded, result.json alone says that there was one.
     """
     number = f"${{{dialect.job_variable}%%[!0-9]*}}"
     left = " ".join((*_LEFT_BY_THE_FIRST, BATCH_OUTPUT))
@@ -125,7 +125,7 @@ def _by_hand(dialect: BatchDialect, inside: str) -> str:
 if {inside}; then
   if [ -r {STARTED_FILE} ] && read -r first < {STARTED_FILE} && [ "${{first%%[!0-9]*}}" = "{number}" ]; then
     echo "the batch system started job $first a second time; what its first start left is kept" > {REQUEUED_FILE}
-    exit {script.BOOKS_FAILED}
+    exit {script.STATE_FAILED}
   fi
   for file in {TICKET_FILE} {STARTED_FILE} {RESULT_FILE}; do
     [ -r "$file" ] || continue
@@ -135,7 +135,7 @@ if {inside}; then
     cp -R . "$again.partial" && ( cd "$again.partial" && rm -f {left} ) && mv "$again.partial" "$again" \\
       && cd "$again" && break
     echo "ridgeline: $again cannot be made, and what is in $PWD must not be written over" >&2
-    exit {script.BOOKS_FAILED}
+    exit {script.STATE_FAILED}
   done
 fi
 """
@@ -147,7 +147,7 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
         f"  export {script.MARKER}={script.run_id(job.folder)}",
         "  exec > stdout 2> stderr < /dev/null",
         f'  {{ printf "%s\\n" "${dialect.job_variable}"; {dialect.nodes_text}; }} > {STARTED_FILE}.partial \\',
-        f"    && mv -f {STARTED_FILE}.partial {STARTED_FILE} || exit {script.BOOKS_FAILED}",
+        f"    && mv -f {STARTED_FILE}.partial {STARTED_FILE} || exit {script.STATE_FAILED}",
         *([f'  export {_HOSTS}="$({dialect.hosts_text})"'] if job.resources.nodes > 1 else []),
         "fi",
     ]
@@ -157,7 +157,7 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
             f'export RIDGELINE_SCRATCH={_shell_path(site.scratch)}"/ridgeline-${{{dialect.job_variable}:-$$}}"',
             'mkdir -p "$RIDGELINE_SCRATCH" || {',
             '  echo "ridgeline: scratch $RIDGELINE_SCRATCH cannot be made on $(uname -n): full, or not writable" >&2',
-            f"  exit {script.BOOKS_FAILED}",
+            f"  exit {script.STATE_FAILED}",
             "}",
             "trap 'rm -rf \"$RIDGELINE_SCRATCH\"' EXIT",
             # a death by a signal runs no EXIT trap; once the command runs, TERM is passed on to it instead

@@ -186,7 +186,7 @@ class RefusalRule:
 
 
 def judge(rules: Iterable[RefusalRule], program: str, answer: JobReply, site: Site) -> Refusal:
-    said = _said(answer) or f"{program} ended with {answer.code} and said nothing"
+    said = _message(answer) or f"{program} ended with {answer.code} and said nothing"
     known = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
     for rule in rules:
         if re.search(rule.pattern, f"{answer.stdout}\n{answer.stderr}"):
@@ -194,7 +194,7 @@ def judge(rules: Iterable[RefusalRule], program: str, answer: JobReply, site: Si
     return Refusal(Blame.SITE_FILE, f"{said}; ask the operator of the cluster, or correct the site file")
 
 
-def _said(answer: JobReply) -> str:
+def _message(answer: JobReply) -> str:
     lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines() if line.strip()]
     return "; ".join(lines[-3:])
 

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
-from ridgeline.books import text_of_book
 from ridgeline.records.site import BATCH_METER, BOARD_METER, GPU_METER, Site
+from ridgeline.state_files import state_text
 
 ENERGY_FILE = "energy"
 NVML_LIBRARY = "libnvidia-ml.so.1"
@@ -51,11 +51,11 @@ for name in visible.split(",") if visible else range(gpus.value):
         print("nvml", name, count.value)"""
 
 
-def meters_begin(site: Site, keep_books: str) -> str:
+def meters_begin(site: Site, keep_state: str) -> str:
     """Text of run.sh before the command; empty where no meter of the node is asked for."""
     if not set(site.prices.meters) & set(_OF_A_NODE):
         return ""
-    lines = [f"if {keep_books}; then", "ridgeline_energy=$(mktemp)"]
+    lines = [f"if {keep_state}; then", "ridgeline_energy=$(mktemp)"]
     if "rapl" in site.prices.meters:
         lines += [
             f"ridgeline_counters='{_COUNTERS.format(powercap=POWERCAP)}'",
@@ -88,7 +88,7 @@ def meters_begin(site: Site, keep_books: str) -> str:
     return "".join(f"{line}\n" for line in [*lines, "fi"])
 
 
-def meters_end(site: Site, keep_books: str) -> str:
+def meters_end(site: Site, keep_state: str) -> str:
     """The same after it, and after its end was noted: meters take no part of the run's time. Leaves `code` as it is."""
     if not set(site.prices.meters) & set(_OF_A_NODE):
         return ""
@@ -97,7 +97,7 @@ def meters_end(site: Site, keep_books: str) -> str:
         last += 'python3 -c "$ridgeline_gpu_counters" >> "$ridgeline_energy" 2>/dev/null\n'
     # USR1: run.sh has a trap of its own for TERM, and a shell that has just begun still has that of its parent
     return f"""\
-if {keep_books}; then
+if {keep_state}; then
 {last}kill -USR1 $ridgeline_meters 2>/dev/null
 wait $ridgeline_meters 2>/dev/null
 cat "$ridgeline_energy" > {ENERGY_FILE}
@@ -116,7 +116,7 @@ _SAMPLES = {
 
 def measured_joules(folder: Path, meters: Sequence[str], elapsed_s: float) -> float | None:
     """What the meters of the node counted, added up; None where one of them left nothing that says so."""
-    text, joules = text_of_book(folder, ENERGY_FILE), []
+    text, joules = state_text(folder, ENERGY_FILE), []
     for meter in (name for name in meters if name in _OF_A_NODE):
         joules += [_drawn(text, _SAMPLES[meter], elapsed_s) if meter in _SAMPLES else _counted(text, meter)]
     known = [found for found in joules if found is not None]

@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ridgeline.books import book, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.base import EXIT_FILE, Activity, Executor
@@ -35,6 +34,7 @@ from ridgeline.executors.processes import (
 from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
+from ridgeline.state_files import state_file, state_text
 
 _LOOKS_PER_LIMIT = 8
 
@@ -259,11 +259,11 @@ class _LocalJob:
         """Ask all to end; called again after the grace, force them: the leader last, it writes the exit file."""
         now_s = processes.now_s()
         if self._kill_at_s is None:
-            processes.tell([*others, *([leader] if leader else [])], signal.SIGTERM)
+            processes.send_signal([*others, *([leader] if leader else [])], signal.SIGTERM)
             self._give_up_at_s = now_s + self._grace_s + _UNKILLABLE_S
             self._kill_at_s = now_s + self._grace_s
         else:
-            processes.tell(others or ([leader] if leader else []), signal.SIGKILL)
+            processes.send_signal(others or ([leader] if leader else []), signal.SIGKILL)
             self._kill_at_s = now_s + 0.2
 
     def _listen(self, living: list[Process]) -> None:
@@ -313,7 +313,7 @@ class _LocalJob:
     def _times(self, record: script.ExitRecord | None) -> tuple[float, float]:
         started_s = record.started_s if record else 0.0
         if not started_s:
-            claim = book(self.folder, CLAIM_FILE)
+            claim = state_file(self.folder, CLAIM_FILE)
             if claim is None:
                 return 0.0, 0.0
             started_s = claim.changed_s
@@ -322,7 +322,7 @@ class _LocalJob:
         return started_s, time.time() if self._leader else started_s
 
     def _cause_without_record(self, status: int | None) -> tuple[Cause, str]:
-        if status == script.BOOKS_FAILED:
+        if status == script.STATE_FAILED:
             return Cause.NODE_FAILED, f"run.sh could not load modules or write into {self.folder}; see stderr, and df"
         if status is not None:
             return Cause.EXITED, "run.sh itself was killed" if status < 0 else "run.sh ended early; see stderr"
@@ -348,7 +348,7 @@ def _note_load(folder: Path) -> None:
 
 
 def _read_load(folder: Path) -> dict[str, float]:
-    fields = script.fields_in(text_of_book(folder, _LOAD_FILE))
+    fields = script.fields_in(state_text(folder, _LOAD_FILE))
     try:
         return {name: float(fields[name]) for name in ("load_before", "cores")}
     except (KeyError, ValueError):
@@ -357,7 +357,7 @@ def _read_load(folder: Path) -> dict[str, float]:
 
 def _read_stop(folder: Path) -> tuple[Cause, str] | None:
     try:
-        cause, _, reason = text_of_book(folder, STOP_FILE).partition("\n")
+        cause, _, reason = state_text(folder, STOP_FILE).partition("\n")
         return Cause(cause), reason.strip()
     except ValueError:
         return None
@@ -511,7 +511,7 @@ class LocalExecutor(Executor):
 
     form = LocalOptions
     detached = False
-    books = (
+    state_files = (
         *(CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, ENERGY_FILE),
         *(_LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE),
     )
@@ -536,7 +536,7 @@ class LocalExecutor(Executor):
 
     def submit(self, job: Job) -> str:
         ticket, text = _ticket(job.folder), self.script(job)
-        if book(job.folder, CLAIM_FILE) is not None:
+        if state_file(job.folder, CLAIM_FILE) is not None:
             # Handed over by a controller that died so early that `find` could not see it; it is not run again
             if (job.folder / script.SCRIPT_FILE).read_text() == text:
                 return ticket
@@ -548,13 +548,13 @@ class LocalExecutor(Executor):
 
     def find(self, job: Job) -> str | None:
         ticket = _ticket(job.folder)
-        if ticket in self._running or ticket in self._waiting or book(job.folder, CLAIM_FILE):
+        if ticket in self._running or ticket in self._waiting or state_file(job.folder, CLAIM_FILE):
             return ticket
         if not (job.folder / script.SCRIPT_FILE).exists():
             return None  # nothing is started before it is there; looking through all processes takes its time
         # Handed over by a controller that died a moment ago: the process exists, its claim is not yet written
         starting = processes.leader_of(script.mark(job.folder), Path(ticket) / script.SCRIPT_FILE)
-        return ticket if starting or book(job.folder, CLAIM_FILE) else None
+        return ticket if starting or state_file(job.folder, CLAIM_FILE) else None
 
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
         # All jobs are looked at, asked for or not: limits must hold, and cores come free for those that wait

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeline.books import text_of_book
 from ridgeline.executors import script
 from ridgeline.files import text_of
+from ridgeline.state_files import state_text
 
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -96,7 +96,7 @@ def of_run(mark: str, leader: Process) -> list[Process]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ProcessUsage:
+class ProcessUsage:
     """What one process has done."""
 
     name: str
@@ -106,7 +106,7 @@ class _ProcessUsage:
     waited_s: float  # for a core, all threads together
 
 
-def work_of_run(mark: str, leader: Process) -> list[_ProcessUsage]:
+def work_of_run(mark: str, leader: Process) -> list[ProcessUsage]:
     """Of every living process of a run but its leader."""
     found = []
     for process in of_run(mark, leader):
@@ -115,7 +115,7 @@ def work_of_run(mark: str, leader: Process) -> list[_ProcessUsage]:
             name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
             fields = text[text.rindex(b")") + 2 :].split()
             cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-            found.append(_ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode(), _waited_s(process.pid)))
+            found.append(ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode(), _waited_s(process.pid)))
     return found
 
 
@@ -144,7 +144,7 @@ def command_line(pid: int) -> str:
     return b" ".join(_arguments(pid)).decode(errors="replace").strip() or "?"
 
 
-def tell(processes: Iterable[Process], number: signal.Signals) -> None:
+def send_signal(processes: Iterable[Process], number: signal.Signals) -> None:
     """Send a signal to each that is still the process it was."""
     for process in processes:
         if not process.ended:
@@ -214,7 +214,7 @@ CLAIM_FILE = "process"
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class RunClaim:
     process: Process
     boot: str
     host: str
@@ -233,17 +233,17 @@ if [ -n "${{{script.MARKER}:-}}" ]; then
   read -r host < /proc/sys/kernel/hostname
   set -C  # never over an existing file: of two starts of one run, only the first counts
   printf 'pid=%s\\nstart_ticks=%s\\nboot=%s\\nhost=%s\\n{limits}' $$ "${{20}}" "$boot" "$host" \\
-    > {CLAIM_FILE} || exit {script.BOOKS_FAILED}
+    > {CLAIM_FILE} || exit {script.STATE_FAILED}
   set +C
 fi
 """
 
 
-def read_claim(folder: Path) -> _Claim | None:
+def read_claim(folder: Path) -> RunClaim | None:
     """None where the job has not begun, or is just writing it."""
-    found = script.fields_in(text_of_book(folder, CLAIM_FILE))
+    found = script.fields_in(state_text(folder, CLAIM_FILE))
     try:
-        return _Claim(
+        return RunClaim(
             Process(int(found["pid"]), int(found["start_ticks"])),
             found["boot"],
             found["host"],
@@ -272,7 +272,7 @@ def allowed_cores(most: int | None = None) -> list[int]:
 
 
 class FreeCores:
-    """The book of free cores. `take` gives disjoint sets."""
+    """Which cores are free. `take` gives disjoint sets."""
 
     def __init__(self, cores: Iterable[int]) -> None:
         self._order = list(cores)

@@ -1,7 +1,7 @@
 """The text of run.sh: what all executors share.
 
 A person can read it and repeat the run with `sh run.sh`. When an executor starts it, the variable RIDGELINE_RUN is set
-and the script also keeps books in its folder, so that nothing depends on the controller being alive:
+and the script also keeps state files in its folder, so that nothing depends on the controller being alive:
 - `process` (on this machine only): who runs it, written so that only the first start of a run counts;
 - `machine`: host, boot and GPUs, before anything of the job runs;
 - `exit`: the exit code, start, end, host, and the CPU time, put in place in one step after the command has ended. Start
@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.books import book, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.energy import meters_begin, meters_end
@@ -27,9 +26,10 @@ from ridgeline.records.run import Job, Machine
 from ridgeline.records.secrets import reference_lines
 from ridgeline.records.site import Site
 from ridgeline.records.template import NO_VARIABLE, is_variable
+from ridgeline.state_files import state_file, state_text
 
 MARKER = "RIDGELINE_RUN"  # in the environment of a job and of everything it starts
-BOOKS_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own files
+STATE_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own files
 SCRIPT_FILE = "run.sh"
 ENV_FILE = "env"
 
@@ -60,7 +60,7 @@ _MACHINE = f"""\
     gpus=$(timeout 20 nvidia-smi -L 2>/dev/null | sed -n 's/.*UUID: *\\([^ )]*\\).*/\\1/p' | tr '\\n' ' ') ;;
   esac
   printf 'host=%s\\nboot=%s\\ngpus=%s\\n' "${{host:-$(uname -n)}}" "$boot" "$gpus" > {MACHINE_FILE}
-) || exit {BOOKS_FAILED}
+) || exit {STATE_FAILED}
 """
 
 
@@ -94,7 +94,7 @@ def _secret_references(site: Site) -> str:
 def setup(job: Job, site: Site) -> str:
     """Modules and the site's own lines. A module that does not load stops the run: it would measure something else."""
     names = [shlex.quote(name) for name in (*site.modules, *job.modules)]
-    failed = f">&2; exit {BOOKS_FAILED}; }}"
+    failed = f">&2; exit {STATE_FAILED}; }}"
     loads = "".join(f"module load {n} || {{ echo ridgeline: a module did not load: {n} {failed}\n" for n in names)
     lines = "".join(f"{line}\n" for line in site.setup)
     return (_MODULES + loads if loads else "") + lines
@@ -109,9 +109,9 @@ def render(
     home: str = _HOME_OF_SCRIPT,
     before: str = "",
     command: str | None = None,
-    keep_books: str = f'[ -n "${{{MARKER}:-}}" ]',
+    keep_state: str = f'[ -n "${{{MARKER}:-}}" ]',
 ) -> str:
-    """The whole script. `before` runs first in the folder `home`; books are kept where `keep_books` is true.
+    """The whole script. `before` runs first in the folder `home`; state files are kept where `keep_state` is true.
 
     `command` runs the job's command and leaves `code` and `told`; without one it is run as it is.
     """
@@ -119,24 +119,24 @@ def render(
     title = job.name.replace("\n", " ")
     started = f"{_uptime('up_began')}started=$(date +%s.%N)\n"
     ended = f"ended=$(date +%s.%N)\n  {_uptime('up_ended')}"
-    before_command, after_command = meters_begin(site, keep_books), meters_end(site, keep_books)
+    before_command, after_command = meters_begin(site, keep_state), meters_end(site, keep_state)
     if before_command:  # the clock runs without the meters, which may take part of a second
         before_command, after_command, ended = before_command + started, f"{ended}{after_command}", ""
     return f"""\
 #!/bin/sh
 {head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
-{_uptime("up_first")}{find_home}cd {home} || exit {BOOKS_FAILED}
-{before}if {keep_books}; then
+{_uptime("up_first")}{find_home}cd {home} || exit {STATE_FAILED}
+{before}if {keep_state}; then
 {_MACHINE}fi
 {started}{exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
 {before_command}{command or _plain(job.command)}
-{after_command}if {keep_books}; then
+{after_command}if {keep_state}; then
   {ended}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
     printf 'up_first_s=%s\\nup_began_s=%s\\n' "$up_first" "$up_began"
     printf 'up_ended_s=%s\\ntold=%s\\n' "$up_ended" "$told"
     times
-  }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {BOOKS_FAILED}
+  }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {STATE_FAILED}
 fi
 exit "$code"
 """
@@ -195,7 +195,7 @@ class ExitRecord:
 
 def exit_record(folder: Path) -> ExitRecord | None:
     """How the run in `folder` ended by its own account; None while it has not said so."""
-    found = book(folder, EXIT_FILE)
+    found = state_file(folder, EXIT_FILE)
     if found is None:
         return None
     text, fields = found.text, fields_in(found.text)
@@ -232,7 +232,7 @@ def _since_boot_s(fields: Mapping[str, str], began: str) -> float | None:
 
 def machines(folder: Path) -> tuple[Machine, ...]:
     """The machine on which run.sh began, by its own account: of a job over several nodes, the first."""
-    fields = fields_in(text_of_book(folder, MACHINE_FILE))
+    fields = fields_in(state_text(folder, MACHINE_FILE))
     gpus = tuple(sorted(gpu for gpu in fields.get("gpus", "").split() if "?" not in gpu))
     return (Machine(fields["host"], fields.get("boot", ""), gpus),) if fields.get("host") else ()
 

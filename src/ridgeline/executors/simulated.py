@@ -24,13 +24,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ridgeline.books import text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Machine
 from ridgeline.records.site import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE, Site
+from ridgeline.state_files import state_text
 from ridgeline.study.forms import Accepts, DefaultText, Form, OneLine, Single
 
 _PLACEMENT_FILE = "placement.json"
@@ -80,7 +80,7 @@ class SimulatedExecutor(Executor):
 
     form = _SimulatedOptions
     detached = False
-    books = (_PLACEMENT_FILE, TOOK_FILE, *LocalExecutor.books)
+    state_files = (_PLACEMENT_FILE, TOOK_FILE, *LocalExecutor.state_files)
     slots = 1
 
     def __init__(self, site: Site) -> None:
@@ -213,7 +213,7 @@ def _end_s(placed: Placement, folder: Path, real_s: float = 0.0) -> float:
 
 def _took_s(folder: Path) -> float | None:
     try:
-        seconds = float(text_of_book(folder, TOOK_FILE))
+        seconds = float(state_text(folder, TOOK_FILE))
     except ValueError:
         return None
     return seconds if seconds >= 0 and math.isfinite(seconds) else None
@@ -229,7 +229,7 @@ def _write_placement(folder: Path, placed: Placement) -> None:
 
 def _read_placement(folder: Path) -> Placement | None:
     try:
-        fields = json.loads(text_of_book(folder, _PLACEMENT_FILE))
+        fields = json.loads(state_text(folder, _PLACEMENT_FILE))
     except ValueError:
         return None
     if "befalls" in fields:  # as releases before 0.2.0 called it

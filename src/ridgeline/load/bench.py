@@ -14,7 +14,7 @@ from ridgeline.load.fidelity import Fidelity, gaps_by_microsecond, judge
 from ridgeline.load.flow import Flow, Stretch, flow_of
 from ridgeline.load.wire.endpoint import Endpoint
 from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate
-from ridgeline.load.workers.process import run_worker
+from ridgeline.load.workers.worker import run_worker
 from ridgeline.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of
 

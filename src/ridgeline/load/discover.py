@@ -124,7 +124,7 @@ def _model_behind(endpoint: Endpoint, address: Address, found: Server, timeout_s
     return replace(found, model=name, note=note)
 
 
-TWIN_OWNER, TWIN_API = "ridgeline", "sglang"  # who owns the models of serve-twin, and the API that it has
+_TWIN_OWNER, _TWIN_API = "ridgeline", catalog.USUAL_ENGINE  # who owns the models of serve-twin, and the API that it has
 _KEPT = ("model_path", "version", "nnodes", "disaggregation_mode")
 
 
@@ -151,7 +151,7 @@ def _engine_of(owner: str) -> ServingEngine | None:
     from ridgeline.engines.base import engine_named
 
     homes = map(engine_named, catalog.names("engines"))
-    return next((home for home in homes if home.owned_by == (TWIN_API if owner == TWIN_OWNER else owner)), None)
+    return next((home for home in homes if home.owned_by == (_TWIN_API if owner == _TWIN_OWNER else owner)), None)
 
 
 def _known_settings(engine: ServingEngine, said: Mapping[str, object]) -> dict[str, object]:

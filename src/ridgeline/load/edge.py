@@ -15,13 +15,14 @@ from ridgeline.load.fidelity import add_gaps, gaps_by_microsecond
 from ridgeline.load.flow import Backlog, Stretch, backlog_of
 from ridgeline.load.stream import StreamView
 from ridgeline.load.workers.assignment import UNDER_WAY
+from ridgeline.records.measurement import unit_of
 from ridgeline.traffic.requests import RequestRecord, Slo, Spread, Summary
 
 # One load of a search for the most that a server carries, and what is seen of it.
 
 # the later half may be this much over a limit: it has fewer requests, but a queue shows there first
 _LATER = 1.1
-UNITS = {"rate_s": "requests/s", "concurrency": "requests at once"}
+UNITS = {"rate_s": unit_of("requests_s"), "concurrency": "requests at once"}
 
 
 class ProbeVerdict(StrEnum):

@@ -19,7 +19,7 @@ from ridgeline.load.discover import discover
 from ridgeline.load.fidelity import gaps_by_microsecond, judge
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.workers.assignment import UNDER_WAY, Assignment, LoadResult, RequestTemplate
-from ridgeline.load.workers.process import OpenWorker
+from ridgeline.load.workers.worker import OpenWorker
 from ridgeline.traffic.requests import RequestRecord
 from ridgeline.traffic.traffic import Arrival, ClosedLoop, OpenLoop, Replay, Traffic
 

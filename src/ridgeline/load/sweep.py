@@ -16,7 +16,7 @@ _MAPPED = ("ttft_p50_ms", "itl_p50_ms", "output_tok_s", "requests_s")
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class SweepGrid:
     concurrency: tuple[int, ...]
     input_tokens: tuple[int, ...]
     output_tokens: tuple[int, ...]
@@ -47,7 +47,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    grid: _Grid
+    grid: SweepGrid
     points: tuple[SweepPoint, ...]
     interrupted: bool = False
 
@@ -97,7 +97,7 @@ class Sweep:
         }
 
 
-def parse_grid(text: str, plan: BenchPlan) -> _Grid:
+def parse_grid(text: str, plan: BenchPlan) -> SweepGrid:
     """`concurrency=1,8,64 input=128,1024 output=128`; an axis left out keeps the plan's own value."""
     lengths, pace = plan.traffic.lengths, plan.traffic.pace
     if not isinstance(lengths, Fixed):
@@ -112,7 +112,7 @@ def parse_grid(text: str, plan: BenchPlan) -> _Grid:
         if name not in axes:
             raise InputError(f"--sweep {part!r}: unknown axis; use concurrency=1,8,64 input=128,1024 output=128")
         axes[name] = _whole_numbers(part, values)
-    return _Grid(axes["concurrency"], axes["input"], axes["output"])
+    return SweepGrid(axes["concurrency"], axes["input"], axes["output"])
 
 
 def _whole_numbers(part: str, values: str) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ def _whole_numbers(part: str, values: str) -> tuple[int, ...]:
 
 def sweep(
     plan: BenchPlan,
-    grid: _Grid,
+    grid: SweepGrid,
     run: Callable[[BenchPlan], BenchResult],
     note: Callable[[SweepPoint], None] | None = None,
 ) -> Sweep:

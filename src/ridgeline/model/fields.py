@@ -18,7 +18,7 @@ def preset_names() -> list[str]:
 
 
 # no published model comes near; past them a config is broken, and counting would never end
-MOST_LAYERS, MOST_OF_ANYTHING = 10_000, 10**9
+_MOST_LAYERS, _MOST_OF_ANYTHING = 10_000, 10**9
 
 
 class Fields:
@@ -79,7 +79,7 @@ class Fields:
         return value[:layers]
 
     def _bounded(self, name: str, value: int) -> int:
-        limit = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
+        limit = _MOST_LAYERS if name == "num_hidden_layers" else _MOST_OF_ANYTHING
         if value > limit:
             raise self.refuse(name, f"is {value:,}, more than any model has ({limit:,}); check the file")
         return value

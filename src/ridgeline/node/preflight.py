@@ -76,7 +76,7 @@ _COLUMNS = 8  # kbytes quota limit grace, files quota limit grace
 
 
 @dataclass(frozen=True, slots=True)
-class _FileQuota:
+class FileQuota:
     """`limit` is the smaller of the soft and the hard one that is set; None when neither is."""
 
     filesystem: str
@@ -88,9 +88,9 @@ class _FileQuota:
         return None if self.limit is None else max(0, self.limit - self.files)
 
 
-def _read_quota(lines: Iterable[str]) -> list[_FileQuota]:
+def _read_quota(lines: Iterable[str]) -> list[FileQuota]:
     """One per file system. A long name stands on a line of its own, its numbers on the next."""
-    found: list[_FileQuota] = []
+    found: list[FileQuota] = []
     words: list[str] = []
     inside = False
     for line in lines:
@@ -110,12 +110,12 @@ def _read_quota(lines: Iterable[str]) -> list[_FileQuota]:
     return found
 
 
-def _quota(name: str, numbers: list[str]) -> _FileQuota | None:
+def _quota(name: str, numbers: list[str]) -> FileQuota | None:
     files, soft, hard = (_count(text) for text in numbers[4:7])
     if files is None:
         return None
     limits = [limit for limit in (soft, hard) if limit]
-    return _FileQuota(name, files, min(limits) if limits else None)
+    return FileQuota(name, files, min(limits) if limits else None)
 
 
 def _count(text: str) -> int | None:
@@ -157,7 +157,7 @@ def file_check(folder: Path) -> Check:
     return Check("files", "warn" if few else "ok", detail)
 
 
-def quotas(folder: Path) -> list[_FileQuota]:
+def quotas(folder: Path) -> list[FileQuota]:
     for command in (["lfs", "quota", "-u", getpass.getuser(), str(folder)], ["quota", "-w", "-p"]):
         if shutil.which(command[0]):
             try:
@@ -410,7 +410,7 @@ _RATES = (
 
 
 @dataclass(frozen=True, slots=True)
-class _GpuState:
+class GpuState:
     name: str
     total_bytes: float
     used_bytes: float
@@ -428,7 +428,7 @@ class GpuProbe:
     skipped: str = ""
 
 
-def list_gpus() -> list[_GpuState] | str:
+def list_gpus() -> list[GpuState] | str:
     """The GPUs, or why there are none."""
     try:
         rows = query(("name", "memory.total", "memory.used", "driver_version"))
@@ -437,16 +437,16 @@ def list_gpus() -> list[_GpuState] | str:
     return gpu_states(rows) or "nvidia-smi does not tell the memory of any GPU; a GPU may be lost, see `nvidia-smi`"
 
 
-def gpu_states(rows: Sequence[Sequence[str]]) -> list[_GpuState]:
+def gpu_states(rows: Sequence[Sequence[str]]) -> list[GpuState]:
     gpus = []
     for name, total, used, driver in rows:
         total_bytes, used_bytes = mebibytes(total), mebibytes(used)
         if total_bytes is not None and used_bytes is not None:
-            gpus.append(_GpuState(name, total_bytes, used_bytes, driver))
+            gpus.append(GpuState(name, total_bytes, used_bytes, driver))
     return gpus
 
 
-def memory_check(gpus: Sequence[_GpuState]) -> Check:
+def memory_check(gpus: Sequence[GpuState]) -> Check:
     busy = [
         f"gpu{number} {gpu.used_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.0f} GiB"
         for number, gpu in enumerate(gpus)
@@ -538,7 +538,7 @@ def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeRep
     return NodeReport(socket.gethostname(), tuple(checks), versions, (hca,) if hca else ())
 
 
-def _driver(gpus: list[_GpuState] | str) -> dict[str, str]:
+def _driver(gpus: list[GpuState] | str) -> dict[str, str]:
     if not isinstance(gpus, str):
         return {"driver": gpus[0].driver}
     # the module may be loaded where nvidia-smi is not installed

@@ -1,4 +1,4 @@
-"""What the servers of a scheme are told, in our names and in the flags of their release."""
+"""Arguments of the servers of a scheme, in our names and in the flags of their release."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 
-DAY_S = 86_400.0
+_DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def size_fleet(
         raise InputError("no tokens in and none out: there is nothing to size; give at least one of the two")
     if not 0 < utilisation <= 1:
         raise InputError(f"--utilisation is {utilisation:g}; give a share above 0 and up to 1")
-    busy_s = DAY_S * utilisation
+    busy_s = _DAY_S * utilisation
     fleet = Fleet(input_tokens_per_day / busy_s / prefill_tok_s, output_tokens_per_day / busy_s / decode_tok_s)
     if not math.isfinite(fleet.total_nodes):
         raise InputError("such a day takes more nodes than can be counted; check the tokens per day and the speeds")

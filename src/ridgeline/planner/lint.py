@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import mode_refusal
 from ridgeline.engines.knobs.engine_flags import engine_flags
@@ -65,7 +66,7 @@ class _Server:
         gpus = self.number("tp", 1) * self.number("pp", 1)
         return layout_of(self.values, max(1, -(-gpus // gpus_per_node)), gpus_per_node)
 
-    def settings(self, version: tuple[int, ...], engine: str = "sglang") -> EngineSettings:
+    def settings(self, version: tuple[int, ...], engine: str = USUAL_ENGINE) -> EngineSettings:
         return settings_of(self.values, EngineSettings(engine=engine, version=version))
 
 
@@ -153,7 +154,7 @@ def _graph_problems(server: _Server, layout: Layout, rank_limit: int) -> list[st
     return found
 
 
-def _servers(lines: Iterable[str], engine: str = "sglang") -> dict[str, _Server]:
+def _servers(lines: Iterable[str], engine: str = USUAL_ENGINE) -> dict[str, _Server]:
     """Engines by name. Lines of one engine differ in their node rank only."""
     engines: dict[str, list[tuple[dict[str, Value], dict[str, str]]]] = {}
     for line in lines:

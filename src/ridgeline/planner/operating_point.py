@@ -17,7 +17,7 @@ from ridgeline.planner.scheme import Scheme
 from ridgeline.traffic.requests import Slo, Summary
 from ridgeline.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic
 
-MOST_REQUESTS, MOST_OFFLINE = 8000, 4000
+MOST_REQUESTS, _MOST_OFFLINE = 8000, 4000
 # A run sends this many times what is under way at a time: in a shorter one overload is over before its queue shows.
 _STAYS = 8.0
 # An engine is planned to run at this share of the rate at which it would just keep the limits.
@@ -201,7 +201,7 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
         return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
     # not fewer: a shorter offline run is slower for its longer tail
-    count = max(1, min(traffic.requests // scheme.slices, MOST_OFFLINE))
+    count = max(1, min(traffic.requests // scheme.slices, _MOST_OFFLINE))
     run = scheme.run(replace(traffic, requests=count))
     return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
 

@@ -19,7 +19,7 @@ BUSY = 0.65
 # Shares of the capacity that a dead GPU takes, from all of it down: the best of each class is tried.
 _LOSS_CLASSES = (0.99, 0.45, 0.3, 0.0)
 # Groups of one side up to which every number is looked at; beyond it, proportions of numbers up to the second.
-MOST_COUNTS, LARGEST_PART = 13, 6
+MOST_COUNTS, _LARGEST_PART = 13, 6
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def _proportions(prefill: Unit, decode: Unit, gpus: int, rate_s: float | None) -
 
 def _small_ratios(prefill: Unit, decode: Unit, gpus: int, rate_s: float | None) -> Iterator[Pair]:
     """Many small groups: proportions of small numbers, of which one slice is quickly simulated."""
-    for p in range(1, LARGEST_PART + 1):
-        for d in range(1, LARGEST_PART + 1):
+    for p in range(1, _LARGEST_PART + 1):
+        for d in range(1, _LARGEST_PART + 1):
             slice_ = Pair(prefill, decode, p, d)
             most = gpus // slice_.gpus
             if math.gcd(p, d) > 1 or not most:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.fitting import nearest_fits
 from ridgeline.engines.knobs.meaning import dtype_values
 from ridgeline.engines.layout import Layout
@@ -33,7 +34,7 @@ from ridgeline.twin.calibration import Calibration, read_calibration
 from ridgeline.twin.simulate import within_context
 
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
-TAKE_OFF = 5.0
+_TAKE_OFF = 5.0
 
 
 def _with_knee(option: Option) -> Option:
@@ -65,7 +66,7 @@ def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
         return limit_s * 1000
     alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
     assert alone is not None
-    return TAKE_OFF * alone.p95
+    return _TAKE_OFF * alone.p95
 
 
 LATENCIES, ALIKE = ("ttft", "itl"), 0.03
@@ -307,7 +308,7 @@ def answer_plan(
     concurrency: int | None = None,
     requests: int | None = None,
     slos: Sequence[str] = (),
-    engine: str = "sglang",
+    engine: str = USUAL_ENGINE,
     attention_backend: str | None = None,
     dtype: str | None = None,
     kv_dtype: str | None = None,

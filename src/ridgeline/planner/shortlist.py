@@ -12,9 +12,9 @@ from ridgeline.planner.scheme import Scheme
 from ridgeline.traffic.traffic import Traffic
 
 # Engines that do both, pairs of each class of loss, pairs that are tried whatever else was found.
-COLOCATED_TRIED, PAIRS_EACH, PAIRS_LEAST = 6, 3, 2
+_COLOCATED_TRIED, _PAIRS_EACH, _PAIRS_LEAST = 6, 3, 2
 # On more nodes than these a run of a pair is long: fewer of each class are tried.
-FEW_NODES, PAIRS_LARGE = 16, 2
+_FEW_NODES, _PAIRS_LARGE = 16, 2
 # A bound from step times is this much too low at most.
 _BOUND_SLACK = 1.1
 
@@ -37,7 +37,7 @@ def schemes_for(question: PlanQuestion, rate_s: float | None) -> tuple[list[Sche
     gpus = question.cluster.gpus
     engines, split = colocated_units(question, gpus), pairs(question, gpus, rate_s)
     schemes = [Scheme(question, u, gpus // u.gpus) for u in _varied(engines)]
-    each = PAIRS_EACH if question.cluster.nodes <= FEW_NODES else PAIRS_LARGE
+    each = _PAIRS_EACH if question.cluster.nodes <= _FEW_NODES else _PAIRS_LARGE
     schemes += [Scheme(question, p, 1) for p in varied_pairs(split, each)]
     every = [Scheme(question, u, gpus // u.gpus) for u in engines] + [Scheme(question, p, 1) for p in split]
     return every, schemes
@@ -49,7 +49,7 @@ def try_all(schemes: Sequence[Scheme], traffic: Traffic, rate_s: float | None) -
     split = 0
     for scheme in schemes:
         pair = isinstance(scheme.shape, Pair)
-        if (pair and split < PAIRS_LEAST) or not any(_beats(o, scheme, rate_s) for o in options):
+        if (pair and split < _PAIRS_LEAST) or not any(_beats(o, scheme, rate_s) for o in options):
             options.append(tried(scheme, traffic))
             split += pair
     return options
@@ -74,6 +74,6 @@ def _varied(units: Sequence[Unit]) -> list[Unit]:
     chosen: list[Unit] = []
     for unit in units:
         same = sum((u.layout.tp, u.layout.pp) == (unit.layout.tp, unit.layout.pp) for u in chosen)
-        if same < 2 and len(chosen) < COLOCATED_TRIED:
+        if same < 2 and len(chosen) < _COLOCATED_TRIED:
             chosen.append(unit)
     return chosen

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline import catalog
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import deepep_values
 from ridgeline.engines.deployment import Deployment, role_text
@@ -74,7 +75,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     """One engine: the twin today, the real engine by another `kind`."""
     unit, q = option.scheme.main, option.scheme.question
     layout = unit.layout
-    kind = "sglang-offline" if option.rate_s is None and traffic.concurrency is None else "sglang-serve"
+    kind = _workload_kind(option, traffic)
     fixed: dict[str, object] = {
         k: getattr(layout, k) for k in ("tp", "pp", "ep", "attn_dp") if k == "tp" or getattr(layout, k) > 1
     }
@@ -143,6 +144,12 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     ]
 
 
+def _workload_kind(option: Option, traffic: Traffic) -> str:
+    """The real engine's own: a batch where no pace is asked for, else a served load."""
+    offline, serve = catalog.workloads_of(option.scheme.question.settings.engine)
+    return offline if option.rate_s is None and traffic.concurrency is None else serve
+
+
 def _whole_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     """One engine that is planned whole: simulated as it is, on a cluster by its own workload under the same knobs."""
     unit = option.scheme.main
@@ -151,8 +158,7 @@ def _whole_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[s
     ask += ["--tp", layout.tp, "--pp", layout.pp, "--ep", layout.ep, "--mem-fraction", settings.mem_fraction]
     ask += ["--cuda-graph-max-bs", settings.cuda_graph_max_bs]
     chunks = sorted({max(2048, unit.chunk_flag // 2), unit.chunk_flag})
-    offline = option.rate_s is None and traffic.concurrency is None
-    kind = f"{settings.engine}-{'offline' if offline else 'serve'}"
+    kind = _workload_kind(option, traffic)
     text = shlex.join(unit_arguments(unit))
     knobs = "--max-running-requests {max_num_seqs} --chunked-prefill-size {max_num_batched_tokens} --json"
     return [

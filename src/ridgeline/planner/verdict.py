@@ -19,7 +19,7 @@ from ridgeline.planner.pairing import Pair
 from ridgeline.planner.scheme import Scheme
 from ridgeline.twin.intervals import ITL_SPREAD, PREFILL_SPREAD
 
-DRAWS, SEED = 2000, 1
+DRAWS, _SEED = 2000, 1
 # Of the calibration's spread, what two layouts of one model on one cluster do not share.
 _OWN_SHARE = 0.5
 # A split has two sides to keep in proportion, transfers that can fail and a router that must pair: it has to earn them.
@@ -87,7 +87,7 @@ def _speed(option: Option) -> float:
 
 
 def _bounds(together: Option, apart: Option, gain: float) -> tuple[float, float]:
-    rng = random.Random(SEED)
+    rng = random.Random(_SEED)
     own = _OWN_SHARE * together.scheme.question.calibration.spread
     ratios = []
     for _ in range(DRAWS):

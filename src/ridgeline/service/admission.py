@@ -28,8 +28,8 @@ from ridgeline.twin.simulate import SimulationResult, simulate
 
 BELOW_EDGE = 0.9  # a router deals out unevenly, and the twin is not the engine
 _WAIT_SHARE = 0.5  # of what a request's first token may still be late
-WAVES, LEAST_WAVES = 6, 2.5  # how often each place is filled in a run
-MANY, MOST_AT_ONCE = 2000, 4096  # requests of a run that need no more waves; at once, on one server
+_WAVES, _LEAST_WAVES = 6, 2.5  # how often each place is filled in a run
+_MANY, _MOST_AT_ONCE = 2000, 4096  # requests of a run that need no more waves; at once, on one server
 _NODE_GPUS = 8  # where split roles share nodes
 _FLAT = 0.05  # four times the requests for less than this much more throughput bring only waiting
 
@@ -132,7 +132,7 @@ def _edge_of(one: Deployment, copies: int, traffic: Traffic, slos: Sequence[Slo]
         why, rate_s = _verdict(one, traffic, at_once, slos, reached)
         if why:
             bad, bound = at_once, why
-        elif at_once >= MOST_AT_ONCE:
+        elif at_once >= _MOST_AT_ONCE:
             good, bad, bound = at_once, at_once + 1, "more was not tried"
         else:
             good, at_once, reached = at_once, 4 * at_once, rate_s
@@ -166,7 +166,7 @@ def _verdict(
 
 def _run(one: Deployment, traffic: Traffic, at_once: int, slos: Sequence[Slo]) -> tuple[SimulationResult, Summary]:
     """The first wave, which comes all at once, is not counted: a service that runs has left it behind."""
-    count = int(max(LEAST_WAVES * at_once, min(MANY, WAVES * at_once))) + 20
+    count = int(max(_LEAST_WAVES * at_once, min(_MANY, _WAVES * at_once))) + 20
     result = simulate(one, replace(traffic, requests=count, pace=ClosedLoop(at_once)), slos=slos)
     later = [record for record in result.records if record.number >= min(at_once, count // 2)]
     return result, summarise(later, slos)

@@ -497,7 +497,7 @@ def service_text(service: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _EditedFile:
+class EditedFile:
     """A deployment file's text after an edit. `lost` says why its comments could not be kept, where they were not."""
 
     text: str
@@ -509,7 +509,7 @@ def with_router(
     router: Mapping[str, Any],
     expected: Mapping[str, Any] | None = None,
     servers: Sequence[Mapping[str, Any]] = (),
-) -> _EditedFile:
+) -> EditedFile:
     """The file with other values for its router, what is expected of it, and settings of each unit's `servers`.
 
     None takes a key away.
@@ -535,11 +535,11 @@ def with_router(
         for where, value in _leaves(expected or {}, ("expected",)):
             edited = with_value(edited, where, value)
         if parse_yaml(edited, str(path)).plain() == meant:
-            return _EditedFile(edited)
+            return EditedFile(edited)
     except (YamlEditError, StudyError, yaml.YAMLError) as error:
         why = str(error).splitlines()[0]
     head = [line for line in text.splitlines() if line.startswith("#")]
-    return _EditedFile("\n".join([*head, service_text(meant)]), why)
+    return EditedFile("\n".join([*head, service_text(meant)]), why)
 
 
 def _with_settings(unit: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:

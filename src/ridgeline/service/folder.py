@@ -17,6 +17,8 @@ from ridgeline.study.journal import Journal, read_events
 from ridgeline.study.lock import StudyLock
 from ridgeline.study.logs import last_lines
 
+# events of a service's journal: `keep` takes a member out and starts it again, or could not
+RESTART, RESTART_FAILED = "mend", "mend-failed"
 DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
 RESTARTS_WITHIN_S = 1800.0  # restarts of a member that count
 _POLLED_S = 30.0  # within so much of the end of its wait a member that waited is started again
@@ -90,7 +92,7 @@ class ServiceFolder:
     removed: set[str] = field(default_factory=set)  # or took from them
     scale_changes: dict[str, ScaleChange] = field(default_factory=dict)  # by role
     not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
-    mended: dict[str, list[KeeperRestart]] = field(default_factory=dict)
+    keeper_restarts: dict[str, list[KeeperRestart]] = field(default_factory=dict)
     retries: dict[str, float] = field(default_factory=dict)  # member -> when an action that failed is tried again
     lowered: _LoweredLimit | None = None
     is_down: bool = False  # or on its way there
@@ -148,12 +150,12 @@ class ServiceFolder:
         if what == "planned":
             self.started[name] = Started(int(event["generation"]), at_s=at_s)
             self.leaving.pop(name, None)
-        elif what == "mend":
+        elif what == RESTART:
             if self._was_steady(name, at_s):
-                self.mended.pop(name, None)
-            self.mended.setdefault(name, []).append(KeeperRestart(at_s, str(event.get("why", ""))))
+                self.keeper_restarts.pop(name, None)
+            self.keeper_restarts.setdefault(name, []).append(KeeperRestart(at_s, str(event.get("why", ""))))
             self.leaving[name] = float(event.get("until", at_s))
-        elif what == "mend-failed":
+        elif what == RESTART_FAILED:
             self.retries[name] = at_s + float(event.get("again_s", 0.0))
         elif what == "leaving":
             self.leaving[name] = float(event.get("until", at_s))
@@ -218,17 +220,17 @@ class ServiceFolder:
     def restarts(self, name: str, why: tuple[str, ...] = ()) -> list[float]:
         """When `keep` started it again lately, for one of these reasons or any; none where it has served well since."""
         now_s = time.time()
-        mends = () if self._was_steady(name, now_s) else self.mended.get(name, ())
-        return [m.at_s for m in mends if now_s - m.at_s < RESTARTS_WITHIN_S and (not why or m.why in why)]
+        restarts = () if self._was_steady(name, now_s) else self.keeper_restarts.get(name, ())
+        return [m.at_s for m in restarts if now_s - m.at_s < RESTARTS_WITHIN_S and (not why or m.why in why)]
 
     def _was_steady(self, name: str, at_s: float) -> bool:
         """Whether it had served for long by then; time that it spent dead in back-off is no service."""
-        start, before = self.started.get(name), [m.at_s for m in self.mended.get(name, ())]
+        start, before = self.started.get(name), [m.at_s for m in self.keeper_restarts.get(name, ())]
         if start is None or not start.ready or at_s - start.ready_at_s < STEADY_S:
             return False
         if before and before[-1] > start.ready_at_s:
-            return False  # it is being mended
-        lately = [mend_s for mend_s in before if at_s - mend_s < RESTARTS_WITHIN_S]
+            return False  # it is being restarted
+        lately = [before_s for before_s in before if at_s - before_s < RESTARTS_WITHIN_S]
         return not lately or at_s > lately[-1] + _dead_wait_s(len(lately)) + _POLLED_S
 
     def next_try_in_s(self, name: str) -> float:
@@ -257,7 +259,7 @@ class ServiceFolder:
         self.not_replaced.clear()
         for scaled in (self.growing, self.before_coming, self.added, self.removed, self.scale_changes, self.not_grown):
             scaled.clear()
-        self.mended.clear()
+        self.keeper_restarts.clear()
         self.retries.clear()
         self.lowered = None
         self.second.clear()

@@ -111,7 +111,7 @@ class ServedEngineForm(Form):
 
 
 class PodForm(Form):
-    """What Kubernetes must be told; read by `deploy render --for kubernetes`."""
+    """What Kubernetes needs to know; read by `deploy render --for kubernetes`."""
 
     whose = "kubernetes"
 

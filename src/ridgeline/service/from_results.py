@@ -11,8 +11,10 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import uses_deepep
 from ridgeline.engines.knobs.releases import release_written
+from ridgeline.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.hardware.cluster import GIB
 from ridgeline.model.config import load_model
@@ -30,7 +32,6 @@ from ridgeline.service.members import Member, members_of, variable
 from ridgeline.service.routers import can_queue
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import USUAL_ROUTER
-from ridgeline.twin.server.serve import BOOTSTRAP_VARIABLE
 
 # SGLang waits five minutes by default, longer than clients do; prompts that wait only for KV room need a few seconds.
 _BOOTSTRAP_S = 10
@@ -84,7 +85,8 @@ def _running(unit: Unit, value: Value) -> str:
     limit = "" if unit.role == "prefill" else ", as the limits and its KV pool allow"
     if ranks == 1:
         return f"requests at once{limit}"
-    return f"SGLang divides it by attention DP {ranks}: {unit.cap // ranks} a rank{limit}"
+    engine = engine_named(unit.settings.engine).title
+    return f"{engine} divides it by attention DP {ranks}: {unit.cap // ranks} a rank{limit}"
 
 
 def _memory(unit: Unit, value: Value) -> str:
@@ -105,7 +107,7 @@ def _chunk(unit: Unit, value: Value) -> str:
     if unit.role == "prefill":
         return f"prompt tokens of a step{each}; nothing decodes here, so no token waits for a large one"
     if unit.role == "decode":
-        return "no prompt is computed here; SGLang sets memory aside by it"
+        return f"no prompt is computed here; {engine_named(unit.settings.engine).title} sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
 
 
@@ -241,7 +243,7 @@ def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
 
 
 @dataclass(frozen=True, slots=True)
-class _PrintedChoice:
+class PrintedChoice:
     """The commands of a choice, and whether they hold what was predicted."""
 
     commands: tuple[Command, ...]
@@ -251,10 +253,10 @@ class _PrintedChoice:
         return {"commands": [c.as_json() for c in self.commands], "lint": self.lint.as_json()}
 
 
-def printed(choice: Choice, model: str = "") -> _PrintedChoice:
+def printed(choice: Choice, model: str = "") -> PrintedChoice:
     question = choice.option.scheme.question
     commands = tuple(commands_for(choice.option.scheme, model or _model_folder(question)))
-    return _PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
+    return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
 def _model_folder(question: PlanQuestion) -> str:

@@ -86,10 +86,10 @@ _PROGRESS_LIMIT_S = 30
 _DRAIN_S = 300  # what is under way may finish when a pod is asked to end
 _PYTHON = "python3"  # of the images
 HOME = "/home/server"
-KEEP_FOLDER, KEEP_FILE, KEEP_PORT = "/etc/ridgeline", "service.yaml", 9400
-PART_OF, COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
+_KEEP_FOLDER, _KEEP_FILE, _KEEP_PORT = "/etc/ridgeline", "service.yaml", 9400
+_PART_OF, _COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 # asked for where the file says nothing: tokenizers, schedulers and a process for each GPU; staged weights
-CORES_PER_GPU, MEMORY_BYTES_PER_GPU = 4, 32 * 2**30
+_CORES_PER_GPU, _MEMORY_BYTES_PER_GPU = 4, 32 * 2**30
 ROUTER_CORES, ROUTER_MEMORY_BYTES = 2, 4 * 2**30
 # what a start script's shell variables are called in a pod
 _VARIABLES = {"address": "POD_IP", "head": "LWS_LEADER_ADDRESS", "rank": "LWS_WORKER_INDEX"}
@@ -99,7 +99,7 @@ _Spec = dict[str, Any]
 
 def _labels_of(name: str, role: str) -> dict[str, str]:
     """Of the pods that answer requests: a router, or its only Service, finds them by these."""
-    return {PART_OF: name, COMPONENT: role}
+    return {_PART_OF: name, _COMPONENT: role}
 
 
 def _follower_role(role: str) -> str:
@@ -186,8 +186,8 @@ def _router_pod(service: Service, name: str) -> _Spec:
 
 def _keep_pod(service: Service, name: str, url: str) -> _Spec:
     """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
-    argv = [_PYTHON, "-m", "ridgeline", "keep", f"{KEEP_FOLDER}/{KEEP_FILE}", "--front", url]
-    argv += ["--metrics", str(KEEP_PORT), "--metrics-host", "$(POD_IP)"]
+    argv = [_PYTHON, "-m", "ridgeline", "keep", f"{_KEEP_FOLDER}/{_KEEP_FILE}", "--front", url]
+    argv += ["--metrics", str(_KEEP_PORT), "--metrics-host", "$(POD_IP)"]
     variables = (service.api_key_env, service.notify.webhook_env)
     container: _Spec = {
         "name": "keep",
@@ -196,8 +196,8 @@ def _keep_pod(service: Service, name: str, url: str) -> _Spec:
         "env": [*_address_variable(), *_secret_variables(service, name, variables)],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": _own_security(),
-        "ports": [{"name": "http", "containerPort": KEEP_PORT}],
-        "volumeMounts": [{"name": "service", "mountPath": KEEP_FOLDER, "readOnly": True}],
+        "ports": [{"name": "http", "containerPort": _KEEP_PORT}],
+        "volumeMounts": [{"name": "service", "mountPath": _KEEP_FOLDER, "readOnly": True}],
         "readinessProbe": _asked("/metrics", _POLL_S),
         "livenessProbe": {**_asked("/metrics", _POLL_S), "initialDelaySeconds": 60},
     }
@@ -259,8 +259,8 @@ def _resources(service: Service, unit: ServiceUnit) -> _Spec:
         return {"requests": {"cpu": "1", "memory": "1Gi"}}
     if not unit.gpus:
         raise InputError(f"Kubernetes must know the GPUs of a {unit.role} server; add `gpus:` to its unit, such as 8")
-    cores = unit.cores or CORES_PER_GPU * unit.gpus
-    memory = unit.memory_bytes or MEMORY_BYTES_PER_GPU * unit.gpus
+    cores = unit.cores or _CORES_PER_GPU * unit.gpus
+    memory = unit.memory_bytes or _MEMORY_BYTES_PER_GPU * unit.gpus
     devices = {"nvidia.com/gpu": str(unit.gpus)}
     devices |= {device: str(count) for device, count in service.pods.devices.items()}
     limit = {"memory": _quantity(memory)} if unit.memory_bytes else {}
@@ -305,7 +305,7 @@ def _affinity(service: Service, unit: ServiceUnit, name: str) -> _Spec:
     apart = _preferred("kubernetes.io/hostname", {"matchLabels": _labels_of(name, unit.role)})
     found: _Spec = {"podAntiAffinity": apart} if unit.replicas > 1 else {}
     if service.split or unit.nodes > 1:  # KV, or partial sums, travel between them
-        together = {"matchLabels": {PART_OF: name}}
+        together = {"matchLabels": {_PART_OF: name}}
         found["podAffinity"] = _preferred("topology.kubernetes.io/zone", together)
     return found
 
@@ -352,7 +352,7 @@ def _asked(path: str, period_s: int) -> _Spec:
 
 
 _LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revision and a role
-SERVERS_FILE, ROUTER_FILE, KEEP_MANIFEST = "servers.yaml", "router.yaml", "keep.yaml"
+_SERVERS_FILE, _ROUTER_FILE, _KEEP_MANIFEST = "servers.yaml", "router.yaml", "keep.yaml"
 _KEEP_HEADING = (
     "ridgeline keep, watching: a token through the front door every ten seconds, alerts as `notify` says, metrics at",
     "port 9400. It restarts, replaces and scales nothing: Kubernetes restarts pods by the probes of servers.yaml.",
@@ -363,11 +363,11 @@ _KEEP_HEADING = (
 def manifests(service: Service) -> Iterator[tuple[str, str]]:
     """File names and their text."""
     name = _object_name(service)
-    yield SERVERS_FILE, _text(_heading(service, name), _servers(service, name))
+    yield _SERVERS_FILE, _text(_heading(service, name), _servers(service, name))
     if service.router is not None:
-        yield ROUTER_FILE, _text("", _router(service, name))
+        yield _ROUTER_FILE, _text("", _router(service, name))
     if service.pods.keep_image:
-        yield KEEP_MANIFEST, _text("".join(f"# {line}\n" for line in _KEEP_HEADING), _keep(service, name))
+        yield _KEEP_MANIFEST, _text("".join(f"# {line}\n" for line in _KEEP_HEADING), _keep(service, name))
 
 
 def _object_name(service: Service) -> str:
@@ -422,8 +422,8 @@ def _servers(service: Service, name: str) -> Iterator[_Spec]:
 
 def _disruption(service: Service, name: str, role: str) -> _Spec:
     """Nodes are drained one server of a role at a time: a pod that is gone stands for its whole server."""
-    chosen = {"key": COMPONENT, "operator": "In", "values": [role, _follower_role(role)]}
-    selector = {"matchLabels": {PART_OF: name}, "matchExpressions": [chosen]}
+    chosen = {"key": _COMPONENT, "operator": "In", "values": [role, _follower_role(role)]}
+    selector = {"matchLabels": {_PART_OF: name}, "matchExpressions": [chosen]}
     full = f"{name}-{'server' if role == 'both' else role}"
     return _object(service, "policy/v1", "PodDisruptionBudget", full, spec={"maxUnavailable": 1, "selector": selector})
 
@@ -486,11 +486,11 @@ def _keep(service: Service, name: str) -> Iterator[_Spec]:
     known |= {"served_name": service.served_name} if service.served_name else {}
     known |= {"api_key_env": service.api_key_env} if service.api_key_env else {}
     if service.notify.ways:
-        told = asdict(service.notify)
-        known["notify"] = {key: value for key, value in told.items() if value}
+        notified = asdict(service.notify)
+        known["notify"] = {key: value for key, value in notified.items() if value}
     known["units"] = [{"replicas": 1}]
     yield _object(service, "v1", "ServiceAccount", f"{name}-keep")
-    yield _object(service, "v1", "ConfigMap", f"{name}-keep", data={KEEP_FILE: yaml.safe_dump(known, sort_keys=False)})
+    yield _object(service, "v1", "ConfigMap", f"{name}-keep", data={_KEEP_FILE: yaml.safe_dump(known, sort_keys=False)})
     spec = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},

@@ -4,8 +4,8 @@ Every start is a line in the journal before it happens. Whoever comes next finds
 running, ended, or never handed over.
 
 Two locks: a command of a person holds one from its beginning to its end, so that two of them don't mix. Whoever writes
-to the journal holds the other, for one act: nobody waits for a server with it, so that `keep` can mend one member while
-a person waits for another.
+to the journal holds the other, for one act: nobody waits for a server with it, so that `keep` can restart one member
+while a person waits for another.
 """
 
 from __future__ import annotations
@@ -464,7 +464,7 @@ class Operator:
         """Everything of this service ends, the router first; nothing else is touched."""
         with self.commanding():
             with self.action():
-                self.folder.record({"event": "going-down"})  # so that `keep` does not mend what we end
+                self.folder.record({"event": "going-down"})  # so that `keep` does not restart what we end
             for member in reversed(self._everybody()):
                 self.stop(member)
             with self.action():
@@ -500,14 +500,14 @@ class Operator:
             if not self._handed_over(member):
                 self.folder.record({"event": "ended", "member": member.name, "reason": "was never handed over"})
                 return True
-            told_s = self._cancelled.get(start.ticket)
+            cancelled_s = self._cancelled.get(start.ticket)
             if self.note_ending(member) is None:
-                if told_s is None or time.monotonic() - told_s >= _CANCEL_AGAIN_S:
-                    told_s = self._cancelled[start.ticket] = time.monotonic()
+                if cancelled_s is None or time.monotonic() - cancelled_s >= _CANCEL_AGAIN_S:
+                    cancelled_s = self._cancelled[start.ticket] = time.monotonic()
                     self.executor.cancel(start.ticket)
                 if self.note_ending(member) is None:
                     return False
-        if told_s is not None:
+        if cancelled_s is not None:
             self.say(f"{member.name}: ended")
         return True
 

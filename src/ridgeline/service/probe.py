@@ -139,7 +139,7 @@ def why_refused(url: str, model: str, key: str, limit_s: float) -> str:
 
 
 def refuse_wrong_key(url: str, error: urllib.error.HTTPError) -> None:
-    """SiteError where the answer says that the key is wrong: no waiting mends that."""
+    """SiteError where the answer says that the key is wrong: waiting does not help."""
     if error.code in (401, 403):
         raise SiteError(
             f"{url} refuses our API key ({error.code}): it was started with another one; set the variable that "

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from ridgeline.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.bench import BenchResult, bench
 from ridgeline.load.session import BenchOptions, plan_from
@@ -39,14 +40,13 @@ from ridgeline.stats.compare import Block, Comparison, Direction, Verdict, confi
 from ridgeline.traffic.requests import RequestRecord, Slo
 from ridgeline.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.traffic.traffic import Arrival, parse_traffic
-from ridgeline.twin.server.serve import BOOTSTRAP_VARIABLE
 
 # What a rehearsal sends: the user's traffic, and the same with hot prefixes and a few very long prompts.
 
 _SEED = 7
 # Prefixes as users have them: a few system prompts that most requests share, and many that hardly anybody does.
-PREFIXES, PREFIX_BLOCKS, ZIPF = 16, 2, 1.2
-LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
+_PREFIXES, _PREFIX_BLOCKS, _ZIPF = 16, 2, 1.2
+_LONG_EVERY, _LONG_TIMES = 12, 5  # one prompt in so many is this much longer
 # What a laptop's core carries of token events beside router and load generator, with room to spare.
 _MACHINE_TOKENS_S = 8000.0
 _PATIENCE_S = 20.0  # of a client that gets nothing; a hung server is found and ended within it
@@ -118,16 +118,16 @@ def _drain_s(slos: Sequence[Slo]) -> float:
 def _skewed_trace(load: RehearsedLoad) -> str:
     """The same requests at the same times, most with one of a few prefixes before them, and some prompts long."""
     rng = random.Random(load.seed)
-    weights = [1 / (n + 1) ** ZIPF for n in range(PREFIXES)]
+    weights = [1 / (n + 1) ** _ZIPF for n in range(_PREFIXES)]
     lines = []
     for arrival in _arrivals(load):
-        group = rng.choices(range(PREFIXES), weights)[0]
-        own = arrival.input_tokens * (LONG_TIMES if rng.randrange(LONG_EVERY) == 0 else 1)
+        group = rng.choices(range(_PREFIXES), weights)[0]
+        own = arrival.input_tokens * (_LONG_TIMES if rng.randrange(_LONG_EVERY) == 0 else 1)
         row: dict[str, object] = {
             "at_s": round(arrival.at_s / load.speed, 4),
-            "input_length": PREFIX_BLOCKS * PREFIX_BLOCK_TOKENS + own,
+            "input_length": _PREFIX_BLOCKS * PREFIX_BLOCK_TOKENS + own,
             "output_length": arrival.output_tokens,
-            "hash_ids": [PREFIX_BLOCKS * group + n for n in range(PREFIX_BLOCKS)],
+            "hash_ids": [_PREFIX_BLOCKS * group + n for n in range(_PREFIX_BLOCKS)],
         }
         if load.plain and rng.random() < load.plain:
             row |= {"input_length": arrival.input_tokens, "hash_ids": []}
@@ -333,17 +333,17 @@ def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
 
 
 _KEEPER_S = 15.0  # for a keeper to measure the servers
-FAULT_AT, FAULT_AFTER_S = 1 / 3, 2.0  # of the time of a run, and at the latest
+_FAULT_AT, _FAULT_AFTER_S = 1 / 3, 2.0  # of the time of a run, and at the latest
 # What a lost server had is given to others by then, or to nobody; split roles wait for each other first.
-LOSS_DRAIN_S, SPLIT_LOSS_DRAIN_S = 5.0, 12.0
+_LOSS_DRAIN_S, _SPLIT_LOSS_DRAIN_S = 5.0, 12.0
 HUNG_S = 26.0  # a run must outlast the polls that find a hung server
-OVERLOAD, OVERLOAD_S = 1.5, 12.0  # places must be taken before any request is too many
+_OVERLOAD, _OVERLOAD_S = 1.5, 12.0  # places must be taken before any request is too many
 # Pairs of runs, and how sure they must be: a file is changed by them. Goodput and TTFT are both compared, after each of
-# SHOWN_AFTER pairs; a policy that gains too little to matter is dropped after any pair from LEAST_PAIRS on.
-LEVEL, LEAST_PAIRS, SHOWN_AFTER = 0.99, 3, (4, 6)
+# _SHOWN_AFTER pairs; a policy that gains too little to matter is dropped after any pair from _LEAST_PAIRS on.
+LEVEL, _LEAST_PAIRS, _SHOWN_AFTER = 0.99, 3, (4, 6)
 _PART = 0.375  # of the time of a run: of each policy's first one, and of each one of a pair
-WORTH, TTFT_WORTH = 0.03, 0.1  # gains below these shares are no reason to change a file, however sure they are
-PAIRED, SKEWED, KILLED, HUNG, OVERLOADED = "pairs", "skewed", "killed", "hung", "overload"
+WORTH, _TTFT_WORTH = 0.03, 0.1  # gains below these shares are no reason to change a file, however sure they are
+PAIRED, _SKEWED, KILLED, HUNG, OVERLOADED = "pairs", "skewed", "killed", "hung", "overload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,8 +427,8 @@ def rehearse(
         rehearsed.start([replace(router, policy=policy) for policy in tried])
         for policy in tried:
             try:
-                say(f"{policy}, {SKEWED} ...")
-                run(SKEWED, short, replace(router, policy=policy))
+                say(f"{policy}, {_SKEWED} ...")
+                run(_SKEWED, short, replace(router, policy=policy))
             except SiteError as error:
                 say(f"{policy}: left out: {error}")
         if not done:
@@ -449,7 +449,7 @@ def rehearse(
         chosen = replace(router, policy=decided.policy)
         if limits is not None:
             say(f"{chosen.policy}, {OVERLOADED} ...")
-            over = replace(load, rate_s=OVERLOAD * limits.requests_s, seconds=max(OVERLOAD_S, load.seconds))
+            over = replace(load, rate_s=_OVERLOAD * limits.requests_s, seconds=max(_OVERLOAD_S, load.seconds))
             run(OVERLOADED, over, _limited(chosen, limits))
         if _replaceable_server(rehearsed.operator(chosen)) is not None:
             say(f"{chosen.policy}, {HUNG} and {KILLED} ...")
@@ -467,7 +467,7 @@ def _challenger(first: Sequence[Rehearsal], own: str) -> str:
     def score(one: Rehearsal) -> float:
         if one.goodput_s <= 0 or not one.ttft_p95_ms:
             return -math.inf
-        return math.log(one.goodput_s) / WORTH - math.log(one.ttft_p95_ms) / TTFT_WORTH
+        return math.log(one.goodput_s) / WORTH - math.log(one.ttft_p95_ms) / _TTFT_WORTH
 
     kept = next(score(one) for one in first if one.policy == own)
     others = [one for one in first if one.policy != own and score(one) > kept]
@@ -485,9 +485,9 @@ def _in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: 
         found = {which: run(len(seen), which) for which in order_of_block(2, len(seen), 1, seed)}
         seen.append((found[0], found[1]))
         choice = _choice(own, other, seen)
-        if len(seen) in SHOWN_AFTER and choice.changed:
+        if len(seen) in _SHOWN_AFTER and choice.changed:
             return choice
-        if len(seen) == SHOWN_AFTER[-1] or (len(seen) >= LEAST_PAIRS and not _promises(choice)):
+        if len(seen) == _SHOWN_AFTER[-1] or (len(seen) >= _LEAST_PAIRS and not _promises(choice)):
             return replace(choice, policy=own)
 
 
@@ -496,14 +496,14 @@ def _choice(own: str, other: str, seen: Sequence[tuple[Rehearsal, Rehearsal]]) -
     times = [(a.ttft_p95_ms, b.ttft_p95_ms) for a, b in seen]
     ttft = _compared(other, [(a, b) for a, b in times if a is not None and b is not None], "minimize")
     more = _shown(goodput, WORTH)
-    sooner = _shown(ttft, TTFT_WORTH) and goodput.verdict is not Verdict.WORSE
+    sooner = _shown(ttft, _TTFT_WORTH) and goodput.verdict is not Verdict.WORSE
     return PolicyChoice(own, other if more or sooner else own, other, goodput, ttft)
 
 
 def _promises(choice: PolicyChoice) -> bool:
     """Whether the other may still turn out to be better by what matters."""
     assert choice.goodput is not None and choice.ttft is not None
-    return _gains(choice.goodput, WORTH) or _gains(choice.ttft, TTFT_WORTH)
+    return _gains(choice.goodput, WORTH) or _gains(choice.ttft, _TTFT_WORTH)
 
 
 def _gains(comparison: Comparison, worth: float) -> bool:
@@ -517,7 +517,7 @@ def _compared(other: str, pairs: Sequence[tuple[float, float]], direction: Direc
         Block(0, (), [], {other: []})
     ]
     # what may go wrong is divided among the two figures and the times at which they may show something
-    share = 1 / 2 / len(SHOWN_AFTER)
+    share = 1 / 2 / len(_SHOWN_AFTER)
     return confirm(blocks, LEVEL, direction, share=share, by_node=False).comparisons[other]
 
 
@@ -535,14 +535,14 @@ def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
 def _run(
     rehearsed: RehearsalService, twins: Service, router: RouterChoice, case: str, load: RehearsedLoad, scratch: Path
 ) -> Rehearsal:
-    alone = case not in (SKEWED, PAIRED)
+    alone = case not in (_SKEWED, PAIRED)
     operator, url = rehearsed.behind(router) if alone else rehearsed.compared(router.policy)
     before = _prompt_tokens(operator)
     how = case if case in (KILLED, HUNG) else ""
     lost_ticket = _ticket_of(operator, _replaceable_server(operator))
-    drain_s = SPLIT_LOSS_DRAIN_S if twins.split else LOSS_DRAIN_S
+    drain_s = _SPLIT_LOSS_DRAIN_S if twins.split else _LOSS_DRAIN_S
     watched = kept(lambda: rehearsed.operator(router), wanted=case == HUNG)
-    with watched, _injected_fault(operator, how, min(FAULT_AFTER_S, FAULT_AT * load.seconds)) as lost:
+    with watched, _injected_fault(operator, how, min(_FAULT_AFTER_S, _FAULT_AT * load.seconds)) as lost:
         result = _send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
     imbalance = _imbalance(before, _prompt_tokens(operator))
     if how:

@@ -65,7 +65,7 @@ class PodChoice:
     ipc_lock: bool = False
 
 
-WEEK_MIN, DAY_MIN = 7 * 24 * 60, 24 * 60
+_WEEK_MIN, DAY_MIN = 7 * 24 * 60, 24 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ScheduleEntry:
 
     def holds_at(self, minute: int) -> bool:
         """In this minute of the week."""
-        return any((minute - begins) % WEEK_MIN < length for begins, length in self.spans())
+        return any((minute - begins) % _WEEK_MIN < length for begins, length in self.spans())
 
     def overlaps(self, other: ScheduleEntry) -> bool:
         return any(other.holds_at(begins) for begins, _ in self.spans()) or any(

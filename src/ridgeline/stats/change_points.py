@@ -258,7 +258,7 @@ def change_points(runs: Sequence[Observed], versions: int) -> tuple[Jump, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class EndToEndChange:
     """The last version's slowdown against the first, in logs: estimate, standard error, degrees of freedom; and how
     runs of one version scatter."""
 
@@ -279,7 +279,7 @@ class _Ends:
         return math.exp(min(700.0, 0.5 * (self.freedom + 1) * spread))
 
 
-def between_ends(runs: Sequence[Observed], last: int) -> _Ends | None:
+def between_ends(runs: Sequence[Observed], last: int) -> EndToEndChange | None:
     """None before both ran twice."""
     sides = [[run.worse for run in runs if run.place == place] for place in (0, last)]
     if min(map(len, sides)) < 2:
@@ -289,7 +289,7 @@ def between_ends(runs: Sequence[Observed], last: int) -> _Ends | None:
     freedom = sum(map(len, sides)) - 2
     spread = math.sqrt((squares + 2 * _LEAST_NOISE**2) / (freedom + 2))
     error = spread * math.sqrt(sum(1 / len(side) for side in sides))
-    return _Ends(means[1] - means[0], error, freedom, math.sqrt(squares / freedom))
+    return EndToEndChange(means[1] - means[0], error, freedom, math.sqrt(squares / freedom))
 
 
 # when to stop

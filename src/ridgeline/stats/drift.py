@@ -172,7 +172,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outlier:
+class Outlier:
     """A run far from the others of its setting. It stays in every figure; this says what it is likely to be."""
 
     index: int
@@ -184,7 +184,7 @@ class _Outlier:
         return f"run {self.index + 1} is {percent(self.change)} off the median: {self.cause}, {self.reason}"
 
 
-def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | None = None) -> list[_Outlier]:
+def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | None = None) -> list[Outlier]:
     """Runs of one setting that lie more than 5 robust standard deviations from the median, with a likely cause.
 
     Fewer than five repeats have no outliers: which of three is the odd one cannot be said.
@@ -201,7 +201,7 @@ def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | N
     for index, value in enumerate(logs):
         if abs(value - middle) > limit:
             cause, reason = _cause(index, logs, repeats, middle, limit, drifted)
-            found.append(_Outlier(index, math.expm1(value - middle), cause, reason))
+            found.append(Outlier(index, math.expm1(value - middle), cause, reason))
     return found
 
 
@@ -234,7 +234,7 @@ MOST_REPEATS = 200  # of the baseline looked at: a change shows in these, and al
 
 
 @dataclass(frozen=True, slots=True)
-class _BaselineRun:
+class BaselineRun:
     """One run of the baseline: its place in the order of all runs, its value, and where it ran."""
 
     place: int
@@ -275,7 +275,7 @@ class Regimes:
         return (1 - share) * self.levels[after - 1] + share * self.levels[after]
 
 
-def regimes(repeats: Sequence[_BaselineRun], direction: Direction, level: float = 0.95) -> Regimes:
+def regimes(repeats: Sequence[BaselineRun], direction: Direction, level: float = 0.95) -> Regimes:
     """The baseline's course over a search, as far as its repeats show one.
 
     Nodes that are known to be slow or fast are allowed for. Where the repeats ran on nodes of which that is not known,
@@ -293,16 +293,16 @@ def baseline_course(
     level: float = 0.95,
 ) -> Regimes:
     """As `regimes`, of runs of the baseline, with what the whole journal says of their nodes."""
-    repeats = [_BaselineRun(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
+    repeats = [BaselineRun(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
     unknown = {effect.node for effect in effects if effect.verdict == "undecided"}
     if not any(unknown.intersection(repeat.nodes) for repeat in repeats):
         factors = corrections(effects, direction)
-        repeats = [_BaselineRun(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
+        repeats = [BaselineRun(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
     return regimes(repeats, direction, level)
 
 
 @lru_cache(maxsize=32)  # every face asks for it at every look, and permutations take their time
-def _regimes(looked_at: tuple[_BaselineRun, ...], direction: Direction, level: float) -> Regimes:
+def _regimes(looked_at: tuple[BaselineRun, ...], direction: Direction, level: float) -> Regimes:
     values = _freed_from_nodes(looked_at, direction, level)
     found = drift(values, direction, random.Random(0), level)
     if found.kind not in ("step", "trend"):
@@ -312,7 +312,7 @@ def _regimes(looked_at: tuple[_BaselineRun, ...], direction: Direction, level: f
     return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(course))
 
 
-def _freed_from_nodes(repeats: Sequence[_BaselineRun], direction: Direction, level: float) -> list[float]:
+def _freed_from_nodes(repeats: Sequence[BaselineRun], direction: Direction, level: float) -> list[float]:
     """Empty where nodes and time cannot be separated."""
     if len({repeat.nodes for repeat in repeats}) < 2:
         return [repeat.value for repeat in repeats]

@@ -23,6 +23,9 @@ from typing import Any
 from ridgeline.stats.arrays import numpy as np
 from ridgeline.stats.compare import Direction
 
+# what a gate finds, and how often it may be wrong, where nobody says otherwise
+SLOWER, FALSE_ALARM, POWER = 0.03, 0.01, 0.9
+MOST_RUNS = 100
 FEWEST_REFERENCE = 12  # stored runs: fewer say too little about the noise
 FEWEST_NEW = 6  # new runs before the first look
 _LOOKS = 6
@@ -88,10 +91,10 @@ def _share(value: float) -> str:
 def gate_plan(
     reference: Sequence[float],
     direction: Direction,
-    slower: float = 0.03,
-    false_alarm: float = 0.01,
-    power: float = 0.9,
-    most_runs: int = 100,
+    slower: float = SLOWER,
+    false_alarm: float = FALSE_ALARM,
+    power: float = POWER,
+    most_runs: int = MOST_RUNS,
 ) -> GatePlan:
     """How many new runs a gate against these stored ones takes at most, and what it finds with them.
 

@@ -23,7 +23,7 @@ from ridgeline.stats.node_effect import NodeRun as NodeRun
 
 MOST_RUNS = 128  # looked at: those of repeated settings and the latest others; more take seconds and tell no more
 EACH_RUN = 64  # up to so many runs the odds are weighed after each; then once enough are new:
-NEW_SHARE, MOST_NEW = 0.1, 64  # this share of all, and at most so many
+_NEW_SHARE, MOST_NEW = 0.1, 64  # this share of all, and at most so many
 _STEP = 0.005  # corrections are rounded to this: each change of one makes a search think everything over
 
 
@@ -111,7 +111,7 @@ class NodeRuns:
 
     def _is_due(self) -> bool:
         count = len(self._runs)
-        return count <= EACH_RUN or count - self._weighed >= min(NEW_SHARE * count, MOST_NEW)
+        return count <= EACH_RUN or count - self._weighed >= min(_NEW_SHARE * count, MOST_NEW)
 
     def looked_at(self) -> tuple[NodeRun, ...]:
         """Those of repeated settings and the latest others."""
@@ -177,7 +177,7 @@ _FEWEST_BASELINE_RUNS = 6  # before anything can be said of nodes
 _WORTH_A_RUN = 0.08  # chance of being slow from which on a node is worth a run
 # runs of the baseline beyond one a node: what is not settled by then is small, or the machine is noisy
 _MOST_MORE = 12
-LIKELY, MOST_MORE_IF_LIKELY = 0.3, 26  # chance of being slow from which on a node is worth more of them
+_LIKELY, MOST_MORE_IF_LIKELY = 0.3, 26  # chance of being slow from which on a node is worth more of them
 MOST_URGENT = 2  # runs of the baseline after one trial of the search
 
 
@@ -211,7 +211,7 @@ def next_baseline_run(
     named = set(seen) - set(chances)
     looked_at = sum(map(bool, times.values())) / width
     more = repeats - looked_at
-    enough = _WORTH_A_RUN if more < _MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
+    enough = _WORTH_A_RUN if more < _MOST_MORE else _LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
     suspects = [node for node in seen if chances.get(node, 0.0) >= enough]
     new = [node for node in seen if not times[node]]
     # a site that cannot avoid nodes would be asked in vain: that, too, is given up after a while
@@ -232,6 +232,6 @@ def next_baseline_run(
     if len(company) < width - 1:
         company = sorted(set(seen) - {first})
     begun = repeats >= _FEWEST_BASELINE_RUNS
-    likely = any(chances[node] >= LIKELY for node in suspects)
+    likely = any(chances[node] >= _LIKELY for node in suspects)
     urgent = MOST_URGENT if likely else int(bool(new or suspects or not begun))
     return BaselinePlacement(tuple(sorted([first, *company[: width - 1]])), urgent)

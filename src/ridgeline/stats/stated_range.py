@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 
 LEVEL = 0.9  # share of the trials that are to lie within their range
+NORMAL_90 = 1.6449  # standard deviations to each side that hold as many of a normal distribution
 # How far measured values were from predicted ones elsewhere, in the model's standard deviations: quantiles 2.5%, 7.5%,
 # ... 97.5% of 953 trials in 30 searches, over made-up spaces without a prior (benchmarks/search/made.py) and two hidden
 # clusters by a right, a reversed and a misleading one. None of them is in the table of ranges in docs/search.md.

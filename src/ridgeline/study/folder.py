@@ -75,7 +75,7 @@ def require_consistent(study: Study, history: History) -> None:
         raise StoreError(f"{where}: the winner is none of the trials; restore a copy of the journal")
 
 
-STUDY, JOURNAL, LOCK, REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
+STUDY, JOURNAL, _LOCK, _REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
 ORIGIN = "origin"
 RUNS, SOURCES, SITES = "runs", "sources", "sites"
 LARGEST_COPY_BYTES = 64 * 2**20  # larger inputs are linked, not copied
@@ -154,11 +154,11 @@ class StudyFolder:
 
     @property
     def lock_path(self) -> Path:
-        return self.path / LOCK
+        return self.path / _LOCK
 
     @property
     def report_path(self) -> Path:
-        return self.path / REPORT
+        return self.path / _REPORT
 
     def _origin(self) -> Path | None:
         try:

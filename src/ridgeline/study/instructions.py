@@ -22,7 +22,7 @@ from ridgeline.records.study import Budget
 
 INSTRUCTIONS = "instructions"
 LARGEST_BYTES = 65536
-MOST_TRIALS, MOST_HOURS = 10**6, 10**6
+MOST_TRIALS, _MOST_HOURS = 10**6, 10**6
 _ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 
 
@@ -75,8 +75,8 @@ def instruction_from(line: object) -> Instruction:
         raise ValueError(f"there is no act {act!r}; choose one of {', '.join(Act)}")
     more = Budget(
         _amount(line, "trials", MOST_TRIALS, whole=True),
-        _amount(line, "wall_s", MOST_HOURS * 3600),
-        _amount(line, "node_hours", MOST_HOURS),
+        _amount(line, "wall_s", _MOST_HOURS * 3600),
+        _amount(line, "node_hours", _MOST_HOURS),
     )
     return Instruction(str(line.get("id", "")), Act(act), _run(line), _point(line), more)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ridgeline.files import open_regular
 from ridgeline.records.secrets import masked
 
-LINE_BYTES, TAIL_BYTES = 4096, 32768
+_LINE_BYTES, _TAIL_BYTES = 4096, 32768
 _LONGEST_LINE = 1000
 _LOGS = (".log", ".out", ".err")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -36,7 +36,7 @@ def last_lines(log: Path | None, count: int) -> list[str]:
     """Without control characters and secrets, indented as they were; empty lines are left out."""
     if log is None:
         return []
-    size = LINE_BYTES if count == 1 else TAIL_BYTES
+    size = _LINE_BYTES if count == 1 else _TAIL_BYTES
     try:
         with open_regular(log) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))

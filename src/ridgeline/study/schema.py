@@ -150,7 +150,7 @@ class StagesForm(Form):
 
 
 class NotifyForm(Form):
-    """Whom to tell; each that is written is told."""
+    """Whom to notify; everybody named is notified."""
 
     whose = "notify"
     makes = NotifyChoice

@@ -12,12 +12,12 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import read_yaml
 from ridgeline.records.expression import is_number
+from ridgeline.stats.stated_range import NORMAL_90
 from ridgeline.twin.evidence.scope import ValidatedSettings
 from ridgeline.twin.factors import PRIORS, Factors
 
 # Spread of log(measured / predicted) without any measurement of the site: see docs/accuracy.md.
 UNCALIBRATED_SPREAD = 0.15
-_NORMAL_90 = 1.6449
 VERSION = 1
 _REMEDY = "make one with `ridgeline calibrate --from LOG --out FILE`"
 
@@ -36,7 +36,7 @@ class Calibration:
 
     def ratio_interval(self, besides: float = 0.0) -> tuple[float, float]:
         """Measured over predicted, between these two in nine of ten cases. `besides`: spread of another origin."""
-        reach = _NORMAL_90 * math.hypot(self.spread, besides)
+        reach = NORMAL_90 * math.hypot(self.spread, besides)
         return math.exp(-reach), math.exp(reach)
 
     def as_json(self) -> dict[str, object]:

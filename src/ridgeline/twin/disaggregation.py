@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.engines.layout import Layout
+from ridgeline.engines.sglang.failures import BOOTSTRAP_LIMIT_S
 from ridgeline.hardware.cluster import Fabric
 from ridgeline.model.layer_parts import Attention
 from ridgeline.model.model import Model
@@ -23,7 +24,6 @@ from ridgeline.twin.prefill import PrefillEngine
 from ridgeline.twin.request import Request
 from ridgeline.twin.scheduler import Engine
 
-BOOTSTRAP_LIMIT_S = 120.0
 # Registration with the bootstrap server, metadata and the poll loops of both sides.
 HANDSHAKE_S = 0.05
 # Tokens a decode engine keeps free for each request that it holds (SGLang's num_reserved_decode_tokens).

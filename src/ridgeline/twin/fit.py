@@ -29,14 +29,14 @@ NEAR, ENOUGH = 0.15, 3e-3
 RUN_NOISE = 0.05
 # A point that is off by more than this many times its noise is strange: then Student's t with so many degrees of
 # freedom takes the place of the normal distribution.
-STRANGE, DEGREES = 4.0, 3.0
+_STRANGE, _DEGREES = 4.0, 3.0
 # A point this far, as a logarithm, from what the others predict is named to the user.
 _DOUBTED = 0.25
 # The way from the priors to the fit is tried in so many equal steps.
 SHARES = 10
 # Points left out say little when they are few: the way ends early only from so many rows on, and only where that brings
 # their misses below this share.
-FEWEST, CLEARLY = 2.5, 0.7
+FEWEST, _CLEARLY = 2.5, 0.7
 # How many observations the belief before any measurement is worth when the spread of new predictions is stated.
 _PRIOR_POINTS = 2.0
 # First tokens scatter by themselves, which their intervals hold already: so much of their misses counts for others.
@@ -120,7 +120,7 @@ def fit(observations: Sequence[FitObservation], sources: Sequence[str]) -> Facto
     start = np.zeros(len(problem.names))
     priors = problem.search(start, robust=False, most=0)
     found = problem.search(start, robust=False)
-    strange = float(np.abs(found.residuals).max()) > STRANGE
+    strange = float(np.abs(found.residuals).max()) > _STRANGE
     if strange or any(o.phase for o in observations):
         # runs of one site scatter more than their noise, and one point may not be of this machine as it usually is
         # (kernels compiled while it was measured): from here, and from the priors where a point is far off, look for
@@ -144,7 +144,7 @@ def fit(observations: Sequence[FitObservation], sources: Sequence[str]) -> Facto
 
 
 def _point(of: FitObservation, miss: float, left_out: float) -> FitPoint:
-    doubted = abs(left_out) > max(_DOUBTED, STRANGE * of.noise)
+    doubted = abs(left_out) > max(_DOUBTED, _STRANGE * of.noise)
     return FitPoint(of.name, of.measured, of.measured / math.exp(miss), left_out, doubted)
 
 
@@ -158,11 +158,11 @@ def _share(alone: Array, unfitted: Array, worth: Array) -> float:
     import numpy as np
 
     def cost(share: float) -> float:
-        return float((worth * np.minimum(np.abs(share * alone + (1 - share) * unfitted), STRANGE)).sum())
+        return float((worth * np.minimum(np.abs(share * alone + (1 - share) * unfitted), _STRANGE)).sum())
 
     steps = [k / SHARES for k in range(SHARES, -1, -1)]
     best = min(steps, key=lambda share: round(cost(share), 9))
-    return best if float(worth.sum()) >= FEWEST and cost(best) < CLEARLY * cost(1.0) else 1.0
+    return best if float(worth.sum()) >= FEWEST and cost(best) < _CLEARLY * cost(1.0) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class _Problem:
         for step in range(most + 1):
             predicted, slopes = self._linearised(at)
             residuals = (measured - predicted) / noise
-            trust = (DEGREES + 1) / (DEGREES + residuals**2) if robust else np.ones_like(residuals)
+            trust = (_DEGREES + 1) / (_DEGREES + residuals**2) if robust else np.ones_like(residuals)
             weights = np.sqrt(worth * trust) / noise
             if last or step == most:
                 break
@@ -225,7 +225,7 @@ class _Problem:
             move = np.clip(np.linalg.lstsq(rows, wanted, rcond=None)[0], -0.7, 0.7)
             at = at + move
             last = float(np.abs(move).max()) < ENOUGH
-        strange = (DEGREES + 1) * np.log1p(residuals**2 / DEGREES) if robust else residuals**2
+        strange = (_DEGREES + 1) * np.log1p(residuals**2 / _DEGREES) if robust else residuals**2
         cost = float((worth * strange).sum() + ((at / self.spreads) ** 2).sum())
         return _Found(at, cost, residuals, slopes, weights)
 

@@ -32,7 +32,7 @@ _OLD_EXPERTS_SPREAD = 0.30
 # Users who wait for each other: a few percent more or less speed decide between a short queue and a long one. From this
 # share of the mean TTFT on, its spread grows up to the second figure where waiting is all of it, and the queue may not
 # be there at all: then what is left is the wait of the luckiest.
-QUEUED_FROM, QUEUE_SPREAD = 0.7, 0.85
+_QUEUED_FROM, _QUEUE_SPREAD = 0.7, 0.85
 # First bursts of a size on groups that compile their kernels while serving waited up to this much longer.
 COMPILE_WAIT_S = 6.0
 
@@ -65,7 +65,7 @@ def intervals(
         )
         old = _OLD_EXPERTS_SPREAD if doubts.old_experts else 0.0
         apart, apart_ttft = (APART_SPREAD, APART_TTFT_SPREAD) if doubts.apart else (old, old)
-        queue = QUEUE_SPREAD * max(0.0, doubts.queued_share - QUEUED_FROM) / (1.0 - QUEUED_FROM)
+        queue = _QUEUE_SPREAD * max(0.0, doubts.queued_share - _QUEUED_FROM) / (1.0 - _QUEUED_FROM)
     whole = math.hypot(PREFILL_SPREAD * doubts.prefill_share, HOST_SPREAD * doubts.host_share, apart)
     low, high = calibration.ratio_interval(whole)
     longest_s = summary.duration_s * high + doubts.stall_s

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of
 from ridgeline.engines.knobs.table import engine_total, rank_share, wrong_value
 from ridgeline.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.engines.memory import free_bytes
 from ridgeline.engines.settings import EngineSettings, resolve
+from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.engines.sglang.log import DecodeBatch, PrefillBatch, SglangLog, read_sglang_log
 from ridgeline.errors import InputError
 from ridgeline.files import read_unzipped
@@ -76,7 +76,7 @@ def read_run(path: Path, *, model: str | None = None, gpu: str | None = None) ->
             f"{path}: no 'Prefill batch' or 'Decode batch' line; calibrate from the log of an SGLang server or of "
             "offline_throughput at log level info, with at least a few requests served"
         )
-    echoed = engine_flags("sglang").from_echo(log.server_args)
+    echoed = SGLANG.flags.from_echo(log.server_args)
     values = {name: value for name, value in echoed.items() if not wrong_value(name, value)}
     nodes = values.get("nnodes")
     copies = {name: value for name, value in values.items() if name != "dp"}  # the log is of one copy

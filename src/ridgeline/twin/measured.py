@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of
 from ridgeline.engines.knobs.releases import release_meant
 from ridgeline.engines.knobs.table import KNOBS, Domain, engine_total, modelled, wrong_value
 from ridgeline.engines.layout import Layout, parse_layout
 from ridgeline.engines.settings import DEFAULTS, EngineSettings, parse_engine
+from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import Cluster, make_cluster
 from ridgeline.model.config import load_model
@@ -32,12 +32,12 @@ METRICS = (
     "itl_p50_s", "itl_p95_s",
 )  # fmt: skip
 # columns that are settings of the engine
-SETTINGS = {name for knob in modelled() for name in knob.names("sglang")}
+SETTINGS = {name for knob in modelled() for name in knob.names(SGLANG.name)}
 # the first release whose prefill and decode servers divide their request slots among attention-DP ranks
 _SLOTS_DIVIDED = (0, 5, 8)
 # no speed or time that anybody measured is larger
 MOST = 1e12
-LEFT_OUT = ("", "default", "-", "none")
+_LEFT_OUT = ("", "default", "-", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read_rows(
 def _filled(row: Mapping[str | None, str | None]) -> dict[str, str]:
     """Cells that say something; `model` and `gpu` of the call stay where the row leaves them out."""
     cells = {str(k).strip(): (v or "").strip() for k, v in row.items() if k is not None and isinstance(v, str | None)}
-    return {k: v for k, v in cells.items() if v.lower() not in LEFT_OUT}
+    return {k: v for k, v in cells.items() if v.lower() not in _LEFT_OUT}
 
 
 def _row(where: str, cells: Mapping[str, str], settings: EngineSettings) -> Measured:
@@ -108,7 +108,7 @@ def _values(cells: Mapping[str, str], where: str) -> dict[str, Value]:
     if cells.get("attention_dp", "no").lower() in ("yes", "true", "1"):
         # SGLang's --dp with --enable-dp-attention splits the ranks of a stage; it adds no copies
         found["enable_dp_attention"] = True
-    return engine_flags("sglang").canonical(found)
+    return SGLANG.flags.canonical(found)
 
 
 def _cell(name: str, text: str, where: str) -> Value:
@@ -129,8 +129,8 @@ def _cell(name: str, text: str, where: str) -> Value:
 
 def _settings(cells: Mapping[str, str], values: Mapping[str, Value], settings: EngineSettings) -> EngineSettings:
     found = settings_of(values, settings)
-    version = re.match(r"\d+(\.\d+)*", cells.get("sglang", ""))
-    return parse_engine(f"sglang:{version[0]}", found) if version else found
+    version = re.match(r"\d+(\.\d+)*", cells.get(SGLANG.name, ""))
+    return parse_engine(f"{SGLANG.name}:{version[0]}", found) if version else found
 
 
 def _deployment(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> Deployment:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ridgeline.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
 from ridgeline.traffic.requests import RequestRecord
 from ridgeline.traffic.traffic import Arrival
 from ridgeline.twin.gaps import DecodeRuns, RequestGaps
+
+_NO_SLOT = f"{KV_TRANSFER}: no decode slot within {BOOTSTRAP_LIMIT_S:g} s, still in KVPoll.Bootstrapping"
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +62,6 @@ class Request:
             status=self.failure or "ok",
             gaps_s=RequestGaps(self.runs, self.stays, a.output_tokens) if ok else (),
             cached_tokens=self.cached,
-            error="" if ok else "KVTransferError: no decode slot within 120 s, still in KVPoll.Bootstrapping",
+            error="" if ok else _NO_SLOT,
             worker=self.worker,
         )

@@ -80,7 +80,7 @@ def test_keys_of_lists_and_mappings_are_opened() -> None:
         "ridgeline.engines.vllm.engine",
         "ridgeline.workloads.twin.player",
         "ridgeline.load.bench",
-        "ridgeline.load.workers.process",
+        "ridgeline.load.workers.worker",
         "ridgeline.node.monitor",
     ],
 )

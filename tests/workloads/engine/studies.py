@@ -69,5 +69,5 @@ def run_for_real(
         ).returncode
     ending = Ending(Cause.EXITED, code, code - 128 if code > 128 else None, started_s=1.0, ended_s=2.0)
     reading = workload.read(Run(1, 1, 1, folder, Resources(), ending))
-    assert exit_record(folder) is None  # the job itself keeps no books: run.sh does
+    assert exit_record(folder) is None  # the job itself keeps no state files: run.sh does
     return judge(ending, reading, folder, workload.signatures, workload.logs, of, asked.settings, {}), reading

@@ -17,7 +17,6 @@ from ridgeline.samplers.base import PredictsRest, Sampler, SensitivityPrior, Tak
 from ridgeline.workloads.base import Workload
 
 _FORMULA = "expect"  # the key of `search` that holds a formula
-_ENGINE_ENDINGS = ("-offline", "-serve")
 
 _FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupError, TypeError)
 
@@ -27,10 +26,10 @@ _Sensitivities = Callable[[Settings], tuple[float, ...]]
 
 def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
     """None where nobody expects anything. A prior that fails at a point expects nothing there."""
-    tellers = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_of(study)))
-    for called, teller in tellers:
-        if teller is not None:
-            return _StudyPrior(study, *teller, called)
+    priors = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_of(study)))
+    for called, prior in priors:
+        if prior is not None:
+            return _StudyPrior(study, *prior, called)
     return None
 
 
@@ -86,7 +85,7 @@ def _predicting(workload: Workload) -> tuple[_Predicted, _Sensitivities] | None:
 
 def _twin_of(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
     """The study as the twin reads it: the keys are the same, but it must know the GPU and give the goal's metric."""
-    if not study.workload.kind.endswith(_ENGINE_ENDINGS):
+    if not catalog.engine_of(study.workload.kind):
         return None
     try:
         twin: Workload = catalog.part("workloads", "twin")(study)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ridgeline.books import text_of_book
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
@@ -26,6 +25,7 @@ from ridgeline.records.run import PACKAGES_FILE
 from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
+from ridgeline.state_files import state_text
 from ridgeline.stats.change_points import (
     FOUND,
     NOT_REPRODUCED,
@@ -406,7 +406,7 @@ class BisectAgenda(Agenda):
 
 def _packages(folder: Path) -> dict[str, str]:
     """Names and releases that the run wrote down; empty where it did not."""
-    lines = (line.partition("==") for line in text_of_book(folder, PACKAGES_FILE).splitlines())
+    lines = (line.partition("==") for line in state_text(folder, PACKAGES_FILE).splitlines())
     return {name: release for name, _, release in lines if release}
 
 

@@ -37,7 +37,7 @@ _Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
-class _EdgeRules:
+class EdgeRules:
     """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it."""
 
     knob: str
@@ -55,7 +55,7 @@ class _Ladder:
 
 
 @dataclass(slots=True)
-class _RungResult:
+class RungResult:
     """What the runs of one value showed."""
 
     passes: int = 0
@@ -92,7 +92,7 @@ def _ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
 
 
-def _bracket(ladder: _Ladder, seen: Mapping[int, _RungResult], knob: str) -> _Bracket:
+def _bracket(ladder: _Ladder, seen: Mapping[int, RungResult], knob: str) -> _Bracket:
     safe = [index for index, what in seen.items() if what.safe]
     too_small: list[int] = []
     too_large: list[int] = []
@@ -121,7 +121,7 @@ def _wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def _next_index(ladder: _Ladder, seen: Mapping[int, _RungResult], rules: _EdgeRules) -> tuple[int, str] | None:
+def _next_index(ladder: _Ladder, seen: Mapping[int, RungResult], rules: EdgeRules) -> tuple[int, str] | None:
     """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
     now = _bracket(ladder, seen, rules.knob)
     flying = any(what.flying for what in seen.values())
@@ -130,7 +130,7 @@ def _next_index(ladder: _Ladder, seen: Mapping[int, _RungResult], rules: _EdgeRu
         edge = seen[now.low]
         if edge.passes + edge.flying < rules.repeats:
             return now.low, f"the edge, run {edge.passes + edge.flying + 1} of {rules.repeats}"
-        chosen = production(ladder, now, rules)
+        chosen = _production(ladder, now, rules)
         if not flying and not (chosen in seen and seen[chosen].passes):
             return chosen, f"the value for production, {rules.margin:.0%} below the edge"
         return None
@@ -154,7 +154,7 @@ def _climb(ladder: _Ladder, now: _Bracket) -> tuple[int, str] | None:
     return start + step, below + above
 
 
-def production(ladder: _Ladder, now: _Bracket, rules: _EdgeRules) -> int:
+def _production(ladder: _Ladder, now: _Bracket, rules: EdgeRules) -> int:
     """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
     assert now.low is not None
     edge = ladder.values[now.low]
@@ -163,7 +163,7 @@ def production(ladder: _Ladder, now: _Bracket, rules: _EdgeRules) -> int:
     return max(below, default=now.low)
 
 
-def _oddities(ladder: _Ladder, seen: Mapping[int, _RungResult], knob: str) -> list[str]:
+def _oddities(ladder: _Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
     """What speaks against one cliff with everything safe below it."""
     failed = [index for index, what in seen.items() if what.failures]
     lines = []
@@ -283,8 +283,8 @@ class EdgeQuestion:
     reference: ClassVar[str] = "the start"
 
     @property
-    def rules(self) -> _EdgeRules:
-        return _EdgeRules(self.knob, self.repeats, self.margin)
+    def rules(self) -> EdgeRules:
+        return EdgeRules(self.knob, self.repeats, self.margin)
 
     def applied_to(self, study: Study) -> Study:
         return replace(
@@ -388,7 +388,7 @@ class EdgeAgenda(Agenda):
     """Hands out the start value, then the climb, the repeats at the edge, and the value for production."""
 
     ladder: _Ladder
-    rules: _EdgeRules
+    rules: EdgeRules
     out_of_budget: bool = field(default=False, init=False)
 
     def fresh(self) -> NextTrial | None:
@@ -409,12 +409,12 @@ class EdgeAgenda(Agenda):
     def point(self, index: int) -> Point:
         return self.study.space.restrict({**self.study.baseline, self.rules.knob: self.ladder.values[index]})
 
-    def seen(self) -> dict[int, _RungResult]:
+    def seen(self) -> dict[int, RungResult]:
         """By index of the ladder. A trial that was cancelled or lost to the site shows nothing."""
         places = {value: index for index, value in enumerate(self.ladder.values)}
-        found: dict[int, _RungResult] = {}
+        found: dict[int, RungResult] = {}
         for trial in self.history.trials.values():
-            what = found.setdefault(places[trial.point[self.rules.knob]], _RungResult())  # type: ignore[index]
+            what = found.setdefault(places[trial.point[self.rules.knob]], RungResult())  # type: ignore[index]
             run = self.history.final_run(trial)
             if self.is_open(trial.number) or run is None or run.outcome is None:
                 what.flying += 1
@@ -449,7 +449,7 @@ def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
 
 
 def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket, low: int) -> EdgeVerdict:
-    chosen = production(agenda.ladder, now, agenda.rules)
+    chosen = _production(agenda.ladder, now, agenda.rules)
     result = replace(
         result,
         conclusion=FOUND if now.closed and not agenda.out_of_budget else UNFINISHED,
@@ -459,10 +459,10 @@ def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket, low: int)
         point=dict(agenda.point(chosen)),
         price=_price(agenda, low, chosen),
     )
-    return replace(result, headline=headline(result, agenda, now))
+    return replace(result, headline=_headline(result, agenda, now))
 
 
-def _rung(agenda: EdgeAgenda, index: int, what: _RungResult) -> Rung:
+def _rung(agenda: EdgeAgenda, index: int, what: RungResult) -> Rung:
     failures = tuple(str(failure) for failure in what.failures)
     return Rung(agenda.ladder.values[index], what.passes, len(what.failures), _mean(agenda, index), failures)
 
@@ -485,7 +485,7 @@ def _price(agenda: EdgeAgenda, low: int, chosen: int) -> float | None:
     return (agenda.study.goal.score(at_edge) - agenda.study.goal.score(below)) / abs(at_edge)
 
 
-def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket) -> str:
+def _headline(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket) -> str:
     knob, low, chosen = result.knob, result.edge, result.production
     assert low is not None and chosen is not None
     if now.high in agenda.seen():

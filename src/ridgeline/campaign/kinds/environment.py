@@ -79,7 +79,7 @@ class EnvironmentVerdict:
 
 
 @dataclass(frozen=True)
-class _SearchState:
+class EnvironmentSearch:
     """Of one moment: what is known to be needed, and the chain that is searched. `step` as `next_step` says it.
 
     `left` are the variables that the chain turns, in its order.
@@ -146,7 +146,7 @@ class EnvironmentQuestion(RepeatedSettings):
         points = [self.point((*needed, *left[:turned])) for turned in range(len(left) + 1)]
         return BisectQuestion("", points, self.slower, self.most_runs)
 
-    def state(self, study: Study, history: History, block: int) -> _SearchState:
+    def state(self, study: Study, history: History, block: int) -> EnvironmentSearch:
         """Where the search stands before this block, found again block by block: what is decided stays decided,
         whatever later runs of the same environments measure."""
         needed: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class EnvironmentQuestion(RepeatedSettings):
                 chain = self._chain(needed, left)
                 alive = chain.alive(history, now)
                 if len(alive) < 2 or point_key(chain.points[-1]) in chain.skipped(history, now):
-                    return _SearchState(needed, left, chain, NOT_REPRODUCED if needed else NOTHING_PASSED, None)
+                    return EnvironmentSearch(needed, left, chain, NOT_REPRODUCED if needed else NOTHING_PASSED, None)
                 runs = chain.runs(study, history, now)
                 step, places = next_step(runs, len(alive), self.slower, [1.0] * len(alive))
                 pair = None if places is None else (alive[places[0]], alive[places[1]])
@@ -166,10 +166,10 @@ class EnvironmentQuestion(RepeatedSettings):
                     break
                 needed, left = self._narrowed(needed, left, alive, runs)
                 if not left:
-                    return _SearchState(needed, left, self._chain(needed, left), NOT_REPRODUCED, None)
+                    return EnvironmentSearch(needed, left, self._chain(needed, left), NOT_REPRODUCED, None)
             if step == NOT_REPRODUCED:
                 break
-        return _SearchState(needed, left, chain, step, pair)
+        return EnvironmentSearch(needed, left, chain, step, pair)
 
     def _narrowed(
         self, needed: tuple[str, ...], left: tuple[str, ...], alive: Sequence[Point], runs: Sequence[Observed]

@@ -32,7 +32,11 @@ from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.drift import Repeat, outliers
 from ridgeline.stats.gate import (
+    FALSE_ALARM,
     FEWEST_REFERENCE,
+    MOST_RUNS,
+    POWER,
+    SLOWER,
     GatePlan,
     GateResult,
     gate_plan,
@@ -48,7 +52,6 @@ _SLOWER = "slower"
 _MEASURED = "measured"
 CANNOT_JUDGE = "cannot-judge"
 _FORMAT = 1  # of reference files
-MOST_RUNS = 100  # of a gate, where nobody says otherwise
 MOST_STORED = 300  # runs of a reference
 
 
@@ -86,9 +89,9 @@ class GateQuestion(RepeatedSettings):
 
     point: Point
     stored: Sequence[float] = field(default_factory=list)
-    slower: float = 0.03
-    false_alarm: float = 0.01
-    power: float = 0.9
+    slower: float = SLOWER
+    false_alarm: float = FALSE_ALARM
+    power: float = POWER
     most_runs: int = MOST_RUNS
     nodes: Sequence[str] = field(default_factory=list)
 
@@ -270,9 +273,9 @@ class ReferenceFile:
     values: tuple[float, ...]
     machine: Mapping[str, Any]
     measured: Mapping[str, Any]  # when, by which version, on what kernel and driver: shown, not compared
-    slower: float = 0.03
-    false_alarm: float = 0.01
-    power: float = 0.9
+    slower: float = SLOWER
+    false_alarm: float = FALSE_ALARM
+    power: float = POWER
     unit: str = ""
     before: tuple[Mapping[str, Any], ...] = ()  # earlier references in short, oldest first
 

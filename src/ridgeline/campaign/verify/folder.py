@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import catalog
-from ridgeline.books import RESULT_FILE
 from ridgeline.campaign.assembly import as_asked
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationPlan
@@ -23,6 +22,7 @@ from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
+from ridgeline.state_files import RESULT_FILE
 from ridgeline.study.codec import Event, VerdictLine
 from ridgeline.study.folder import JOURNAL, STUDY, StudyFolder, require_consistent, require_same_question, to_be_read
 from ridgeline.study.history import History

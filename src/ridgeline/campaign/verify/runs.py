@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import __version__, catalog
-from ridgeline.books import BOOKS, RESULT_FILE, book
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.judge import judge, reading_of, without_blame
 from ridgeline.campaign.short_trials import shortened
@@ -30,6 +29,7 @@ from ridgeline.records.secrets import HIDDEN
 from ridgeline.records.site import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.state_files import RESULT_FILE, STATE_KEY, state_file
 from ridgeline.study.codec import Event, measurement_line, outcome_line
 from ridgeline.study.folder import JOURNAL, RUNS
 from ridgeline.study.history import History
@@ -116,7 +116,7 @@ class _ScriptCheck:
             return
         except OSError:
             return  # said elsewhere
-        env = book(run.folder, ENV)
+        env = state_file(run.folder, ENV)
         if env is not None and _exports(env.text) not in there:
             self.found.differs(
                 f"{where}/{env.file}", "the environment", _exports(env.text), f"{SCRIPT} exports another", run.number
@@ -161,7 +161,7 @@ class _ScriptCheck:
     def _by_the_run_itself(self, run: Run, path: Path) -> bool:
         """As far as dates tell: in a folder that was copied without them, a copied source may have been changed."""
         began_s, ended_s = run.ending.started_s - _DATES_S, run.ending.ended_s + _DATES_S
-        last = book(run.folder, EXIT_FILE)
+        last = state_file(run.folder, EXIT_FILE)
         if last is not None and began_s <= last.changed_s <= ended_s:
             return run.ending.started_s <= path.stat().st_mtime <= ended_s
         return any(path.name == source.name for source in (self.root / "sources").rglob("*"))
@@ -294,7 +294,7 @@ class RunCheck:
             self.found.differs(file, "the run's result", "a JSON document", f"damaged: {why}", run.number)
             return
         if isinstance(result, dict):
-            result.pop(BOOKS, None)  # the run's own account, which the journal does not repeat
+            result.pop(STATE_KEY, None)  # the run's own account, which the journal does not repeat
         line = {name: value for name, value in self.ended[run.number].items() if name not in ("event", "at")}
         journal = {"settings": dict(self.history.trials[run.trial].settings), **line}
         pairs = list(differences(result, journal))
@@ -306,7 +306,7 @@ class RunCheck:
         """The exit code as the run itself wrote it down; a pretended or a batch site may tell another ending."""
         if run.ending.cause is not Cause.EXITED or run.ending.exit_code is None:
             return
-        left = book(run.folder, EXIT_FILE)
+        left = state_file(run.folder, EXIT_FILE)
         if left is None:
             return
         fields = dict(line.split("=", 1) for line in left.text.splitlines() if "=" in line)

@@ -93,9 +93,9 @@ def _best_at(folder: Path, limit: str, as_json: bool) -> None:
     from ridgeline.cli.text.answer import yaml_lines
 
     now = read_status(folder)
-    one, told = best_at(now.study, now.history, limit)
+    one, text = best_at(now.study, now.history, limit)
     point = json.loads(one.setting)
     if as_json:
-        print(json.dumps({**asdict(one), "setting": point, "told": told}, indent=1))
+        print(json.dumps({**asdict(one), "setting": point, "told": text}, indent=1))
     else:
         print(*best_at_lines(now.study, now.history, limit), "", *yaml_lines(point), sep="\n")

@@ -50,15 +50,15 @@ def _shrunk(now: CampaignStatus, number: int) -> ShrinkVerdict:
     found = check_file(StudyFolder.open(root).load(now.history, to_run=True))
     out = root.parent / f"{root.name}-shrink-{number:04d}"
     folder, question = assemble_or_resume(found, out, out.name, asked)
-    told = 0
+    shown = 0
 
     def tell(campaign: Campaign) -> None:
-        nonlocal told
-        for run in list(campaign.history.runs.values())[told:]:
+        nonlocal shown
+        for run in list(campaign.history.runs.values())[shown:]:
             why = campaign.history.trials[run.trial].why or "the baseline"
             if run.outcome is not None:
                 print(f"  {why}: {run.outcome.brief}", file=sys.stderr)
-            told += 1
+            shown += 1
 
     with assemble_campaign(folder, question, tell) as campaign:
         verdict = campaign.run()

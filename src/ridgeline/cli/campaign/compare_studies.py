@@ -70,7 +70,7 @@ def studies_lines(found: StudiesCompared) -> Iterator[str]:
         yield "What differs"
         for what, first, second in found.differences:
             yield f"  {what}"
-            for name, told in ((found.first.name, first), (found.second.name, second)):
-                yield from wrap(f"{name}: {told or '–'}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
+            for name, text in ((found.first.name, first), (found.second.name, second)):
+                yield from wrap(f"{name}: {text or '–'}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
     yield ""
     yield from wrap(CAUTION, _WIDTH)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ridgeline.campaign.status import CampaignStatus
 
 
-class _Format(StrEnum):
+class ExportFormat(StrEnum):
     csv = "csv"
     json = "json"
     parquet = "parquet"
@@ -24,14 +24,14 @@ class _Format(StrEnum):
     prometheus = "prometheus"
 
 
-_NEEDS_OUT = {_Format.parquet: "runs.parquet", _Format.mlflow: "mlruns", _Format.optuna: "optuna.log"}
+_NEEDS_OUT = {ExportFormat.parquet: "runs.parquet", ExportFormat.mlflow: "mlruns", ExportFormat.optuna: "optuna.log"}
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     form: Annotated[
-        _Format, typer.Option("--format", help="csv, json, parquet, mlflow, optuna or prometheus.")
-    ] = _Format.csv,
+        ExportFormat, typer.Option("--format", help="csv, json, parquet, mlflow, optuna or prometheus.")
+    ] = ExportFormat.csv,
     out: Annotated[
         Path | None, typer.Option(help="File to write (mlflow: folder); standard output by default.")
     ] = None,
@@ -50,16 +50,16 @@ def export(
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
 
-    form = _Format.json if as_json else form
+    form = ExportFormat.json if as_json else form
     if out is None and form in _NEEDS_OUT:
         raise InputError(f"--format {form} is not for a terminal; say where to, such as --out {_NEEDS_OUT[form]}")
-    if front and form not in (_Format.csv, _Format.json, _Format.parquet):
+    if front and form not in (ExportFormat.csv, ExportFormat.json, ExportFormat.parquet):
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv, json or parquet")
     now = read_status(folder)
-    if form in (_Format.mlflow, _Format.optuna) and out is not None:
+    if form in (ExportFormat.mlflow, ExportFormat.optuna) and out is not None:
         print(f"{count(_written(form, now, out), 'run')} written to {out}; open it with: {_opened_by(form, out)}")
         return
-    if form is _Format.prometheus:
+    if form is ExportFormat.prometheus:
         _put(lambda stream: stream.write(_metrics(now)), out)
         return
     rows = _front(now) if front else _rows(folder, now)
@@ -81,17 +81,17 @@ def _front(now: CampaignStatus) -> list[dict[str, Any]]:
     return front_rows(now.study, now.history)
 
 
-def _write_rows(form: _Format, rows: list[dict[str, Any]], answer: Any, out: Path | None) -> None:
+def _write_rows(form: ExportFormat, rows: list[dict[str, Any]], answer: Any, out: Path | None) -> None:
     from ridgeline.report.exports.parquet import write_parquet
     from ridgeline.report.table import write_csv, write_json
 
-    if form is _Format.parquet and out is not None:
+    if form is ExportFormat.parquet and out is not None:
         try:
             with out.open("wb") as stream:
                 write_parquet(rows, stream)
         except OSError as error:
             raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
-    elif form is _Format.json:
+    elif form is ExportFormat.json:
         _put(lambda stream: write_json(rows, answer, stream), out)
     else:
         _put(lambda stream: write_csv(rows, stream), out)
@@ -115,16 +115,16 @@ def _put(write: Callable[[TextIO], object], out: Path | None) -> None:
         raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
 
 
-def _written(form: _Format, now: CampaignStatus, out: Path) -> int:
+def _written(form: ExportFormat, now: CampaignStatus, out: Path) -> int:
     from ridgeline.report.exports.mlflow import write_mlflow
     from ridgeline.report.exports.optuna import write_optuna
 
-    write = write_mlflow if form is _Format.mlflow else write_optuna
+    write = write_mlflow if form is ExportFormat.mlflow else write_optuna
     return write(now.study, now.history, out)
 
 
-def _opened_by(form: _Format, out: Path) -> str:
-    if form is _Format.mlflow:
+def _opened_by(form: ExportFormat, out: Path) -> str:
+    if form is ExportFormat.mlflow:
         # MLflow 3 opens folders only when told to; earlier ones ignore the variable
         return f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {out}"
     return f"optuna-dashboard {out}"

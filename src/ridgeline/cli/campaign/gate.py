@@ -150,11 +150,12 @@ class _Gate:
     def judge(self, stored: ReferenceFile, runs: int | None) -> None:
         """Run the program until it is slower than the reference or is not, and write what CI systems read."""
         from ridgeline.campaign.assembly import assemble_again
-        from ridgeline.campaign.kinds.gate import CANNOT_JUDGE, MOST_RUNS
+        from ridgeline.campaign.kinds.gate import CANNOT_JUDGE
         from ridgeline.campaign.status import read_status
         from ridgeline.cli.campaign.live import drive
         from ridgeline.errors import CannotJudge
         from ridgeline.records.answer import Answer, Reference
+        from ridgeline.stats.gate import MOST_RUNS
 
         study, point = self.found.study, self.question.point
         try:

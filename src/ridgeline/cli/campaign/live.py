@@ -97,12 +97,12 @@ def drive(
     seen = insights(now.study, now.history, now.answer)
     if as_json:
         more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
-        _tell(json.dumps(now.as_json() | more, indent=1))
+        _show(json.dumps(now.as_json() | more, indent=1))
     elif face.is_terminal:
         face.close(answer, now, [*seen, f"report  {report}"])
     else:
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
-        _tell("", *lines)
+        _show("", *lines)
     if answer.lacks:
         raise error_of(answer)(answer.lacks)
 
@@ -129,7 +129,7 @@ def _stop_flag() -> Iterator[list[bool]]:
             signal.signal(number, handler)
 
 
-def _tell(*lines: str) -> None:
+def _show(*lines: str) -> None:
     """Print until the reader goes away: a closed pipe (`| head`) ends the output, not the campaign."""
     try:
         print(*lines, sep="\n", flush=True)
@@ -154,8 +154,8 @@ class TerminalView:
         self._shown_answers = 0
         self._height = 0
         self._drawn_s = 0.0
-        self._told_simulated = False
-        self._told_busy = False
+        self._noted_simulated = False
+        self._noted_busy = False
 
     def title(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -166,11 +166,11 @@ class TerminalView:
             resumed = f"   {count(done, 'run')} kept" if done else ""
             kind = campaign.question.kind
             how = study.search.sampler if kind == "search" else kind
-            _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
+            _show(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
 
     def note_deleted(self, folders: Sequence[Path]) -> None:
         if folders and not self._quiet:
-            _tell(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
+            _show(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
 
     def __enter__(self) -> TerminalView:
         if not self._quiet and (self._console is not None or sys.stdout.isatty()):
@@ -256,11 +256,11 @@ class TerminalView:
 
     def _say(self, campaign: Campaign, run: Run) -> None:
         self._say_if_simulated(campaign)
-        told, story = run_text(campaign, run, self._why)
+        headline, story = run_text(campaign, run, self._why)
         if self._live is None:
-            _tell(f"{told}   {story}" if story else told)
+            _show(f"{headline}   {story}" if story else headline)
         else:
-            self._print(told, self._look_of(campaign, run))
+            self._print(headline, self._look_of(campaign, run))
             if story:
                 self._print(f"{'':8}{story}", "dim")
         self._say_if_busy(campaign)
@@ -279,18 +279,18 @@ class TerminalView:
         return "bold yellow"
 
     def _say_if_busy(self, campaign: Campaign) -> None:
-        if not self._told_busy and (busy := busy_machine(campaign.history)):
-            self._told_busy = True
+        if not self._noted_busy and (busy := busy_machine(campaign.history)):
+            self._noted_busy = True
             self._print(f"  {busy}")
 
     def _say_if_simulated(self, campaign: Campaign) -> None:
-        if not self._told_simulated and is_simulated(campaign.study, campaign.history):
-            self._told_simulated = True
+        if not self._noted_simulated and is_simulated(campaign.study, campaign.history):
+            self._noted_simulated = True
             self._print("  simulated: these figures come from a model, nothing is measured")
 
     def _print(self, line: str, look: str = "") -> None:
         if self._live is None:
-            _tell(line)
+            _show(line)
             return
         for piece in fitted(line, self._live.console.width - 1):
             # soft_wrap: a word wider than the terminal goes on in its next line and can still be copied whole

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 
-class _ReportFormat(StrEnum):
+class ReportFormat(StrEnum):
     html = "html"
     md = "md"
     pdf = "pdf"
@@ -23,9 +23,9 @@ def report(
         Path | None, typer.Option(help="File to write (paper: folder); in the study folder by default.")
     ] = None,
     form: Annotated[
-        _ReportFormat,
+        ReportFormat,
         typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium), slides or paper."),
-    ] = _ReportFormat.html,
+    ] = ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
 
@@ -43,33 +43,33 @@ def report(
     from ridgeline.report.sections import Findings, sections
     from ridgeline.study.folder import read_ladder
 
-    printed = form is _ReportFormat.pdf or (form is _ReportFormat.slides and out is not None and out.suffix == ".pdf")
+    printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
     if printed:
         browser_path()  # before anything is worked out
     if not (folder / "study.yaml").exists() and (several := _studies_in(folder)):
         _project(folder, several, out, form)
         return
     now, notes = read_status_as_far(folder)
-    named = {_ReportFormat.slides: "slides.html", _ReportFormat.paper: "paper"}
+    named = {ReportFormat.slides: "slides.html", ReportFormat.paper: "paper"}
     target = out or folder / named.get(form, f"report.{form.value}")
     found = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes, read_ladder(folder))
     match form:
-        case _ReportFormat.html:
+        case ReportFormat.html:
             write_report(found, target)
-        case _ReportFormat.md:
+        case ReportFormat.md:
             text = markdown(now.study.name, now.study.question, sections(found))
             write_page(iter([text.encode(errors="replace")]), target)
-        case _ReportFormat.pdf:
+        case ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 write_pdf(write_report(found, Path(place, "report.html")), target)
-        case _ReportFormat.slides:
+        case ReportFormat.slides:
             from ridgeline.report.slides import deck
 
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
                 page = write_page(deck(found), Path(place, "slides.html") if printed else target)
                 if printed:
                     write_pdf(page, target)
-        case _ReportFormat.paper:
+        case ReportFormat.paper:
             from ridgeline.report.paper import write_paper
 
             write_paper(found, target, pictures=has_browser())
@@ -84,7 +84,7 @@ def _studies_in(folder: Path) -> list[Path]:
     return sorted({path.parent for path in journals if (path.parent / "study.yaml").exists()})
 
 
-def _project(folder: Path, several: list[Path], out: Path | None, form: _ReportFormat) -> None:
+def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.errors import InputError
     from ridgeline.report.html import Folders
@@ -94,7 +94,7 @@ def _project(folder: Path, several: list[Path], out: Path | None, form: _ReportF
     from ridgeline.report.project import project_sections
     from ridgeline.report.studies import StudySeen
 
-    if form not in (_ReportFormat.html, _ReportFormat.md, _ReportFormat.pdf):
+    if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
         raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
     seen = []
     for path in several:
@@ -102,9 +102,9 @@ def _project(folder: Path, several: list[Path], out: Path | None, form: _ReportF
         seen.append(StudySeen(path.relative_to(folder).as_posix(), now.study, now.history, answer_on_paper(now)))
     name, shown = folder.resolve().name, project_sections(seen)
     target = out or folder / f"report.{form.value}"
-    if form is _ReportFormat.md:
+    if form is ReportFormat.md:
         write_page(iter([markdown(name, "", shown).encode(errors="replace")]), target)
-    elif form is _ReportFormat.html:
+    elif form is ReportFormat.html:
         write_page(whole_page(name, "", shown, Folders(folder, target)), target)
     else:
         with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:

@@ -81,7 +81,7 @@ POLL_S = 0.5
 _CLOCK_S = 1.0
 HOME, REST = "\x1b[H", "\x1b[K\n"  # to the first cell; the rest of a line away
 _BELOW = "\x1b[J"
-BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _LEAST_HEIGHT = 12
 _LOG_LINES = 6
 
@@ -101,7 +101,7 @@ def follow(path: Path) -> None:
             _draw(now)
             last, drawn_s = pulse, now_s
         elif not screen:
-            shown_runs = _tell(now, shown_runs)
+            shown_runs = _show_new(now, shown_runs)
         if now.is_over or _is_gone(now):
             break
         time.sleep(POLL_S)
@@ -129,7 +129,7 @@ def _speaks_unicode() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16")
 
 
-def _tell(now: CampaignStatus, shown: int) -> int:
+def _show_new(now: CampaignStatus, shown: int) -> int:
     """A line for each run that ended since, oldest first; how many were shown."""
     from ridgeline.cli.text.picture import cut
     from ridgeline.cli.text.snapshot import run_rows
@@ -188,7 +188,7 @@ def _spark(now: CampaignStatus, width: int, plain: bool) -> list[str]:
 
 def sparkline(values: Sequence[float | None], plain: bool = False) -> str:
     """One character a value, lowest to highest; x for a run that does not count."""
-    bars = PLAIN_BARS if plain else BARS
+    bars = _PLAIN_BARS if plain else _BARS
     known = [value for value in values if value is not None]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     size = (high - low) or 1.0

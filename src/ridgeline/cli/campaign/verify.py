@@ -89,15 +89,15 @@ def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
 
     from ridgeline.stats.wording import count
 
-    def told(name: str) -> Any:
+    def noted(name: str) -> Any:
         return receipt.get(name, "unknown")
 
-    gpus, cores = receipt.get("gpus") or [], told("cores")
+    gpus, cores = receipt.get("gpus") or [], noted("cores")
     cores = count(cores, "core") if isinstance(cores, int) else f"{cores} cores"
-    graphics = f"{len(gpus)} x {gpus[0]}, driver {told('driver')}" if gpus else "no GPU"
-    yield f"on {told('host')}: {told('cpu')}, {cores}, {graphics}"
-    yield f"kernel {told('kernel')}, Python {told('python')}, ridgeline {told('ridgeline')}, seed {told('seed')}"
-    yield f"as `{told('command')}`"
+    graphics = f"{len(gpus)} x {gpus[0]}, driver {noted('driver')}" if gpus else "no GPU"
+    yield f"on {noted('host')}: {noted('cpu')}, {cores}, {graphics}"
+    yield f"kernel {noted('kernel')}, Python {noted('python')}, ridgeline {noted('ridgeline')}, seed {noted('seed')}"
+    yield f"as `{noted('command')}`"
 
 
 def _mismatch_text(found: Mismatch) -> str:

@@ -14,6 +14,7 @@ import typer
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import aligned
 from ridgeline.errors import InputError
+from ridgeline.records.measurement import unit_of
 
 if TYPE_CHECKING:
     from ridgeline.load.bench import BenchResult
@@ -258,7 +259,8 @@ def _sweep_text(sweep: Sweep) -> str:
     return "\n".join(lines)
 
 
-_SWEEP_HEAD = ("at once", "input", "output", "requests/s", "out tok/s", "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
+_RATES = (unit_of("requests_s"), f"out {unit_of('output_tok_s')}")
+_SWEEP_HEAD = ("at once", "input", "output", *_RATES, "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
 
 
 def _sweep_row(point: SweepPoint) -> tuple[str, ...]:

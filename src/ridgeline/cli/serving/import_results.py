@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.serving import options as option
+from ridgeline.records.measurement import unit_of
 
 if TYPE_CHECKING:
     from ridgeline.load.imported import Imported
@@ -41,7 +42,11 @@ def _imported_text(found: Sequence[Imported]) -> str:
 
 def _one(imported: Imported) -> str:
     run = imported.run
-    rates = (("requests/s", run.requests_s), ("output tok/s", run.output_tok_s), ("input tok/s", run.input_tok_s))
+    rates = (
+        (unit_of("requests_s"), run.requests_s),
+        (f"output {unit_of('output_tok_s')}", run.output_tok_s),
+        (f"input {unit_of('input_tok_s')}", run.input_tok_s),
+    )
     lines = [
         f"{run.tool}   {run.source}   {_load(run)}   {run.requests - run.failed} of {run.requests} requests",
         "  " + "   ".join(f"{name} {value:,.2f}" for name, value in rates if value is not None),

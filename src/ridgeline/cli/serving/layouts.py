@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import json_text
 
@@ -15,7 +16,7 @@ def layouts(
     gpus: Annotated[int, typer.Option(help="GPUs in all.")],
     gpu: option.GpuName = "h100",
     gpus_per_node: option.GpusPerNode = 8,
-    engine: option.EngineName = "sglang",
+    engine: option.EngineName = USUAL_ENGINE,
     dtype: option.Dtype = None,
     as_json: option.AsJson = False,
 ) -> None:

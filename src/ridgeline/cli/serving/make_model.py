@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.model.folder import MadeModel
 
 
 def make_model(
@@ -22,8 +26,21 @@ def make_model(
 
     Example: ridgeline make-model llama-8b models/llama-8b
     """
-    from ridgeline.cli.serving.model import folder_text
     from ridgeline.model.folder import write_model_folder
 
     made = write_model_folder(shape, folder, layers=layers, context_tokens=context)
-    print(json.dumps(made.as_json()) if as_json else folder_text(made))
+    print(json.dumps(made.as_json()) if as_json else _folder_text(made))
+
+
+def _folder_text(made: MadeModel) -> str:
+    from ridgeline.hardware.cluster import GIB
+
+    folder = shlex.quote(str(made.folder))
+    return "\n".join(
+        [
+            f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / GIB:.1f} GiB of weights",
+            f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written. With SGLang or vLLM:",
+            f"  python3 -m sglang.launch_server --model-path {folder} --load-format dummy",
+            f"  vllm serve {folder} --load-format dummy",
+        ]
+    )

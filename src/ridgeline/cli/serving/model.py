@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,6 @@ from ridgeline.cli.text.table import json_text
 
 if TYPE_CHECKING:
     from ridgeline.model.costs import ModelCosts, PresetSize
-    from ridgeline.model.folder import MadeModel
 
 
 def model(
@@ -96,17 +94,3 @@ def _kept(costs: ModelCosts) -> list[str]:
     if m.mixers:
         lines += [f"    {kind['layers']:>3} layers     {kind['kind']}" for kind in costs.layer_kinds]
     return lines
-
-
-def folder_text(made: MadeModel) -> str:
-    from ridgeline.hardware.cluster import GIB
-
-    folder = shlex.quote(str(made.folder))
-    return "\n".join(
-        [
-            f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / GIB:.1f} GiB of weights",
-            f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written. With SGLang or vLLM:",
-            f"  python3 -m sglang.launch_server --model-path {folder} --load-format dummy",
-            f"  vllm serve {folder} --load-format dummy",
-        ]
-    )

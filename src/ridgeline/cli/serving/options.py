@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ridgeline.catalog import USUAL_ENGINE
+
 if TYPE_CHECKING:
     from ridgeline.engines.deployment import Deployment
     from ridgeline.engines.layout import Layout
@@ -68,7 +70,7 @@ class EngineArguments:
     attn_dp: Annotated[
         int, typer.Option(help="Attention data-parallel groups within tp, each with its own requests and KV.")
     ] = 1
-    engine: EngineName = "sglang"
+    engine: EngineName = USUAL_ENGINE
     dtype: Dtype = None
     kv_dtype: KvDtype = None
     mem_fraction: Annotated[float | None, typer.Option(help="GPU memory share, --mem-fraction-static.")] = None

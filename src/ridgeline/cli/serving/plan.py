@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError
+from ridgeline.records.measurement import unit_of
 
 if TYPE_CHECKING:
     from ridgeline.planner.lint import LintReport
@@ -33,7 +35,7 @@ def plan(
     concurrency: Annotated[int | None, typer.Option(help="Requests at once, instead of a rate.")] = None,
     requests: Annotated[int | None, typer.Option(help="Requests in a run without rate or limits.")] = None,
     slo: option.Slos = None,
-    engine: option.EngineName = "sglang",
+    engine: option.EngineName = USUAL_ENGINE,
     attention_backend: option.AttentionBackend = None,
     dtype: option.Dtype = None,
     kv_dtype: option.KvDtype = None,
@@ -171,7 +173,7 @@ def _origin(plan: Plan) -> list[str]:
 
 def _measure(plan: Plan) -> str:
     best = plan.choices[0].option
-    return "tokens/s" if best.capacity_s is None else "requests/s"
+    return unit_of("total_tok_s" if best.capacity_s is None else "requests_s")
 
 
 def _speed(option: Option) -> str:
@@ -282,7 +284,7 @@ def _breach(option: Option) -> str:
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:
     """What each choice reaches, in 80 columns."""
-    rows = [("#", "layout", "gpus", "goodput/s", "tok/s", "ttft p95", "itl p95")]
+    rows = [("#", "layout", "gpus", "goodput/s", unit_of("total_tok_s"), "ttft p95", "itl p95")]
     for choice in choices:
         o = choice.option
         ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
@@ -305,7 +307,7 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
 
 def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
     """What a million tokens, in and out, take of GPUs, energy and money."""
-    head = ("#", "GPU-hours", "kWh at most", "J/token", "dollars")
+    head = ("#", "GPU-hours", "kWh at most", unit_of("joules_per_token"), unit_of("dollars"))
     rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
     for choice in choices:
         hours, joules = choice.option.gpu_hours_per_million, choice.option.most_joules_per_token
@@ -325,6 +327,7 @@ def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
     """What to set for each choice, how much is to spare, and what a failure costs."""
+    from ridgeline.engines.base import engine_named
     from ridgeline.hardware.cluster import GIB
 
     rows = [("#", "cap", "chunk", "fraction", "spare", "P:D GPUs", "takes off", "GPU lost", "node lost")]
@@ -346,22 +349,11 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
         )
     mixed = any(c.option.scheme.units[0].settings.mixed_chunk for c in choices)
     legend = [
-        *_flags_legend(choices[0].option.scheme.question.settings.engine),
+        *(f"  {line}" for line in engine_named(choices[0].option.scheme.question.settings.engine).plan_legend),
         *(["  mixed: prompts are computed in the steps that decode (--enable-mixed-chunk)"] if mixed else []),
         "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repaired",
     ]
     return [*aligned(rows, left=(0,)), *legend]
-
-
-def _flags_legend(engine: str) -> list[str]:
-    if engine == "vllm":
-        return [
-            "  cap, chunk: --max-num-seqs, --max-num-batched-tokens; fraction: weights and KV of what is free on a GPU",
-        ]
-    return [
-        "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
-        "  of a split, the cap of a decode engine and the chunk of a prefill engine",
-    ]
 
 
 def _details(choice: Choice, lint: LintReport) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.serving import options as option
 from ridgeline.ports import BOOTSTRAP_PORT, SGLANG_PORT
 
@@ -24,7 +25,7 @@ def serve_twin(
     bootstrap_port: Annotated[
         int, typer.Option(help="Prefill: where decode servers ask for their KV.")
     ] = BOOTSTRAP_PORT,
-    api: Annotated[str, typer.Option(help="Whose metrics it exports: sglang or vllm.")] = "sglang",
+    api: Annotated[str, typer.Option(help="Whose metrics it exports: sglang or vllm.")] = USUAL_ENGINE,
     fault: Annotated[
         list[str] | None, typer.Option(help="hang, spin, slow[:FACTOR], oom, kv-timeout or crash; hang@30: after 30 s.")
     ] = None,
@@ -60,11 +61,11 @@ def _described(a: option.EngineArguments, fabric: str | None) -> Deployment:
 
 def _serve(served: ServedTwin, calibration: Path | None) -> None:
     from ridgeline.twin.calibration import read_calibration
-    from ridgeline.twin.server.serve import TwinServer, serve_until_told
+    from ridgeline.twin.server.serve import TwinServer, serve_until_stopped
 
     def ready(server: TwinServer) -> None:
         part = "" if served.role == "both" else f", {served.role} only"
         print(f"twin of {served.deployment}{part}", flush=True)
         print(f"listens on http://{served.host}:{served.port}", flush=True)
 
-    serve_until_told(served, read_calibration(calibration) if calibration else None, ready)
+    serve_until_stopped(served, read_calibration(calibration) if calibration else None, ready)

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 import ridgeline
 from ridgeline import api, catalog, errors
+from ridgeline.engines.base import engine_named
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.measurement import METRICS
 from ridgeline.service.form import ServiceForm
@@ -200,8 +201,7 @@ _WORKLOADS = (
     ("workload-command", "Any program", ("command",)),
     ("workload-python", "A Python function", ("python",)),
     ("workload-nwchem", "NWChem", ("nwchem",)),
-    ("workload-sglang", "SGLang", ("sglang-offline", "sglang-serve")),
-    ("workload-vllm", "vLLM", ("vllm-offline", "vllm-serve")),
+    *((f"workload-{name}", engine_named(name).title, catalog.workloads_of(name)) for name in catalog.TABLE["engines"]),
     ("workload-twin", "The twin", ("twin",)),
 )
 

@@ -33,12 +33,12 @@ from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
 from ridgeline.study.logs import last_lines, newest_log
 
-RUNS_SHOWN, TOLD_SHOWN, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
+_RUNS_SHOWN, _MOST_ANSWERS, _LOG_LINES, _RUNNING_SHOWN = 15, 6, 40, 8
 
 
 def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruction | str]) -> Snapshot:
     state = _state(now)
-    open_ones = {name: told for name, told in waiting.items() if name not in now.history.instructions.answers}
+    open_ones = {name: left for name, left in waiting.items() if name not in now.history.instructions.answers}
     return Snapshot(
         name=now.study.name,
         question=now.study.question,
@@ -47,11 +47,13 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         headline=_headline(now),
         best=list(_best(now)),
         gauges=list(_gauges(now, state, now_s)),
-        running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), RUNNING_SHOWN)],
+        running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), _RUNNING_SHOWN)],
         crashes=_crashes(now.history),
-        runs=run_rows(now, RUNS_SHOWN),
-        told=[_answered(line) for line in islice(reversed(now.history.instructions.answers.values()), TOLD_SHOWN)],
-        waiting=[_waits(told, now, state) for told in open_ones.values()],
+        runs=run_rows(now, _RUNS_SHOWN),
+        answers=[
+            _answered(line) for line in islice(reversed(now.history.instructions.answers.values()), _MOST_ANSWERS)
+        ],
+        waiting=[_waits(left, now, state) for left in open_ones.values()],
         steerable=not now.is_over,
         course=_course(now) if now.answer.kind == "search" else (),
         gain=_gain(now),
@@ -166,8 +168,8 @@ def _gauges(now: CampaignStatus, state: State, now_s: float) -> Iterator[Gauge]:
     yield Gauge("runs that passed", f"{passed} of {total}", passed / total if total else None)
 
 
-def _of(text: str, spent: float, limit: float | None, told: Any) -> tuple[str, float | None]:
-    return (f"{text} of {told(limit)}", spent / limit) if limit else (text, None)
+def _of(text: str, spent: float, limit: float | None, shown: Any) -> tuple[str, float | None]:
+    return (f"{text} of {shown(limit)}", spent / limit) if limit else (text, None)
 
 
 def expected_end(now: CampaignStatus, now_s: float) -> str:
@@ -197,7 +199,7 @@ def _running(now: CampaignStatus, run: RunUnderWay, state: State, now_s: float) 
         f"#{run.trial.number} {now.question.called(run.trial)}, {clock}",
         setting_text(run.trial.point),
         _why_chosen(run.trial, now.history.blocks),
-        "\n".join(last_lines(log, LOG_LINES)),
+        "\n".join(last_lines(log, _LOG_LINES)),
         "" if log is None else log.relative_to(now.history.root).as_posix(),
         ", ".join(f"on {machine.host}" for machine in machines(planned.folder)),
     )
@@ -249,8 +251,8 @@ def _answered(line: Mapping[str, Any]) -> EventLine:
     return EventLine(time.strftime("%H:%M:%S", time.localtime(line["at"])), answered_text(line), line["refused"])
 
 
-def _waits(told: Instruction | str, now: CampaignStatus, state: State) -> str:
-    text = told if isinstance(told, str) else instruction_text(told.as_line())
+def _waits(left: Instruction | str, now: CampaignStatus, state: State) -> str:
+    text = left if isinstance(left, str) else instruction_text(left.as_line())
     resume = f"ridgeline resume {quote(str(now.history.root))}"
     if state in (State.GONE, State.STOPPED, State.FINISHED):
         return f"{text}: waiting: no controller is running on this folder; it is answered after: {resume}"

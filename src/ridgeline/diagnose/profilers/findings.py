@@ -10,6 +10,7 @@ from ridgeline.diagnose.profilers.libraries import libraries, old_kernels, read_
 from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
 from ridgeline.records.finding import Finding
+from ridgeline.records.measurement import unit_of
 
 
 def judged(profile: Profile) -> list[RawFinding]:
@@ -179,7 +180,7 @@ def _summary_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable[
     def portray(lines: Iterable[str]) -> LogSummary:
         profile = read(lines)
         figures = [
-            ("wall time", profile.wall_s, "s"),
+            ("wall time", profile.wall_s, unit_of("wall_s")),
             ("communication", profile.working_share, "share"),
             ("waiting, of communication", profile.working_waiting_share, "share"),
             ("busiest rank over the mean", profile.busy_ratio, ""),

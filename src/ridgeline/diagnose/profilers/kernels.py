@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-# first match wins; what a kernel is for is told by its name alone
+# first match wins; what a kernel is for is known by its name alone
 _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "communication",

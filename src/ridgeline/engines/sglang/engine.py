@@ -153,6 +153,7 @@ _SERVED_HERE: Version = (0, 5, 15)
 class Sglang(ServingEngine):
     name = "sglang"
     title = "SGLang"
+    logs_graphs = True
     packages: tuple[str, ...] = ("sglang",)
     latest = (0, 5, 23)
     owned_by = "sglang"
@@ -173,6 +174,10 @@ class Sglang(ServingEngine):
     bootstraps = True
     device_knob = "disaggregation_ib_device"
     memory_flag, running_flag = "--mem-fraction-static", "--max-running-requests"
+    plan_legend = (
+        "cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
+        "of a split, the cap of a decode engine and the chunk of a prefill engine",
+    )
     cache_variables = MappingProxyType({**ServingEngine.cache_variables, "SGLANG_DG_CACHE_DIR": "deepgemm"})
     profiles_from = ()
     info_path = "/server_info"
@@ -227,7 +232,7 @@ class Sglang(ServingEngine):
 
     @cached_property
     def flags(self) -> EngineFlags:
-        return engine_flags("sglang")
+        return engine_flags(self.name)
 
     def entry(self, model: str, nodes: int) -> list[str]:
         return ["-m", "sglang.launch_server", "--model-path", model]

@@ -48,6 +48,19 @@ TEXTS: tuple[FailureText, ...] = (
     ),
     FailureText("exception", re.compile(r"Scheduler hit an exception|^\w{0,60}(?:Error|Exception): ")),
 )
+# The lines themselves, for a simulated engine that fails as SGLang does.
+POOL_TOO_SMALL = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+GRAPHS_FAILED = (
+    "Exception: Capture cuda graph failed: CUDA out of memory.",
+    "Possible solutions:",
+    "1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)",
+)
+SCHEDULER_FAILED = "Scheduler hit an exception: Traceback (most recent call last):"
+CHILD_DIED = "Received sigquit from a child process. It usually means the child failed."
+KV_TRANSFER = "KVTransferError"
+# How long a prefill server waits for a decode server before it says so, and the variable that changes it.
+BOOTSTRAP_LIMIT_S = 120.0
+BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"
 # Each line that a row matches has one of these. Looking for them is many times faster than trying the rows.
 WORDS = (
     "in use",

@@ -114,6 +114,9 @@ class _Vllm(ServingEngine):
     metrics = _METRICS
     # how its split roles queue and hand over is not modelled; over several nodes it wants Ray or a launcher of its own
     planned_whole = True
+    plan_legend = (
+        "cap, chunk: --max-num-seqs, --max-num-batched-tokens; fraction: weights and KV of what is free on a GPU",
+    )
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow

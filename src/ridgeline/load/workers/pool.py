@@ -18,7 +18,7 @@ from pathlib import Path
 from ridgeline.errors import RidgelineError, SiteError
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.workers.assignment import Assignment, LoadResult, split_over_workers
-from ridgeline.load.workers.process import OpenWorker, run_worker
+from ridgeline.load.workers.worker import OpenWorker, run_worker
 from ridgeline.traffic.traffic import Arrival
 
 # time to open connections; all processes begin to send at one moment after it
@@ -68,15 +68,15 @@ class OpenPool:
 
     def change(self, assignment: Assignment) -> None:
         for (_, pipe), part in zip(self._workers, split_over_workers(assignment, self._count), strict=True):
-            _tell(pipe, ("change", part))
+            _send(pipe, ("change", part))
 
     def extend(self, arrivals: tuple[Arrival, ...]) -> None:
         for k, (_, pipe) in enumerate(self._workers):
-            _tell(pipe, ("extend", arrivals[k :: self._count]))
+            _send(pipe, ("extend", arrivals[k :: self._count]))
 
     def run_until(self, at_s: float) -> LoadResult:
         for _, pipe in self._workers:
-            _tell(pipe, ("run_until", at_s))
+            _send(pipe, ("run_until", at_s))
         got = [_receive(pipe) for _, pipe in self._workers]
         parts = [part for part in got if isinstance(part, LoadResult)]
         if not parts:
@@ -87,7 +87,7 @@ class OpenPool:
 
     def close(self) -> str:
         for _, pipe in self._workers:
-            _tell(pipe, ("close", None))
+            _send(pipe, ("close", None))
         problems = [_receive(pipe) for _, pipe in self._workers]
         for process, _ in self._workers:
             process.join()
@@ -97,7 +97,7 @@ class OpenPool:
         return next((str(p) for p in problems if p), "")
 
 
-def _tell(pipe: Pipe, message: tuple[str, object]) -> None:
+def _send(pipe: Pipe, message: tuple[str, object]) -> None:
     with contextlib.suppress(BrokenPipeError):  # it died: `run_until` counts it among the lost
         pipe.send(message)
 

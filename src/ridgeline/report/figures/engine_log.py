@@ -13,6 +13,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.node.samples import read_samples
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.answer import Answer
+from ridgeline.records.measurement import unit_of
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.report.figures.serving import settings_shown
@@ -132,7 +133,7 @@ def over_time(logged: Sequence[EngineCourse]) -> FigureGroup | None:
         ("running requests", "requests", lambda s: s.running),
         ("KV in use", "share of the pool", lambda s: s.token_usage),
         ("queue", "requests waiting", lambda s: s.queued),
-        ("tokens written", "tok/s", lambda s: s.gen_tok_s),
+        ("tokens written", unit_of("output_tok_s"), lambda s: s.gen_tok_s),
     )
     figures = tuple(_course(f"time-{at}", title, unit, logged, of) for at, (title, unit, of) in enumerate(kinds))
     drawn = [figure for figure in figures if figure.series]
@@ -213,7 +214,7 @@ def batch_by_length(logged: Sequence[EngineCourse]) -> HeatFigure | None:
     )
     return HeatFigure(
         "batch-length", "Batch and length", says, "running requests", "tokens in each",
-        tuple(_range(b) for b in batches), tuple(map(_range, lengths)), rows, "tok/s",
+        tuple(_range(b) for b in batches), tuple(map(_range, lengths)), rows, unit_of("output_tok_s"),
     )  # fmt: skip
 
 
@@ -234,7 +235,7 @@ def _heat(values: Sequence[float], batch: int, length: int) -> HeatCell:
     return HeatCell(
         middle,
         metric_text(middle),
-        f"{_range(batch)} requests of {_range(length)} tokens: {metric_text(middle)} tok/s, "
+        f"{_range(batch)} requests of {_range(length)} tokens: {metric_text(middle)} {unit_of('output_tok_s')}, "
         + count(len(values), "step"),
     )
 

@@ -24,13 +24,12 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import is_ok
 from ridgeline.stats.nodes import NodeEffect, node_effects, node_runs
-from ridgeline.stats.stated_range import LEVEL
+from ridgeline.stats.stated_range import LEVEL, NORMAL_90
 from ridgeline.stats.wording import count, metric_text, percent
 from ridgeline.study.history import History
 
 _PREDICTED = "predicted_"
 _MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions predict the rate of all tokens
-NORMAL_90 = 1.645
 _ONCE_STATED = re.compile(r"^expected ([0-9.]+) to ([0-9.]+) x the best so far")
 
 

@@ -175,10 +175,10 @@ def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarF
 
     kinds = (
         ("energy", "Energy", tokens, "Wh", energy),
-        ("cost", "Cost", tokens, "dollars", priced(DOLLARS_PER_TOKENS)),
-        ("run-cost", "Cost", run, "dollars", priced(DOLLARS)),
-        ("run-energy", "Energy", run, "J", priced(JOULES)),
-        ("run-co2", "CO2", run, "g", priced(CO2)),
+        ("cost", "Cost", tokens, unit_of(DOLLARS_PER_TOKENS), priced(DOLLARS_PER_TOKENS)),
+        ("run-cost", "Cost", run, unit_of(DOLLARS), priced(DOLLARS)),
+        ("run-energy", "Energy", run, unit_of(JOULES), priced(JOULES)),
+        ("run-co2", "CO2", run, unit_of(CO2), priced(CO2)),
     )
     return [
         BarFigure(key, f"{title} {of}", says[of], Axis(f"{unit} {of}", from_zero=True), tuple(_bars(rows, unit)))

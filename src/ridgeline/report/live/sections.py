@@ -27,7 +27,7 @@ def sections(now: Snapshot) -> dict[str, str]:
         "gauges": "".join(map(_gauge, now.gauges)),
         "progress": now.progress,
         "running": _running(now),
-        "told": _told(now),
+        "told": _answers(now),
         "crashes": _crashes(now.crashes),
         "figures": now.figures,
         "runs": _runs(now.runs),
@@ -93,9 +93,9 @@ def _run(run: RunningRun, steerable: bool) -> str:
     return f"<article><h3>{escape(run.title)} {where}{cancel}</h3>{setting}{why}{log}</article>"
 
 
-def _told(now: Snapshot) -> str:
+def _answers(now: Snapshot) -> str:
     waiting = "".join(f"<li class=warn>{escape(text)}</li>" for text in now.waiting)
-    return f"<ul class=said>{waiting}{''.join(map(_said, now.told))}</ul>" if waiting or now.told else ""
+    return f"<ul class=said>{waiting}{''.join(map(_said, now.answers))}</ul>" if waiting or now.answers else ""
 
 
 def _said(said: EventLine) -> str:

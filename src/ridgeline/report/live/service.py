@@ -13,6 +13,7 @@ from ridgeline.files import stamp
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Knob, Point
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
+from ridgeline.service.folder import RESTART, RESTART_FAILED
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.journal import read_events
 from ridgeline.study.logs import last_lines
@@ -22,16 +23,16 @@ _TAIL_LINES = 20
 _SPEAK = ("why", "evidence", "reason", "url")  # details that need no name
 _EVENT_TEXTS = {
     "going-up": "being started", "going-down": "being taken down", "down": "taken down", "planned": "to be started",
-    "mend": "taken out and restarted", "mend-failed": "could not be restarted", "back": "back in service",
+    RESTART: "taken out and restarted", RESTART_FAILED: "could not be restarted", "back": "back in service",
 }  # fmt: skip
-BAD = ("mend", "mend-failed", "replace-failed", "ended")
+BAD = (RESTART, RESTART_FAILED, "replace-failed", "ended")
 
 
 @dataclass
 class _Member:
     generation: int = 0
     state: str = "planned"
-    mended: int = 0
+    restarts: int = 0
 
 
 def is_service(path: Path) -> bool:
@@ -71,7 +72,7 @@ class WatchedService:
             headline="Taken down" if is_down else f"{up} of {len(members)} members ready",
             gauges=(
                 Gauge("members ready", f"{up} of {len(members)}", up / len(members) if members else None),
-                Gauge("taken out and restarted", _times(sum(member.mended for member in members.values()))),
+                Gauge("taken out and restarted", _times(sum(member.restarts for member in members.values()))),
             ),
             running=[self._shown(name, member) for name, member in members.items()],
             events=[_said(event) for event in reversed(events[-_EVENTS_SHOWN:])]
@@ -82,11 +83,11 @@ class WatchedService:
     def _shown(self, name: str, member: _Member) -> RunningRun:
         logs = self._logs(name)
         newest = max(logs, key=lambda log: log.stat().st_mtime, default=None) if logs else None
-        mended = f", restarted {_times(member.mended)}" if member.mended else ""
+        restarted = f", restarted {_times(member.restarts)}" if member.restarts else ""
         title = f"{name}: {member.state}"
         named = "" if newest is None else newest.relative_to(self.path).as_posix()
         return RunningRun(
-            0, title, f"start {member.generation}{mended}", "", "\n".join(last_lines(newest, _TAIL_LINES)), named
+            0, title, f"start {member.generation}{restarted}", "", "\n".join(last_lines(newest, _TAIL_LINES)), named
         )
 
     def _logs(self, name: str) -> list[Path]:
@@ -120,10 +121,10 @@ def _apply(members: dict[str, _Member], event: Mapping[str, Any]) -> None:
     member = members.setdefault(name, _Member())
     if kind == "planned":
         member.generation = int(event.get("generation", 0))
-    elif kind == "mend":
-        member.mended += 1
+    elif kind == RESTART:
+        member.restarts += 1
     states = {"planned": "planned", "submitted": "starting", "ready": "ready", "ended": "ended", "drained": "drained"}
-    states |= {"mend": "being mended", "mend-failed": "could not be repaired", "back": "ready"}
+    states |= {RESTART: "being restarted", RESTART_FAILED: "could not be repaired", "back": "ready"}
     states |= {"leaving": "leaving", "replacing": "ready, being replaced", "replaced": "leaving"}
     member.state = states.get(str(kind), member.state)
 

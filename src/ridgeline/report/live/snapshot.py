@@ -67,7 +67,7 @@ class Snapshot:
     running: Sequence[RunningRun] = ()
     crashes: Sequence[tuple[str, int, str]] = ()  # kind, how many, the latest
     runs: Sequence[Sequence[str]] = ()  # the latest, newest first, with a head
-    told: Sequence[EventLine] = ()  # instructions and their answers, newest first
+    answers: Sequence[EventLine] = ()  # instructions and their answers, newest first
     waiting: Sequence[str] = ()  # instructions not answered yet
     events: Sequence[EventLine] = ()
     answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next two

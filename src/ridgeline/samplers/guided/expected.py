@@ -19,9 +19,10 @@ from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Prior, SensitivityPrior
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.gaussian import NORMAL_90, Array, Fit, GaussianProcess, fitted
+from ridgeline.samplers.guided.gaussian import Array, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import FITTED, PriorValues, Scale
+from ridgeline.stats.stated_range import NORMAL_90
 
 _SPREAD_OUT = 20  # points of the survey that fill the space
 ROUNDS, EACH = 6, 4  # then so many rounds of points where the answers promise most

@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
+from ridgeline.stats.stated_range import NORMAL_90
+
 Array = npt.NDArray[Any]
 Columns = npt.NDArray[np.intp]
 
 _STEPS = 30  # of the ascent; beyond, the answer no longer changes visibly
 FIRST_STEP, LARGEST_STEP, SMALLEST_STEP = 0.3, 1.0, 1e-3
 ROOT5 = 5.0**0.5
-NORMAL_90 = 1.6449  # standard deviations to each side that hold nine of ten
 JITTER = 1e-6
 _SCALE_SPREAD = 1.0  # of the log of a knob's weight around its prior
 NOISE_AT, NOISE_SPREAD = float(np.log(0.03)), 1.5  # log of the noise variance, where the values have variance 1

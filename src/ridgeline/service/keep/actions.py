@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
+from ridgeline.service.folder import RESTART
 from ridgeline.service.keep.scale import ScaleDecision
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import SECOND, Member, first_slot
@@ -72,7 +73,7 @@ class Actions:
             now = folder.started.get(member.name)
             if folder.is_down or member.name in folder.leaving or (now is not None and now.generation != generation):
                 return False  # somebody else was quicker
-            event: dict[str, Any] = {"event": "mend", "member": member.name, "why": concern.kind}
+            event: dict[str, Any] = {"event": RESTART, "member": member.name, "why": concern.kind}
             until_s = round(time.time() + (LEAVE_S if concern.kind == "slow" else 0.0), 3)
             folder.record({**event, "evidence": concern.evidence, "until": until_s})
             out = "" if member.is_router else "taken out and "

@@ -19,9 +19,9 @@ _LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 5.0  # while nothing else shows that the engine works
 CONFIRM_S = 4.0  # at least so long before a verdict a second one is sent, on a connection of its own
 _AGAIN_S = 1.0
-# Prompts that show how long prompts take: a longer one where the last took less than QUICK_S, as each further token of
-# a prompt takes longer. Measured again after AGAIN_PACE_S where a server seems slow: others may have had its cores.
-PACE_TOKENS, QUICK_S, AGAIN_PACE_S = (512, 2048, 8192), 0.5, 60.0
+# Prompts that show how long prompts take: a longer one where the last took less than _QUICK_S, as each further token of
+# a prompt takes longer. Measured again after _AGAIN_PACE_S where a server seems slow: others may have had its cores.
+PACE_TOKENS, _QUICK_S, _AGAIN_PACE_S = (512, 2048, 8192), 0.5, 60.0
 _LEAST_PACE_TOKENS = 16
 FRONT_EVERY_S, FRONT_LIMIT_S = 10.0, 20.0  # requests through the router, while nobody else sends any
 REFUSALS = 2  # in a row, before a router is said to refuse
@@ -125,7 +125,7 @@ class Canaries:
         if busy and self._took_s:
             return
         if len(self._idle_took) == len(PACE_TOKENS) or not self._quick():
-            if not slow or now_s - self._paced_s < AGAIN_PACE_S:
+            if not slow or now_s - self._paced_s < _AGAIN_PACE_S:
                 return
             self._idle_took.clear()
         self._pacing, self._paced_s = True, now_s
@@ -133,7 +133,7 @@ class Canaries:
 
     def _quick(self) -> bool:
         """Whether a longer prompt than the last one may be sent."""
-        return not self._idle_took or self._took_s[max(self._idle_took)] < QUICK_S
+        return not self._idle_took or self._took_s[max(self._idle_took)] < _QUICK_S
 
     def _time_prompt(self, busy: bool) -> None:
         good, tokens = False, self._next_tokens()

@@ -22,6 +22,7 @@ from typing import ParamSpec
 
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
+from ridgeline.service.folder import RESTART_FAILED
 from ridgeline.service.keep.actions import Actions
 from ridgeline.service.keep.canary import Canaries, RouterCanary
 from ridgeline.service.keep.plan_check import PlanCheck, commands_after
@@ -73,7 +74,7 @@ def _is_disk_full(error: BaseException | None) -> bool:
 
 POLL_EVERY_S = 2.0
 _AGAIN_AFTER_S = 60.0  # the same message about the same member is printed once in so long
-RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an action that failed is tried again; twice as long each time
+RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0  # before an action that failed is tried again; twice as long each time
 _RENEW_SHARE = 0.1  # of a batch system's limit
 _REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
 _ROTATE_EVERY = 30  # polls
@@ -123,7 +124,7 @@ class Keeper:
     def __post_init__(self) -> None:
         self._watch = Watch()
         self._plan = PlanCheck(self.operator.service.expected, self.operator.service.engine)
-        self._actions = Actions(self.operator, self.file, self.lower_limits, self._tell)
+        self._actions = Actions(self.operator, self.file, self.lower_limits, self._notify)
         self._absent: dict[str, int] = {}  # polls in a row at which the router did not list it
         self._canaries: dict[str, tuple[int, Canaries]] = {}  # by member: the start they are of, and they
         self._front: tuple[int, RouterCanary] | None = None
@@ -305,7 +306,7 @@ class Keeper:
             elif next_try_s := self.operator.folder.next_try_in_s(concern.member) if concern.kind == "dead" else 0.0:
                 text = f"{concern.evidence}; back-off, next try in {next_try_s:.0f} s"
                 if self._say(concern.member, concern.kind, text):
-                    self._tell("back-off", concern.member, text)
+                    self._notify("back-off", concern.member, text)
             else:
                 self._say(concern.member, concern.kind, f"{concern.evidence}; nothing is done yet")
         else:
@@ -341,10 +342,10 @@ class Keeper:
             raise
         except (RidgelineError, OSError) as error:
             # a disk that is full has room again from one moment to the next
-            wait_s = RETRY_S if _is_disk_full(error) else min(RETRY_S * 2**times, LONGEST_RETRY_S)
+            wait_s = RETRY_S if _is_disk_full(error) else min(RETRY_S * 2**times, _LONGEST_RETRY_S)
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
-            self._tell("failed", name, str(error))
+            self._notify("failed", name, str(error))
             self._note_failure(name, str(error), wait_s)
         else:
             if name not in self.operator.folder.started or self._serves_now(name):
@@ -352,7 +353,7 @@ class Keeper:
 
     def _note_failure(self, name: str, reason: str, again_s: float) -> None:
         try:
-            self._actions.record({"event": "mend-failed", "member": name, "reason": reason, "again_s": again_s})
+            self._actions.record({"event": RESTART_FAILED, "member": name, "reason": reason, "again_s": again_s})
         except (RidgelineError, OSError) as error:
             self._say("keep", "cannot write its journal", str(error))
 
@@ -388,7 +389,7 @@ class Keeper:
         for decision in decisions:
             if decision.short:
                 if self._say("scale", f"{decision.role} needs more servers", decision.why):
-                    self._tell("scale-limit", decision.role, "needs more servers than its limits allow")
+                    self._notify("scale-limit", decision.role, "needs more servers than its limits allow")
             elif self.dry_run:
                 would = f"would go from {decision.replicas} to {decision.wanted} {decision.role} servers"
                 self._say("scale", would, decision.why)
@@ -423,12 +424,12 @@ class Keeper:
             logs = [str(self.operator.folder.log(m)) for m in members if not m.is_router]
             commands = commands_after(self.operator.service, self.file, logs)
             self._say("plan", doubt.figure, "; ".join([f"no longer holds: {doubt.evidence}. Learn from it", *commands]))
-            self._tell("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
+            self._notify("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
             if not self.dry_run:
                 event = {"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands}
                 self._attempt("plan", self._actions.record, event)
 
-    def _tell(self, kind: str, member: str, text: str) -> None:
+    def _notify(self, kind: str, member: str, text: str) -> None:
         self.counts[kind] += 1
         self.alert(kind, member, text)
 

@@ -63,7 +63,7 @@ class Notifier:
             alert["held_back"] = self._held_back
             self._held_back = 0
         if self._thread is None:
-            self._thread = threading.Thread(target=self._tell_all, daemon=True)
+            self._thread = threading.Thread(target=self._notify_all, daemon=True)
             self._thread.start()
         try:
             self._waiting.put_nowait(alert)
@@ -76,7 +76,7 @@ class Notifier:
             self._waiting.put(None)
             self._thread.join(limit_s)
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         ways: dict[str, Callable[[NotifyChoice, Mapping[str, Any]], None]] = {
             "webhook": _webhook, "command": _command, "mail": _mail,
         }  # fmt: skip

@@ -22,11 +22,11 @@ from ridgeline.service.service import DAY_MIN, RoleScale, ScaleRules
 
 UP = ((8.0, 0.15), (60.0, 0.05))  # seconds, and how far above its target, as a share, their mean must be
 # A rise: the last seconds beside those before them. It counts where it is far beyond the noise of the load, and the
-# load half of its target already; it is taken to go on for AHEAD_S.
-RISE_S, AHEAD_S = (8.0, 30.0), 30.0
-RISE_NOISE, RISE_FROM = 4.0, 0.5
+# load half of its target already; it is taken to go on for _AHEAD_S.
+RISE_S, _AHEAD_S = (8.0, 30.0), 30.0
+_RISE_NOISE, _RISE_FROM = 4.0, 0.5
 _LEAST_POLLS = 3
-TAKEN_BACK_S, LONGEST_WAIT = 3600.0, 8.0  # an addition so soon after a removal doubles the wait, up to so many times
+_TAKEN_BACK_S, _LONGEST_WAIT = 3600.0, 8.0  # an addition so soon after a removal doubles the wait, up to so many times
 _DOWN_SHARE = 0.75  # of a target, below which one fewer would have to stay
 _BLOCK_S = 30.0  # the load of a long time is the largest mean of its blocks
 _SETTLE_S = 30.0  # after a change, before the load says anything about the new number
@@ -88,7 +88,7 @@ class LoadHistory:
         if row and load.at_s < row[-1].at_s:
             row.clear()  # the clock was set back
         row.append(load)
-        while row[-1].at_s - row[0].at_s > LONGEST_WAIT * self.keep_s:
+        while row[-1].at_s - row[0].at_s > _LONGEST_WAIT * self.keep_s:
             row.popleft()
 
     def change(self, role: str, at_s: float, change: int = 0) -> None:
@@ -96,8 +96,8 @@ class LoadHistory:
         self.changed_s[role] = at_s
         if change < 0:
             self.removed_s[role] = at_s
-        elif change > 0 and at_s - self.removed_s.pop(role, -math.inf) < TAKEN_BACK_S:
-            self.caution[role] = min(LONGEST_WAIT, 2 * self.caution.get(role, 1.0))
+        elif change > 0 and at_s - self.removed_s.pop(role, -math.inf) < _TAKEN_BACK_S:
+            self.caution[role] = min(_LONGEST_WAIT, 2 * self.caution.get(role, 1.0))
 
     def since(self, role: str, at_s: float) -> list[RoleLoad]:
         latest = itertools.takewhile(lambda load: load.at_s > at_s, reversed(self.loads.get(role, ())))
@@ -109,7 +109,7 @@ class LoadHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReplicaLimits:
+class ReplicaLimits:
     """What holds at a time, and why."""
 
     least: int
@@ -118,9 +118,9 @@ class _ReplicaLimits:
     most_why: str
 
 
-def limits_at(rule: RoleScale, wall: datetime) -> _ReplicaLimits:
+def limits_at(rule: RoleScale, wall: datetime) -> ReplicaLimits:
     """The narrowest of the role's own limits and those of the schedule."""
-    found = _ReplicaLimits(rule.least, rule.most, f"least {rule.least}", f"most {rule.most}")
+    found = ReplicaLimits(rule.least, rule.most, f"least {rule.least}", f"most {rule.most}")
     minute = wall.weekday() * DAY_MIN + wall.hour * 60 + wall.minute
     for entry in rule.schedule:
         if not entry.holds_at(minute):
@@ -183,7 +183,7 @@ def _one_fewer(role: str, count: RoleCount, why: str) -> ScaleDecision | None:
 
 
 def _more(
-    role: str, rule: RoleScale, limits: _ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
+    role: str, rule: RoleScale, limits: ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
 ) -> ScaleDecision | None:
     if history.still_s(role, now_s) < _SETTLE_S:
         return None
@@ -232,17 +232,17 @@ def _rising(rule: RoleScale, now_s: float, role: str, servers: int, history: Loa
         return
     now, was, target = fmean(recent), fmean(before), rule.running
     noise = max(pstdev(before), math.sqrt(was))
-    if now - was < RISE_NOISE * noise or now < RISE_FROM * target * servers:
+    if now - was < _RISE_NOISE * noise or now < _RISE_FROM * target * servers:
         return
     slope_s = (now - was) / (sum(RISE_S) / 2)
-    ahead = now + slope_s * AHEAD_S
+    ahead = now + slope_s * _AHEAD_S
     if ahead > target * servers * (1 + UP[0][1]):
         shown = (
             f"{_as_requests(now / servers)} on each of {servers}" if servers > 1 else f"{_as_requests(now)} on 1 server"
         )
         yield (
             math.ceil(ahead / target),
-            f"{shown}, rising by {slope_s:.2g} a second: {_as_requests(ahead / servers)} on each in {AHEAD_S:.0f} s, "
+            f"{shown}, rising by {slope_s:.2g} a second: {_as_requests(ahead / servers)} on each in {_AHEAD_S:.0f} s, "
             f"target {_as_requests(target)}",
         )
 
@@ -265,7 +265,7 @@ def _totals(rule: RoleScale, row: Sequence[RoleLoad]) -> Iterator[tuple[float, f
 
 
 def _fewer(
-    scale: ScaleRules, role: str, limits: _ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
+    scale: ScaleRules, role: str, limits: ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
 ) -> ScaleDecision | None:
     here, wait_s = count.replicas, scale.down_after_s * history.caution.get(role, 1.0)
     if here <= limits.least or history.still_s(role, now_s) < wait_s:

@@ -30,7 +30,7 @@ HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
 UNKNOWN_PACE_S = 120.0
 SILENT_S = 30.0
 COMPILES_S = 600.0
-PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
+PATIENCE, _MOST_PATIENCE_S = 3.0, 900.0
 _CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
 _STEP_TOKENS = 16384  # of prompts in one step of an engine, where no number was given
 _WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and then
@@ -184,7 +184,7 @@ class _Quiet:
         on_cpus = poll.cpu_s is not None and not poll.on_gpus
         unknown_s = UNKNOWN_PACE_S if self.spoke or on_cpus else SILENT_S
         least_s = HUNG_AFTER_S if poll.pace_s is not None else unknown_s
-        return min(max(least_s, PATIENCE * step_s), MOST_PATIENCE_S)
+        return min(max(least_s, PATIENCE * step_s), _MOST_PATIENCE_S)
 
 
 def _share_of_cores(before: ServerPoll, after: ServerPoll) -> float:

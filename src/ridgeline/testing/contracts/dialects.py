@@ -70,7 +70,7 @@ class DialectContract:
         assert any(BATCH_OUTPUT in text for text in (*lines, *submit))
         assert set(dialect.kept_options) <= {dialect.option(line) for line in lines}
 
-    def test_a_users_directive_wins_but_not_over_what_the_books_need(self, tmp_path: Path) -> None:
+    def test_a_users_directive_wins_but_not_over_what_the_state_files_need(self, tmp_path: Path) -> None:
         dialect = self.dialect()
         ours = dialect.directives(_job(tmp_path), _SITE)
         users = tmp_path / "users.sh"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ridgeline import catalog
 from ridgeline.traffic.bench.run import BenchRequest, BenchRun, count, number, spread, without_empty
 
 # vLLM calls the whole request e2el, SGLang e2e_latency
@@ -83,7 +84,7 @@ def _server(document: Mapping[str, Any]) -> dict[str, Any]:
     """bench_serving keeps the server's arguments, vLLM's names itself as the back end."""
     said = document.get("server_info")
     backend = str(document.get("backend") or document.get("endpoint_type") or "")
-    engine = next((name for name in ("sglang", "vllm") if backend.startswith(name)), "")
+    engine = next((name for name in catalog.names("engines") if backend.startswith(name)), "")
     named = {"engine": engine} if engine else {}
     return {**named, **said} if isinstance(said, dict) else named
 

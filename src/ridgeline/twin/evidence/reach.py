@@ -43,8 +43,8 @@ _OTHER_WEIGHTS_SHARE = 0.5
 # Where nothing of the site was measured: what a setting that no public or own row covers adds. A new model, and a new
 # model on a new GPU, are what rows that nobody here had seen showed in November 2026 (79 and 59% inside intervals made
 # for seen ones, 50 and 40%). A GPU with operator tables of its own is nearer, as is a model of a known family.
-NEW_FAMILY, NEW_MODEL = (0.11, 0.49), (0.06, 0.25)
-NEW_GPU, TABLED_GPU = (0.26, 0.68), (0.18, 0.50)
+_NEW_FAMILY, _NEW_MODEL = (0.11, 0.49), (0.06, 0.25)
+_NEW_GPU, _TABLED_GPU = (0.26, 0.68), (0.18, 0.50)
 _NEW_ENGINE = (0.20, 0.50)
 _DRAFTED = (0.12, 0.12)
 
@@ -89,7 +89,7 @@ def validation(deployment: Deployment, under_way: float, scenes: ValidatedSettin
     drafted = deployment.role_settings("decode" if asked.apart else "both").draft_tokens > 1
     chosen = validated().scenes if scenes is None else scenes.scenes
     if not chosen:
-        speed, first = (math.hypot(*widths) for widths in zip(_NEW_ENGINE, NEW_FAMILY, NEW_GPU, strict=True))
+        speed, first = (math.hypot(*widths) for widths in zip(_NEW_ENGINE, _NEW_FAMILY, _NEW_GPU, strict=True))
         return Validation(speed, first)
     tabled = has_tables(deployment.cluster.gpu)
     found = _least_unlike(chosen, asked, mixture=deployment.model.experts is not None, tabled=tabled)
@@ -130,9 +130,9 @@ def _unlike(scene: ValidatedSetting, asked: ValidatedSetting, *, tabled: bool) -
         found.append((f"release {asked.release} (nearest: {scene.release})", RELEASE))
     if scene.model != asked.model:
         kin = _family(scene.model) == _family(asked.model)
-        found.append((f"{asked.model} (nearest: {scene.model})", NEW_MODEL if kin else NEW_FAMILY))
+        found.append((f"{asked.model} (nearest: {scene.model})", _NEW_MODEL if kin else _NEW_FAMILY))
     if scene.gpu != asked.gpu:
-        found.append((f"{asked.gpu.upper()} (nearest: {scene.gpu.upper()})", TABLED_GPU if tabled else NEW_GPU))
+        found.append((f"{asked.gpu.upper()} (nearest: {scene.gpu.upper()})", _TABLED_GPU if tabled else _NEW_GPU))
     if scene.weights != asked.weights:
         found.append((f"weights in {asked.weights} (nearest: {scene.weights})", _PRECISION))
     if scene.apart != asked.apart:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
@@ -143,7 +144,7 @@ def _split(flags: str) -> list[str]:
 def _engine(run: BenchRun, stated: StatedServer) -> EngineSettings:
     text = stated.engine
     if text is None:
-        named, version = str(run.server.get("engine") or "sglang"), str(run.server.get("version") or "")
+        named, version = str(run.server.get("engine") or USUAL_ENGINE), str(run.server.get("version") or "")
         text = f"{named}:{version}" if version[:1].isdigit() else named
     return parse_engine(text.partition("+")[0], EngineSettings())
 

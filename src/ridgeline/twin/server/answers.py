@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.base import engine_named
 from ridgeline.twin.server.http import HttpExchange, chunk
 from ridgeline.twin.server.prompt import MADE_TEXT, ParsedPrompt
@@ -18,7 +19,7 @@ class HttpAnswer:
     """
 
     def __init__(
-        self, exchange: HttpExchange, asked: ParsedPrompt, model: str, number: int, api: str = "sglang"
+        self, exchange: HttpExchange, asked: ParsedPrompt, model: str, number: int, api: str = USUAL_ENGINE
     ) -> None:
         self._exchange, self._asked, self._model, self._number = exchange, asked, model, number
         self._stopped_by = engine_named(api).stop_field

@@ -102,7 +102,7 @@ class Api:
         answer(exchange)
 
     def freeze(self, hung: bool) -> None:
-        """/metrics says what the engine told last: of one that hangs the gauges stay as they were."""
+        """/metrics says what the engine reported last: of one that hangs the gauges stay as they were."""
         self._frozen = self.gauges() if hung else None
 
     def gauges(self) -> Gauges:

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from ridgeline.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
 from ridgeline.twin.cluster import Router
-from ridgeline.twin.disaggregation import BOOTSTRAP_LIMIT_S, HANDSHAKE_S, DecodeEngine, KvTransfer
+from ridgeline.twin.disaggregation import HANDSHAKE_S, DecodeEngine, KvTransfer
 from ridgeline.twin.prefill import PrefillEngine
 from ridgeline.twin.request import Request
 from ridgeline.twin.scheduler import Engine
@@ -132,7 +133,7 @@ def _abort_running(engine: Engine, request: Request) -> None:
             return
 
 
-_KV_FAILED = "KVTransferError: the KV of this request did not arrive within its time limit"
+_KV_FAILED = f"{KV_TRANSFER}: the KV of this request did not arrive within its time limit"
 _FAKE_HOST = "2.2.2.2"  # SGLang's `fake` transfer back end: decode alone, as if every prompt's KV were there
 
 
@@ -301,7 +302,7 @@ class DecodeRole:
         except (ConnectionError, TimeoutError) as error:
             self._tasks.pop(request.arrival.number, None)
             self._give_back(request)
-            request.sink.end(f"KVTransferError: {error}" if str(error) else _KV_FAILED)
+            request.sink.end(f"{KV_TRANSFER}: {error}" if str(error) else _KV_FAILED)
             self._reserve()
             return
         ended = self._engine.receive(request, clock.now_s())

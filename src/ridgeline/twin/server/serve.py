@@ -12,15 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline import catalog
+from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.failures import OUT_OF_MEMORY
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import values_of
+from ridgeline.engines.sglang.failures import BOOTSTRAP_LIMIT_S, BOOTSTRAP_VARIABLE
 from ridgeline.errors import InputError, SiteError
 from ridgeline.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
 from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.disaggregation import BOOTSTRAP_LIMIT_S, DecodeEngine, KvTransfer
+from ridgeline.twin.disaggregation import DecodeEngine, KvTransfer
 from ridgeline.twin.prefill import PrefillEngine
 from ridgeline.twin.scheduler import Engine
 from ridgeline.twin.schedulers.front_end import FrontEnd
@@ -32,10 +35,9 @@ from ridgeline.twin.server.roles import ColocatedEngines, DecodeRole, PrefillRol
 from ridgeline.twin.simulate import step_time
 
 ROLES = ("both", "prefill", "decode")
-BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"  # heeded by SGLang's prefill servers, and by ours
 _DIED = 1
 _SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # it ends with its server
-_OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory (pretended by the twin's fault `oom`)"
+_OOM_LINE = f"{OUT_OF_MEMORY} (pretended by the twin's fault `oom`)"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class ServedTwin:
 
     deployment: Deployment
     role: str = "both"
-    api: str = "sglang"
+    api: str = USUAL_ENGINE
     host: str = "127.0.0.1"
     port: int = SGLANG_PORT
     bootstrap_port: int = BOOTSTRAP_PORT
@@ -217,7 +219,9 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def serve_until_told(served: ServedTwin, calibration: Calibration | None, ready: Callable[[TwinServer], None]) -> None:
+def serve_until_stopped(
+    served: ServedTwin, calibration: Calibration | None, ready: Callable[[TwinServer], None]
+) -> None:
     """Serves until SIGTERM or Ctrl-C."""
 
     async def main() -> None:

@@ -44,7 +44,7 @@ from ridgeline.workloads.engine.options import (
     placed_model,
 )
 
-REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS = 1000, 1024, 128
+REQUESTS, _INPUT_TOKENS, _OUTPUT_TOKENS = 1000, 1024, 128
 
 
 class TrafficForm(Form):
@@ -65,12 +65,12 @@ class TrafficForm(Form):
     input_tokens: Annotated[int | None, ValueUnit("tokens"), DefaultText("as `dataset` says")] = Field(
         default=None,
         ge=1,
-        description=f"Tokens of every prompt, instead of `dataset`; {INPUT_TOKENS} where only the other is given.",
+        description=f"Tokens of every prompt, instead of `dataset`; {_INPUT_TOKENS} where only the other is given.",
     )
     output_tokens: Annotated[int | None, ValueUnit("tokens"), DefaultText("as `dataset` says")] = Field(
         default=None,
         ge=1,
-        description=f"Tokens of every answer, instead of `dataset`; {OUTPUT_TOKENS} where only the other is given.",
+        description=f"Tokens of every answer, instead of `dataset`; {_OUTPUT_TOKENS} where only the other is given.",
     )
 
     @property
@@ -78,7 +78,7 @@ class TrafficForm(Form):
         """As typed after `ridgeline bench --traffic`."""
         if self.input_tokens is None and self.output_tokens is None:
             return self.dataset
-        return f"fixed:{self.input_tokens or INPUT_TOKENS}:{self.output_tokens or OUTPUT_TOKENS}"
+        return f"fixed:{self.input_tokens or _INPUT_TOKENS}:{self.output_tokens or _OUTPUT_TOKENS}"
 
 
 class InstallForm(Form):

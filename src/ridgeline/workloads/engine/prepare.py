@@ -85,7 +85,7 @@ def refusal(options: EngineOptions, dialect: ServingEngine, nodes: int, site: Si
 
 
 def container_options(options: EngineOptions, site: Site) -> str:
-    """The site's own, and as shell text what Apptainer is told of baked caches, where there are any to mount."""
+    """The site's own, and as shell text the mounts of baked caches for Apptainer, where there are any to mount."""
     if BAKE not in options.prepare or options.bake_into == FOLDER or site.container_runtime == PYXIS:
         return site.container_options
     return f"{site.container_options} {_mounts(options)}".lstrip()

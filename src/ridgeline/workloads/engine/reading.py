@@ -29,7 +29,7 @@ QUESTION_METRICS = frozenset({"accuracy", "accuracy_change", "answer_agreement",
 # Prompts of a run are made for it; a share above this came from a run or a warm-up that sent the same ones.
 LARGEST_CACHED_SHARE = 0.05
 # A client whose places stand empty for longer than this share of an answer, or whose core is full, limits throughput.
-LARGEST_LAG_SHARE, BUSY_CLIENT = 0.05, 0.95
+_LARGEST_LAG_SHARE, _BUSY_CLIENT = 0.05, 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +218,8 @@ def _starved(summary: Mapping[str, Any]) -> bool:
     """Whether the client itself held back the load. Late time stamps spoil latencies; throughput they do not touch."""
     client = summary.get("client") or {}
     lag, answer = client.get("send_lag_ms") or {}, summary.get("e2e_ms") or {}
-    late = float(lag.get("mean") or 0.0) > LARGEST_LAG_SHARE * float(answer.get("mean") or 0.0)
-    return late or float(client.get("cpu_share") or 0.0) > BUSY_CLIENT or not summary.get("successful_requests")
+    late = float(lag.get("mean") or 0.0) > _LARGEST_LAG_SHARE * float(answer.get("mean") or 0.0)
+    return late or float(client.get("cpu_share") or 0.0) > _BUSY_CLIENT or not summary.get("successful_requests")
 
 
 def _problems(session: Mapping[str, Any], found: Mapping[str, Measurement], needed: set[str]) -> Iterator[str]:

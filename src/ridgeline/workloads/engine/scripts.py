@@ -70,7 +70,7 @@ class PastedServer:
                 yield f'export {step.variable}="${{{step.variable}:?set it to the {what} that the step {name} kept}}"'
 
 
-SESSION, ENGINE_SCRIPT, _NSYS_SCRIPT = "session.json", "engine.sh", "nsys.sh"
+SESSION, _ENGINE_SCRIPT, _NSYS_SCRIPT = "session.json", "engine.sh", "nsys.sh"
 _RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
 
 
@@ -97,7 +97,7 @@ class Scripts:
             session |= {"serves": True, "profile": {**asdict(profile), "nsys": self._start(_NSYS_SCRIPT, Resources())}}
         return {
             SESSION: json.dumps(session, indent=1) + "\n",
-            ENGINE_SCRIPT: self._script("The engine", self.engine(settings, profile), settings, resources),
+            _ENGINE_SCRIPT: self._script("The engine", self.engine(settings, profile), settings, resources),
             **self._nsys_script(settings, profile),
             **{
                 step.script: self._script(f"One-time step {step.name}", step.command, settings, resources, keeps=True)
@@ -120,7 +120,7 @@ class Scripts:
             for step in self._steps(settings, resources)
             if step.command
         ]
-        parts.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings, profile)}")
+        parts.append(f"the engine ({_ENGINE_SCRIPT}): {self.engine(settings, profile)}")
         # a command may hold a program of several lines, and each of them must stay a comment
         return "".join(f"# {line}\n" for text in parts for line in text.splitlines())
 
@@ -210,7 +210,7 @@ class Scripts:
             "serves": self._serves,
             "model": self._options.model,
             "make_model": self._makes_model,
-            "start": self._start(ENGINE_SCRIPT, resources),
+            "start": self._start(_ENGINE_SCRIPT, resources),
             "nodes": resources.nodes,
             "interface": self._study.site.interface,
             "load": asdict(self._options.load),

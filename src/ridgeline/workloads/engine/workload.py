@@ -37,7 +37,7 @@ from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
 
 @dataclass(frozen=True, slots=True)
-class _EngineKind:
+class EngineWorkloadKind:
     """An engine's offline benchmark, or its server under load: makes the workload of a study."""
 
     dialect: ServingEngine
@@ -51,14 +51,14 @@ class _EngineKind:
         return EngineWorkload(study, self.dialect, serves=self.serves)
 
 
-def offline(dialect: ServingEngine) -> _EngineKind:
+def offline(dialect: ServingEngine) -> EngineWorkloadKind:
     """NAME-offline of the catalog."""
-    return _EngineKind(dialect, serves=False)
+    return EngineWorkloadKind(dialect, serves=False)
 
 
-def serve(dialect: ServingEngine) -> _EngineKind:
+def serve(dialect: ServingEngine) -> EngineWorkloadKind:
     """NAME-serve of the catalog."""
-    return _EngineKind(dialect, serves=True)
+    return EngineWorkloadKind(dialect, serves=True)
 
 
 class EngineWorkload(Workload):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, knob, rereadable
 from ridgeline.readers.report_bindings import RankBinding, read_bindings
 from ridgeline.records.finding import Finding
+from ridgeline.records.measurement import ENERGY, unit_of
 from ridgeline.workloads.nwchem.output import NwchemOut, read_nwchem_out
 
 # a stored integral takes one double: value and labels packed
@@ -25,15 +26,15 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
 
 def _portray(lines: Iterable[str]) -> LogSummary:
     out = read_nwchem_out(lines)
-    figures = [SummaryFigure(f"{t} energy", e, "Ha") for t in _THEORIES if (e := out.energy(t)) is not None]
+    figures = [SummaryFigure(f"{t} energy", e, unit_of(ENERGY)) for t in _THEORIES if (e := out.energy(t)) is not None]
     if out.total:
         figures += [
-            SummaryFigure("wall time", out.total.wall_s, "s"),
-            SummaryFigure("cpu time", out.total.cpu_s, "s"),
+            SummaryFigure("wall time", out.total.wall_s, unit_of("nwchem_wall_s")),
+            SummaryFigure("cpu time", out.total.cpu_s, unit_of("nwchem_cpu_s")),
         ]
     if out.iterations:
         figures.append(SummaryFigure("iterations", len(out.iterations)))
-        figures.append(SummaryFigure("iterating", sum(out.iterative_s), "s"))
+        figures.append(SummaryFigure("iterating", sum(out.iterative_s), unit_of("iterative_s")))
     if out.cached_share is not None:
         figures.append(SummaryFigure("integrals kept", out.cached_share, "share"))
     said = {"nproc": out.nproc, "grid": out.grid, "version": out.version, "basis functions": out.basis_functions}

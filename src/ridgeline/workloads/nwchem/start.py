@@ -22,7 +22,7 @@ _PERF_HZ = 199  # no divisor of the kernel's own clock, so that the two do not f
 
 
 @dataclass(frozen=True, slots=True)
-class _Profiler:
+class NwchemProfiler:
     """Shell text: `wrapper` starts the first rank's program, `every_rank` precedes all, `afterwards` ends the job."""
 
     wrapper: str = ""
@@ -33,18 +33,18 @@ class _Profiler:
         return f"  exec {self.wrapper} {program}\n" if self.wrapper else ""
 
 
-def profiler(stage: ProfileStage) -> _Profiler:
+def profiler(stage: ProfileStage) -> NwchemProfiler:
     match stage.tool:
         case "perf":
             report = "perf report --stdio -i perf.data > perf.txt 2> perf.err; rm -f perf.data\n"
-            return _Profiler(f"perf record -q -F {_PERF_HZ} -o perf.data", afterwards=report)
+            return NwchemProfiler(f"perf record -q -F {_PERF_HZ} -o perf.data", afterwards=report)
         case "vtune":
             report = "vtune -report hotspots -format csv -csv-delimiter comma -r vtune > vtune.csv 2> vtune.err\n"
-            return _Profiler("vtune -quiet -collect hotspots -r vtune --", afterwards=report)
+            return NwchemProfiler("vtune -quiet -collect hotspots -r vtune --", afterwards=report)
         case "mpip":
-            return _Profiler(every_rank=_preloaded(stage.library or "libmpiP.so", MPIP="-f ."))
+            return NwchemProfiler(every_rank=_preloaded(stage.library or "libmpiP.so", MPIP="-f ."))
         case _:
-            return _Profiler(every_rank=_preloaded(stage.library or "libipm.so", IPM_REPORT="full"))
+            return NwchemProfiler(every_rank=_preloaded(stage.library or "libipm.so", IPM_REPORT="full"))
 
 
 def _preloaded(library: str, **env: str) -> str:
@@ -52,7 +52,7 @@ def _preloaded(library: str, **env: str) -> str:
     return f'{exports}export LD_PRELOAD={shlex.quote(library)}"${{LD_PRELOAD:+:$LD_PRELOAD}}"\n'
 
 
-_NO_PROFILER = _Profiler()
+_NO_PROFILER = NwchemProfiler()
 
 
 INPUT = "nwchem.nw"
@@ -71,7 +71,7 @@ class Start:
     binding: Binding
     env: Mapping[str, str]
     blas: str = ""
-    profiler: _Profiler = _NO_PROFILER
+    profiler: NwchemProfiler = _NO_PROFILER
 
 
 def rank_script(start: Start) -> str:

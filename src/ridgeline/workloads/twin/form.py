@@ -24,7 +24,7 @@ from ridgeline.workloads.engine.options import placed_model
 
 
 @dataclass(frozen=True, slots=True)
-class _TwinOptions:
+class TwinOptions:
     """The options as far as they could be read; those that could not are None and have a problem."""
 
     model: Model | None = None
@@ -69,7 +69,7 @@ class TwinForm(ServeForm):
     )
 
 
-def read_options(study: Study) -> _TwinOptions:
+def read_options(study: Study) -> TwinOptions:
     form, problems = read_form(TwinForm, study.workload.options, study.folder, ("workload",))
 
     def tried(key: str, make: Callable[[], T]) -> T | None:
@@ -85,7 +85,7 @@ def read_options(study: Study) -> _TwinOptions:
 
     version = tried("version", lambda: parse_engine(f"sglang:{form.version}", DEFAULTS)) if form.version else None
     calibration = Path(_beside(form.calibration, study.folder))
-    return _TwinOptions(
+    return TwinOptions(
         model=tried("model", lambda: load_model(_model(form.model, study))) if form.model else None,
         cluster=tried("gpu", lambda: _cluster(form.gpu, study.site)),
         traffic=tried("traffic", lambda: _traffic(form, study.folder)),

@@ -6,25 +6,27 @@ of start-up are those of a large model on fast local disks; none of them enters 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.failures import OUT_OF_MEMORY
 from ridgeline.engines.knobs.table import rank_share
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, decode_graph_sizes
 from ridgeline.engines.settings import resolve
+from ridgeline.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.hardware.cluster import GIB
 from ridgeline.records.measurement import LATENCIES, TWIN_QUANTILES
 from ridgeline.twin.simulate import SimulationResult, first_run_tax_s
 
 _INIT_S = 25.0  # imports, processes, communicators
-LOAD_S, LOAD_S_PER_GIB = 10.0, 1.0
+_LOAD_S, _LOAD_S_PER_GIB = 10.0, 1.0
 _CAPTURE_S_PER_SIZE = 0.5
 _WARMUP_S = 10.0
 _OOM_AT = 0.3  # share of the benchmark after which the batch is so full that an allocation fails
-DECODE_LINES, PREFILL_LINES = 40, 40
+_DECODE_LINES, _PREFILL_LINES = 40, 40
 # needs that are there before the first request comes; the rest of the reserve is asked for while running
 _AT_START = ("request table", "cuda graphs", "attention workspace", "communication", "libraries and fragments")
 
@@ -32,7 +34,7 @@ _Line = tuple[float, bool, str]  # second, whether SGLang puts the time in front
 
 
 @dataclass
-class _Transcript:
+class Transcript:
     """What `player` performs."""
 
     ranks: str
@@ -54,10 +56,10 @@ class _Transcript:
 
 def compose(
     deployment: Deployment, plan: MemoryPlan, result: SimulationResult | None, flags: Mapping[str, Any]
-) -> _Transcript:
+) -> Transcript:
     """`result` is None where the engine does not come up."""
     layout = deployment.layout
-    play = _Transcript(" DP0 TP0" if layout.attn_dp > 1 else " TP0" if layout.replica_gpus > 1 else "")
+    play = Transcript(" DP0 TP0" if layout.attn_dp > 1 else " TP0" if layout.replica_gpus > 1 else "")
     echo = ", ".join(f"{name}={value!r}" for name, value in flags.items())
     play.say(f"server_args=ServerArgs({echo})", 5.0)
     if not _start(play, deployment, plan) or result is None:
@@ -67,15 +69,15 @@ def compose(
     return play
 
 
-def _start(play: _Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
+def _start(play: Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     """Whether the engine comes up."""
     weights, free = plan.weight_bytes / GIB, plan.free_bytes / GIB
     play.say(f"Load weight begin. avail mem={free:.2f} GB", _INIT_S)
-    load_s = LOAD_S + LOAD_S_PER_GIB * weights
+    load_s = _LOAD_S + _LOAD_S_PER_GIB * weights
     done = f"Load weight end. elapsed={load_s:.2f} s, type={deployment.model.name}"
     play.say(f"{done}, avail mem={max(0.0, free - weights):.2f} GB, mem usage={weights:.2f} GB.", load_s)
     if plan.verdict == STARTUP_OOM:
-        _die(play, ["RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."])
+        _die(play, (POOL_TOO_SMALL,))
         return False
     kv = plan.kv_bytes / GIB
     play.say(
@@ -88,9 +90,8 @@ def _start(play: _Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     play.say(f"Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs=1, avail mem={left:.2f} GB")
     early = sum(plan.needs.get(name, 0.0) for name in _AT_START)
     if early > plan.reserve_bytes:
-        words = ["Exception: Capture cuda graph failed: CUDA out of memory.", "Possible solutions:"]
         play.startup_s += 5.0
-        _die(play, [*words, "1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)"])
+        _die(play, GRAPHS_FAILED)
         return False
     took_s, used = _CAPTURE_S_PER_SIZE * sizes, plan.needs.get("cuda graphs", 0.0) / GIB
     left = max(0.0, left - early / GIB)
@@ -108,7 +109,7 @@ def _graph_max_bs(deployment: Deployment) -> int:
     return resolve(d.settings, d.model, d.cluster.gpu, d.layout, pool_tokens=1).graph_max_bs
 
 
-def _compile(play: _Transcript, deployment: Deployment) -> None:
+def _compile(play: Transcript, deployment: Deployment) -> None:
     """Kernels for the shapes of this layout; the next run finds them in the cache."""
     seconds = first_run_tax_s(deployment.model)
     layout = deployment.layout
@@ -123,7 +124,7 @@ def _compile(play: _Transcript, deployment: Deployment) -> None:
         play.startup_s += 1.0
 
 
-def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
+def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
     layout, graph_max_bs = deployment.layout, _graph_max_bs(deployment)
     summary = result.summary
     play.benchmark_s = summary.duration_s
@@ -137,8 +138,7 @@ def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: 
         late = {name: size for name, size in plan.needs.items() if name not in _AT_START}
         asked = max(late.values()) / GIB
         free = max(0.0, asked + plan.margin_bytes / GIB)
-        oom = f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} GiB."
-        _die(play, [f"{oom} GPU 0 has {free:.2f} GiB free."])
+        _die(play, (f"{OUT_OF_MEMORY}. Tried to allocate {asked:.2f} GiB. GPU 0 has {free:.2f} GiB free.",))
         return
     play.benchmark += [(summary.duration_s, False, text) for text in _result_block(result)]
     sent = sum(r.input_tokens for r in result.records)
@@ -150,12 +150,12 @@ def _serve(play: _Transcript, deployment: Deployment, plan: MemoryPlan, result: 
     play.bench["retractions"] = result.retractions
 
 
-def _die(play: _Transcript, words: list[str]) -> None:
+def _die(play: Transcript, words: Sequence[str]) -> None:
     """As the scheduler does: an exception in a child, which takes the whole engine down."""
     at_s, lines = (play.benchmark_s, play.benchmark) if play.benchmark else (play.startup_s, play.startup)
-    lines.append((at_s, True, "Scheduler hit an exception: Traceback (most recent call last):"))
+    lines.append((at_s, True, SCHEDULER_FAILED))
     lines += [(at_s, False, text) for text in words]
-    lines.append((at_s, True, "Received sigquit from a child process. It usually means the child failed."))
+    lines.append((at_s, True, CHILD_DIED))
     play.exit_code = 1
 
 
@@ -167,7 +167,7 @@ def _prefills(result: SimulationResult, layout: Layout) -> Iterator[_Line]:
             rounds.setdefault(record.first_token_s, []).append(record)
     times = sorted(rounds)
     groups, waiting = layout.attn_dp * layout.dp, _Waiting(result)
-    for at_s in times[:: max(1, len(times) // PREFILL_LINES)]:
+    for at_s in times[:: max(1, len(times) // _PREFILL_LINES)]:
         batch = rounds[at_s]
         cached = sum(r.cached_tokens for r in batch)
         new = sum(r.input_tokens for r in batch) - cached
@@ -188,8 +188,8 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
     rate = answer / np.maximum(end - first, 1e-9)
     groups, waiting = layout.attn_dp * layout.dp, _Waiting(result)
     held_at_s, held = zip(*result.kv_usage, strict=True)
-    for n in range(1, DECODE_LINES):
-        at_s = result.summary.duration_s * n / DECODE_LINES
+    for n in range(1, _DECODE_LINES):
+        at_s = result.summary.duration_s * n / _DECODE_LINES
         now = (first <= at_s) & (at_s < end)
         running = rank_share(int(now.sum()), groups) if now.any() else 0
         if not running:

@@ -16,7 +16,7 @@ from ridgeline.traffic.traffic import Arrival
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session.rank import RANKS
 
-ENVIRONMENT, MADE_MODEL = "session.env", "model"
+ENVIRONMENT, _MADE_MODEL = "session.env", "model"
 # launchers other than srun start processes on other nodes with next to no environment. Nothing that a batch system sets
 # node by node: CUDA_VISIBLE_DEVICES may hold the identities of the first node's GPUs, which the second does not have
 _FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
@@ -31,8 +31,8 @@ def make_files(
     if make_model:
         from ridgeline.model.folder import write_model_folder
 
-        write_model_folder(model, folder / MADE_MODEL)
-        model = str(folder / MADE_MODEL)
+        write_model_folder(model, folder / _MADE_MODEL)
+        model = str(folder / _MADE_MODEL)
     if decoys is not None:
         _write_dataset(load, folder / DATASET, min(decoys * load.requests, _MOST_DECOYS))
         (folder / OFFLINE_RESULT).unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def add_environment(folder: Path, values: Mapping[str, str]) -> None:
 
 def remove_files(folder: Path) -> None:
     """What takes space and can be made again; clusters count files."""
-    shutil.rmtree(folder / MADE_MODEL, ignore_errors=True)
+    shutil.rmtree(folder / _MADE_MODEL, ignore_errors=True)
     for name in (DATASET, ENVIRONMENT, RANKS):
         (folder / name).unlink(missing_ok=True)
 

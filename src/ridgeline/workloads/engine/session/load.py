@@ -25,7 +25,7 @@ STOPPED = 128 + signal.SIGTERM
 _OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
 
-class _Watcher(Protocol):
+class LoadMonitor(Protocol):
     def start(self) -> object: ...
     def stop(self) -> Mapping[str, float]: ...
 
@@ -112,7 +112,7 @@ def measure_offline(
 ) -> None:
     """The engine's own offline benchmark; it warms itself up, and is watched from its start `mark` on."""
     started = time.monotonic()
-    watcher: _Watcher | None = None
+    watcher: LoadMonitor | None = None
     tail = _Tail(log)
     while (code := engine.wait(POLL_S)) is None:
         if watcher is None and mark and tail.holds(mark):
@@ -130,7 +130,7 @@ def _require_valid(result: Any) -> None:
         sys.exit(STOPPED)
 
 
-def watch(folder: Path) -> _Watcher | None:
+def watch(folder: Path) -> LoadMonitor | None:
     """GPU and host use are sampled into the run folder where that part is there."""
     try:
         monitor = importlib.import_module("ridgeline.node.monitor").Monitor(folder)

@@ -97,11 +97,11 @@ class _SpanningEngine(node.EngineProcess):
         return left
 
 
-WARMUP, WARMUP_AT_ONCE = 64, 16
+_WARMUP, _WARMUP_AT_ONCE = 64, 16
 # a log that comes in blocks would show a mark long after the fact
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
-BUSY_SHARE, FREE_S = 0.1, 30.0
+_BUSY_SHARE, FREE_S = 0.1, 30.0
 STOPPED_BACK_S = 5.0
 
 
@@ -197,9 +197,9 @@ class Session:
         limit_s = float(self.spec["ready_limit_s"])
         self.measured["ready_s"] = await_ready(engine, self.port, self.log, self.dialect, self.exit_diagnosis, limit_s)
         plan = plan_of(self.load, self.port, self.folder / REQUESTS, self.dialect)
-        warmup = min(WARMUP, self.load.requests) if self.load.warmup is None else self.load.warmup
+        warmup = min(_WARMUP, self.load.requests) if self.load.warmup is None else self.load.warmup
         if warmup:
-            send_other(plan, warmup, self.load.concurrency or WARMUP_AT_ONCE)
+            send_other(plan, warmup, self.load.concurrency or _WARMUP_AT_ONCE)
         self.measured["measured_from_line"] = sum(1 for _ in TextFile(self.log))
         if profile := self.spec.get("profile"):
             window = ProfileWindow(self.folder, self.port, self.dialect, profile, engine)
@@ -227,7 +227,7 @@ class Session:
             busy = [
                 f"GPU {n} holds {used / 2**30:.1f} GiB"
                 for n, (used, total) in enumerate(memory or ())
-                if used > BUSY_SHARE * total
+                if used > _BUSY_SHARE * total
             ]
             if not busy:
                 return memory
@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> int:
         spec = json.loads(path.read_text())
         Session(path.parent, spec).run()
     except EngineFailed as failed:
-        say(failed.cause.said(ENGINE_LOG))
+        say(failed.cause.marked_line(ENGINE_LOG))
         code = failed.exit_code
         return 128 - code if code < 0 else code or 1
     except (RidgelineError, ReadError, OSError) as error:

@@ -15,8 +15,8 @@ from pathlib import Path
 from ridgeline.node.nvml import query
 from ridgeline.ports import is_free
 
-ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
-# What a session may need from the request to end to its end: the engine's grace here and on other nodes, and the books.
+_ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
+# What a session may need from the request to end to its end: the engine's grace here and on other nodes, and its files.
 # Whoever ends it by force before that leaves an engine behind, with its memory.
 STOPPING_S = 75.0
 _SLACK_BYTES = 2**30
@@ -55,7 +55,7 @@ class EngineProcess:
 
     def stop(self, grace_s: float = GRACE_S) -> list[int]:
         """Ask it to end, then end it with all it started. Returns processes that could not be ended."""
-        _tell(self.pid, signal.SIGTERM)
+        _signal(self.pid, signal.SIGTERM)
         try:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -64,13 +64,13 @@ class EngineProcess:
         while left := _members(self.pid):
             if time.monotonic() > until:
                 return left
-            _tell(self.pid, signal.SIGKILL)
+            _signal(self.pid, signal.SIGKILL)
             self._process.poll()
             time.sleep(0.1)
         return []
 
 
-def _tell(session: int, number: signal.Signals) -> None:
+def _signal(session: int, number: signal.Signals) -> None:
     for pid in _members(session):
         try:
             os.kill(pid, number)
@@ -150,7 +150,7 @@ def await_return(
         if not missing or elapsed > limit_s:
             return elapsed, missing
         alive()
-        time.sleep(ASK_S)
+        time.sleep(_ASK_S)
 
 
 def _missing(port: int | None, before: list[tuple[int, int]] | None) -> str:

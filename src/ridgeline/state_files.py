@@ -1,11 +1,11 @@
-"""The books of a run: the small files that executors and run.sh keep beside the program's own, loose or folded.
+"""State files of a run: what executors and run.sh keep beside the program's own, loose or folded.
 
 While a run lasts each is a file of its own, so that nothing depends on a controller being alive. A run that has ended
 needs none of them any more, and a campaign of thousands would use up a quota of files: their content and dates go into
 the run's result.json, under `books`, which is on disk before the first of them is removed. A file that is larger than
 any of ours, or that is no text, stays where it is; so does one that a program reads or writes by the same name.
 
-`book` is how all others read one. What lies loose counts before what is folded. Open to every room, like files.
+`state_file` is how all others read one. What lies loose counts before what is folded. Open to every room, like files.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from ridgeline.files import open_regular, plain_lines, read_regular, write_whole
 
 RESULT_FILE = "result.json"
-BOOKS = "books"  # the key in it
-LARGEST_BOOK_BYTES = 64 << 10
+STATE_KEY = "books"  # their key in it
+LARGEST_STATE_BYTES = 64 << 10
 _LARGEST_RESULT_BYTES = 16 << 20
 _LAST_DATE_S = 1e11  # some thousand years on
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class StateFile:
     """`changed_s` is when it was last written, by the clock that stamps files; `file` is where it is found."""
 
     text: str
@@ -36,34 +36,34 @@ class Book:
     file: str = RESULT_FILE
 
 
-def book(folder: Path, name: str) -> Book | None:
-    """What the book of this name says; None where there is none, or nothing that can be read."""
+def state_file(folder: Path, name: str) -> StateFile | None:
+    """What the state file of this name says; None where there is none, or nothing that can be read."""
     try:
         with open_regular(folder / name) as file:
             content = file.read(_LARGEST_RESULT_BYTES)
-            return Book(plain_lines(content), os.fstat(file.fileno()).st_mtime, name)
+            return StateFile(plain_lines(content), os.fstat(file.fileno()).st_mtime, name)
     except FileNotFoundError:
         return _folded(_read_result(folder)).get(name)
     except OSError:
         return None
 
 
-def text_of_book(folder: Path, name: str) -> str:
+def state_text(folder: Path, name: str) -> str:
     """What it says; nothing where there is none."""
-    found = book(folder, name)
+    found = state_file(folder, name)
     return "" if found is None else found.text
 
 
-def _loose_books(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The books that lie in the folder as files, as result.json keeps them."""
+def _loose_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The state files that lie in the folder as files, as result.json keeps them."""
     entries = {}
     for name in names:
         try:
             path = folder / name
             seen = path.lstat()
-            if not stat.S_ISREG(seen.st_mode) or seen.st_size > LARGEST_BOOK_BYTES:
+            if not stat.S_ISREG(seen.st_mode) or seen.st_size > LARGEST_STATE_BYTES:
                 continue
-            text = read_regular(path, LARGEST_BOOK_BYTES).decode()
+            text = read_regular(path, LARGEST_STATE_BYTES).decode()
         except (OSError, UnicodeDecodeError):
             continue  # not there, or not to be kept as text: it stays as it is
         entries[name] = {"changed": seen.st_mtime, "text": text}
@@ -71,31 +71,31 @@ def _loose_books(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]
 
 
 def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Put result.json there, with the books of these names; they are then given back, and lie in the folder as before.
+    """Put result.json there, with the state files of these names, and return them; they stay in the folder.
 
     In place of whatever the run put there, a link or a pipe; only a folder stays, and `verify` names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / RESULT_FILE).is_dir() and not (folder / RESULT_FILE).is_symlink():
         return {}
-    # a run is closed a second time where the journal was cut off: its books may be folded already
+    # a run is closed a second time where the journal was cut off: its state files may be folded already
     before = {name: kept for name, kept in _entries(_read_result(folder)).items() if name in names}
-    return _write(folder, result, before | _loose_books(folder, names))
+    return _write(folder, result, before | _loose_files(folder, names))
 
 
 def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Remove the books of a run that has ended, once result.json holds them as they are now.
+    """Remove the state files of a run that has ended, once result.json holds them as they are now.
 
-    `held`: what is known to be in it. A result.json that was not written to hold books leaves them where they are:
-    a release that did so may read them there, and its run.sh.
+    `held`: what is known to be in it. Where a release wrote a result.json without state files, they stay: it may read
+    them there, and so may its run.sh.
     """
     if held is not None and all(_unchanged(folder / name, entry) for name, entry in held.items()):
         _remove(folder, held)
         return
     result = _read_result(folder)
-    if not isinstance(result.get(BOOKS), dict):
+    if not isinstance(result.get(STATE_KEY), dict):
         return
-    entries, loose = _entries(result), _loose_books(folder, names)
+    entries, loose = _entries(result), _loose_files(folder, names)
     if any(entries.get(name) != entry for name, entry in loose.items()):
         entries = _write(folder, result, entries | loose)
     _remove(folder, [name for name, entry in loose.items() if entries.get(name) == entry])
@@ -111,8 +111,8 @@ def _read_result(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, result: Mapping[str, Any], entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in result.items() if name != BOOKS]
-    lines.append(f'"{BOOKS}": {{{", ".join(_line(name, entry) for name, entry in entries.items())}\n }}')
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in result.items() if name != STATE_KEY]
+    lines.append(f'"{STATE_KEY}": {{{", ".join(_line(name, entry) for name, entry in entries.items())}\n }}')
     text = "{\n " + ",\n ".join(lines) + "\n}\n"
     write_whole(folder / RESULT_FILE, text)
     return entries if len(text) <= _LARGEST_RESULT_BYTES else {}
@@ -123,8 +123,8 @@ def _line(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def _entries(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The books in a result.json, of those that are what we write."""
-    found = result.get(BOOKS)
+    """The state files in a result.json, of those that are what we write."""
+    found = result.get(STATE_KEY)
     return {name: entry for name, entry in found.items() if _is_entry(entry)} if isinstance(found, dict) else {}
 
 
@@ -132,12 +132,14 @@ def _is_entry(entry: object) -> bool:
     if not isinstance(entry, dict) or entry.keys() != {"changed", "text"} or not isinstance(entry["text"], str):
         return False
     is_date = type(entry["changed"]) in (int, float) and 0 <= entry["changed"] < _LAST_DATE_S
-    return is_date and len(entry["text"]) <= LARGEST_BOOK_BYTES
+    return is_date and len(entry["text"]) <= LARGEST_STATE_BYTES
 
 
-def _folded(result: Mapping[str, Any]) -> dict[str, Book]:
+def _folded(result: Mapping[str, Any]) -> dict[str, StateFile]:
     entries = _entries(result)
-    return {n: Book(plain_lines(e["text"].encode(errors="replace")), float(e["changed"])) for n, e in entries.items()}
+    return {
+        n: StateFile(plain_lines(e["text"].encode(errors="replace")), float(e["changed"])) for n, e in entries.items()
+    }
 
 
 def _unchanged(path: Path, entry: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The books of a run: read alike whether loose or folded, folded before they are removed, never trusted."""
+"""The state files of a run: read alike whether loose or folded, folded before they are removed, never trusted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from ridgeline import books
-from ridgeline.books import BOOKS, LARGEST_BOOK_BYTES, Book, book, put_away, text_of_book, write_result
+from ridgeline import state_files
+from ridgeline.state_files import (
+    LARGEST_STATE_BYTES,
+    STATE_KEY,
+    StateFile,
+    put_away,
+    state_file,
+    state_text,
+    write_result,
+)
 
 NAMES = ("exit", "machine", "env")
 RESULT = {"settings": {"x": 1}, "run": 7}
@@ -29,7 +37,7 @@ def names(folder: Path) -> set[str]:
 
 
 def said(folder: Path) -> list[tuple[str, float] | None]:
-    found = [book(folder, name) for name in (*NAMES, "ticket")]
+    found = [state_file(folder, name) for name in (*NAMES, "ticket")]
     return [each and (each.text, each.changed_s) for each in found]
 
 
@@ -38,13 +46,13 @@ def held(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_folded_book_says_what_the_file_said(folder: Path) -> None:
+def test_a_folded_state_file_says_what_the_file_said(folder: Path) -> None:
     loose = said(folder)
-    assert book(folder, "exit") == Book("exit_code=0\n", (folder / "exit").stat().st_mtime, "exit")
+    assert state_file(folder, "exit") == StateFile("exit_code=0\n", (folder / "exit").stat().st_mtime, "exit")
     put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
     assert names(folder) == {"result.json", "stdout"}
     assert said(folder) == loose
-    assert text_of_book(folder, "machine") == "host=n\u00fc\n"
+    assert state_text(folder, "machine") == "host=n\u00fc\n"
     assert {name: held(folder)[name] for name in RESULT} == RESULT
 
 
@@ -55,7 +63,7 @@ def test_nothing_is_removed_before_result_json_holds_it(folder: Path, monkeypatc
     class Killed(BaseException):
         pass
 
-    real = {"write_whole": books.write_whole, "unlink": Path.unlink}
+    real = {"write_whole": state_files.write_whole, "unlink": Path.unlink}
 
     def counted(name: str, after: bool) -> Any:
         def act(*args: Any, **more: Any) -> Any:
@@ -79,12 +87,12 @@ def test_nothing_is_removed_before_result_json_holds_it(folder: Path, monkeypatc
         for step in range(1, 10):
             for name in NAMES:
                 if not (folder / name).exists():
-                    found = held(folder)[BOOKS][name]
+                    found = held(folder)[STATE_KEY][name]
                     (folder / name).write_bytes(found["text"].encode())
                     os.utime(folder / name, ns=(5, 1_700_000_000_123_456_789))
             (folder / "result.json").unlink(missing_ok=True)
             left = step
-            monkeypatch.setattr(books, "write_whole", counted("write_whole", after))
+            monkeypatch.setattr(state_files, "write_whole", counted("write_whole", after))
             monkeypatch.setattr(Path, "unlink", counted("unlink", after))
             try:
                 put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
@@ -103,11 +111,11 @@ def test_what_was_written_after_the_fold_is_folded_too(folder: Path) -> None:
     first = write_result(folder, RESULT, NAMES)
     (folder / "machine").write_text("host=n1\nslurmstepd: killed\n")
     put_away(folder, NAMES, first)
-    assert text_of_book(folder, "machine") == "host=n1\nslurmstepd: killed\n"
+    assert state_text(folder, "machine") == "host=n1\nslurmstepd: killed\n"
     assert names(folder) == {"result.json", "stdout"}
 
 
-def test_a_run_that_is_closed_again_keeps_its_folded_books(folder: Path) -> None:
+def test_a_run_that_is_closed_again_keeps_its_folded_state_files(folder: Path) -> None:
     """As after a journal that was cut off."""
     loose = said(folder)
     put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
@@ -116,31 +124,31 @@ def test_a_run_that_is_closed_again_keeps_its_folded_books(folder: Path) -> None
     assert held(folder)["run"] == 8
 
 
-def test_a_loose_book_counts_before_a_folded_one(folder: Path) -> None:
+def test_a_loose_state_file_counts_before_a_folded_one(folder: Path) -> None:
     put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
     (folder / "exit").write_text("exit_code=3\n")
-    assert text_of_book(folder, "exit") == "exit_code=3\n"
+    assert state_text(folder, "exit") == "exit_code=3\n"
 
 
 def test_what_is_no_small_text_stays_a_file(folder: Path) -> None:
     (folder / "exit").write_bytes(b"\xff\xfe")
-    (folder / "machine").write_text("x" * (LARGEST_BOOK_BYTES + 1))
+    (folder / "machine").write_text("x" * (LARGEST_STATE_BYTES + 1))
     (folder / "env").unlink()
     (folder / "env").symlink_to(folder / "stdout")
     put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
     assert names(folder) == {"exit", "machine", "env", "result.json", "stdout"}
-    assert held(folder)[BOOKS] == {}
+    assert held(folder)[STATE_KEY] == {}
 
 
-def test_a_result_of_an_earlier_release_leaves_its_books_where_they_are(folder: Path) -> None:
+def test_a_result_of_an_earlier_release_leaves_its_state_files_where_they_are(folder: Path) -> None:
     (folder / "result.json").write_text(json.dumps(RESULT))
     before = names(folder)
     put_away(folder, NAMES)
     assert names(folder) == before
-    assert text_of_book(folder, "exit") == "exit_code=0\n"
+    assert state_text(folder, "exit") == "exit_code=0\n"
 
 
-def test_a_folder_in_the_place_of_result_json_leaves_the_books_where_they_are(folder: Path) -> None:
+def test_a_folder_in_the_place_of_result_json_leaves_the_state_files_where_they_are(folder: Path) -> None:
     (folder / "result.json").mkdir()
     before = names(folder)
     put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
@@ -165,13 +173,13 @@ GOOD = {"changed": 1.5, "text": "a"}
         f'{{"books": {{"exit": {{"changed": {"9" * 400}, "text": "a"}}}}}}',
         '{"books": {"exit": {"changed": 1, "text": 5}}}',
         '{"books": {"exit": {"changed": 1, "text": "a", "mode": 511}}}',
-        json.dumps({"books": {"exit": {"changed": 1, "text": "x" * (LARGEST_BOOK_BYTES + 1)}}}),
+        json.dumps({"books": {"exit": {"changed": 1, "text": "x" * (LARGEST_STATE_BYTES + 1)}}}),
         "[" * 100_000,
     ],
 )
-def test_a_result_that_somebody_made_up_is_no_book(tmp_path: Path, content: str) -> None:
+def test_a_result_that_somebody_made_up_is_no_state_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content)
-    assert book(tmp_path, "exit") is None
+    assert state_file(tmp_path, "exit") is None
     put_away(tmp_path, NAMES)
     assert names(tmp_path) == {"result.json"}
 
@@ -187,19 +195,19 @@ def test_names_in_a_result_that_somebody_made_up_lead_nowhere(tmp_path: Path) ->
     put_away(run, NAMES)
     assert (tmp_path / "precious").exists()
     assert names(run) == {"result.json", "stdout"}
-    assert book(run, "exit") == Book("a", 1.5)
+    assert state_file(run, "exit") == StateFile("a", 1.5)
 
 
 def test_lone_surrogates_in_a_result_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"books": {"exit": {"changed": 1, "text": "a\\ud800b"}}}')
-    assert book(tmp_path, "exit") == Book("a?b", 1.0)
+    assert state_file(tmp_path, "exit") == StateFile("a?b", 1.0)
 
 
-def test_a_pipe_in_the_place_of_a_book_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_a_state_file_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "exit")
-    assert book(tmp_path, "exit") is None
+    assert state_file(tmp_path, "exit") is None
     os.mkfifo(tmp_path / "result.json")
-    assert book(tmp_path, "machine") is None
+    assert state_file(tmp_path, "machine") is None
 
 
 def test_a_file_that_cannot_be_removed_is_no_reason_to_stop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
