@@ -138,7 +138,7 @@ class CampaignStatus:
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
         doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
-        shown = replace(shown, notes=(*shown.notes, *doubts))
+        shown = replace(shown, doubts=tuple(doubts))
         shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
             kept = compliance_table(self.study, self.history.root, _workload_of(self.study))

@@ -12,7 +12,7 @@ from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTab
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.report.figures.campaigns import curves, edge_climb
+from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
 from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
 from ridgeline.report.figures.guards import guard_table
@@ -139,6 +139,7 @@ def answer_card(found: Findings) -> AnswerCard:
         command=command,
         command_title=("Keep this:" if over else "Until then, keep this:") if answer.keep else "Use this:",
         command_note=command_note,
+        doubts=tuple(page_sentence(doubt, found) for doubt in found.exhibits.doubts),
         notes=tuple(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
         figure=_first_figure(found),
     )
@@ -196,14 +197,12 @@ def page_sentence(text: str, found: Findings) -> str:
     root = found.history.root
     text = text.replace(str(root), folder_text(found.history)).replace(" -> ", " → ")
     text = _COMMAND.sub(r": `\1`", text)
-    text = _TOGETHER.sub(r"for all \1 of them together", text)
     first = text.partition(" ")[0]
     named = first in found.study.space.by_name or first == found.study.goal.metric
     return text if named else f"{text[:1].upper()}{text[1:]}"
 
 
 _COMMAND = re.compile(r": (ridgeline [a-z][^`]*)$")  # at the end of a sentence
-_TOGETHER = re.compile(r"corrected for looking at (\d+)")
 
 
 def _changed(study: Study, point: Point) -> str:
@@ -297,14 +296,15 @@ def kind_parts(found: Findings) -> Iterator[Part]:
 
 def _kind_figures(found: Findings) -> Iterator[Figure]:
     study, history, answer = found.study, found.history, found.answer
-    details = {} if history.verdict is None else history.verdict.details
+    own: Figure | None = None
     if answer.kind == "edge":
-        knob = str(history.question.details.get("knob", ""))
-        climb = edge_climb(study, history, answer, knob)
-        if climb is not None:
-            yield climb
+        own = edge_climb(study, history, answer, str(history.question.details.get("knob", "")))
+    elif answer.kind == "gate":
+        own = gate_runs(study, history, answer)
+    if own is not None:
+        yield own
     for at, each in enumerate(found.exhibits.figures):
-        yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
+        yield curves(each, f"curve-{at}", study, history, answer.unit)
 
 
 def _equivalence(exhibits: Exhibits) -> Iterator[Part]:
