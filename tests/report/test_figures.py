@@ -398,7 +398,7 @@ def test_an_engines_log_becomes_its_course() -> None:
     assert [one.look for one in logged] == ["baseline", "winner"]
     group, steps, heat = over_time(logged), step_times(logged), batch_by_length(logged)
     assert group is not None and steps is not None and heat is not None
-    assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "tokens written"]
+    assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "output tokens"]
     assert group.notes == ("Not shown, since nothing but 0 was logged: queue.",)
     running = group.figures[0]
     assert isinstance(running, PlotFigure)

@@ -237,7 +237,7 @@ def _unfinished(now: CampaignStatus) -> tuple[str, ...]:
         return ()
     if not history.openings:
         return ("Nothing has happened in this study yet.",)
-    so_far = "The campaign is not over: what follows is what it knows so far"
+    so_far = "The study is not over: what follows is what is known so far"
     if now.controller is not None and now.controller.presence is Presence.HERE:
         return (f"{so_far}.",)
     ended = "it was interrupted" if interrupted else "if nothing runs it any more"

@@ -115,7 +115,7 @@ def stopped_texts(found: Findings) -> list[str]:
     stopped = found.answer.stopped
     if what_failed(found.history, found.answer):
         return [page_sentence("".join(stopped.partition("What to do: ")[1:]) or stopped, found)]
-    return [page_sentence(f"The campaign was stopped: {stopped}", found)] if stopped else []
+    return [page_sentence(f"The study was stopped: {stopped}", found)] if stopped else []
 
 
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
@@ -217,7 +217,7 @@ def _moved(study: Study, answer: Answer, point: Point) -> str:
     most = len(names) if len(names) == _MOST_MOVED + 1 else _MOST_MOVED  # "and 1 more" is as long as its name
     each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:most]]
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
+    return f"Changed: {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
 
 
 def _how_sure(answer: Answer) -> str:
@@ -249,7 +249,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
             return paste, ""
         repeat = answer.repeat.replace(f"{history.root}/", "")
         again = f" To measure it again, in the study folder: `{repeat}`" if repeat else ""
-        return paste, f"This command is {answer.pasted_as}.{again}"
+        return paste, f"This is the command {answer.pasted_as}.{again}"
     if answer.keep and paste:
         return paste, ""
     return "", ""
@@ -279,7 +279,7 @@ def _setting(found: Findings) -> Iterator[Part]:
 def _reference_command(answer: Answer) -> Iterator[Part]:
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(
-            f"To compare with: {answer.reference.label}",
+            f"For comparison, the command of {answer.reference.label}",
             (CodeText(_elsewhere(answer.reference_paste), copy=True),),
             on_paper=False,
         )
@@ -349,9 +349,11 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     text = (
         "These are estimates from the search."
         if estimated is not None
-        else f"The search can't tell {', '.join(changed)} apart: it hardly ever changed one without the others."
+        else f"The search can't separate the gains of {', '.join(changed)}: it rarely changed one without the others."
     )
-    yield Hint(f"{text} {place_text(history)}, this measures what each change gains:", steps_command(history))
+    place = place_text(history)
+    ask = f"To measure what each change gains, run this {place[:1].lower()}{place[1:]}:"
+    yield Hint(f"{text} {ask}", steps_command(history))
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
@@ -377,7 +379,7 @@ def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
         yield explained
     elif explained is not None:
         most = f"{explained.rows[0].label} explains {explained.rows[0].text}" if explained.rows else "none explains any"
-        yield Paragraph(f"No figure of importance: of the spread of the search, {most}, other knobs less.", "sub")
+        yield Paragraph(f"No figure of importance: of the variance of the search, {most}, other knobs less.", "sub")
     for part in (slices(study, history, answer), parallel(study, history, answer)):
         if part is not None:
             yield part

@@ -55,12 +55,8 @@ from ridgeline.stats.wording import MetricText, count, node_time_text
 from ridgeline.study.history import History
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
-_WHOLE_PX, _FEW_PX, _MANY_PX, _HALF_PX = (
-    860.0,
-    700.0,
-    490.0,
-    420.0,
-)  # drawn for less than their place on a slide, which makes their text larger
+# drawn for less than their place on a slide, which makes their text larger; few and many rows have widths of their own
+_WHOLE_PX, _FEW_PX, _MANY_PX, _HALF_PX = 860.0, 700.0, 490.0, 420.0
 _FEW_ROWS = 5
 _MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE = 9, 7, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
@@ -185,7 +181,7 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     yield from _how_of_kind(answer.kind, history)
     if blocks := proof_blocks(study, history):
         yield (
-            f"Proof: {count(len(blocks), 'block')} of fresh runs that take turns, {confirm.repeats} of each setting in "
+            f"Proof: {count(len(blocks), 'block')} of fresh, interleaved runs, {confirm.repeats} of each setting in "
             f"a block; {confirm.level * 100:g}% interval"
         )
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
@@ -352,7 +348,7 @@ def _failures(found: Findings) -> Slide | None:
     rows = tuple(
         (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 60)) for kind, n, _ in counts
     )
-    table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
+    table = TextTable("", ("outcome", "runs", "first one"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
 
 
@@ -386,7 +382,7 @@ def next_steps(found: Findings) -> list[str]:
     folder, candidate = folder_text(history), answer.candidate
     said: list[str] = []
     if answer.conclusion is None:
-        said.append(f"Finish the campaign: ridgeline resume {folder}")
+        said.append(f"Finish it: ridgeline resume {folder}")
     elif answer.undecided:
         said.append(f"The interval is too wide for a verdict; more blocks: ridgeline resume {folder} --blocks +5")
     elif answer.keep and candidate is not None and candidate.gain is not None:
