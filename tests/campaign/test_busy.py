@@ -69,11 +69,11 @@ def test_it_is_said_at_the_baseline_and_with_the_verdict(tmp_path: Path, capsys:
     tuning.on_change = face.update
     tuning.run()
     shown = capsys.readouterr().out
-    assert shown.count("this machine is busy: load average 15.0 on 2 cores before the first run") == 1
-    assert "got 0.2 s of processor time in 1.0 s" in shown and "`cpu_s` as the goal" in shown
+    assert shown.count("busy machine: load average 15.0 on 2 cores before the first run") == 1
+    assert "got 0.2 s of CPU time in 1.0 s" in shown and "make `cpu_s` the goal" in shown
     past = History.replay(tmp_path, tuning.journal.read())
     assert busy_machine(past) == busy_machine(tuning.history) != ""
-    assert busy_machine(past) in CampaignStatus(SearchQuestion(), tuning.study, past).exhibits.notes
+    assert busy_machine(past) in CampaignStatus(SearchQuestion(), tuning.study, past).exhibits.doubts
 
 
 def test_the_local_executor_keeps_the_load_for_a_controller_that_comes_back(tmp_path: Path) -> None:

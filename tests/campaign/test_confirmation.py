@@ -297,10 +297,10 @@ def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys:
     run = campaign(tmp_path, study(tmp_path), world=world)
     run.on_change = TerminalView(quiet=False).update
     verdict = run.run()
-    said = "  block 1 of the confirmation is run again: the campaign was stopped in the middle of it\n"
+    said = "  block 1 of the confirmation is run again: the study was stopped in the middle of it\n"
     assert capsys.readouterr().out.count(said) == 1
     (aside,) = verdict.repeated
-    assert (aside.block, aside.reason) == (1, "the campaign was stopped in the middle of it")
+    assert (aside.block, aside.reason) == (1, "the study was stopped in the middle of it")
     assert set(aside.trials) == run.history.uncounted
     assert [len(runs) for runs in confirm_runs(run.history).values()] == [6, 1 + 6, 6], "and it was idle meanwhile"
     assert {run.history.opening_of[r.number] for r in confirm_runs(run.history)[1]} == {2}

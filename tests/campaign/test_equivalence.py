@@ -44,7 +44,7 @@ def test_settings_that_make_no_difference_end_the_campaign_early(tmp_path: Path)
     assert isinstance(verdict, ConfirmationVerdict)
     assert verdict.conclusion == EQUIVALENT
     assert verdict.headline.startswith(
-        "none of these 6 settings differs from the baseline by more than 1.5% (95%, corrected for looking at 6); "
+        "none of these 6 settings differs from the baseline by more than 1.5% (95%, corrected for 6 comparisons); "
         "6 blocks"
     )
     assert "node-hours" in verdict.headline

@@ -93,9 +93,9 @@ def test_the_report_holds_the_command_to_paste_and_what_it_changes(finished: Pat
 
 def test_the_report_holds_the_baselines_command_too(finished: Path) -> None:
     text = (finished / "out" / "report.html").read_text()
-    assert text.count("To compare with: the baseline") == 1
-    assert text.index("echo rate 0.423456789") < text.index("To compare with: the baseline")
-    assert "echo rate 0.123456789" in text[text.index("To compare with: the baseline") :]
+    assert text.count("For comparison, the command of the baseline") == 1
+    assert text.index("echo rate 0.423456789") < text.index("For comparison, the command of the baseline")
+    assert "echo rate 0.123456789" in text[text.index("For comparison, the command of the baseline") :]
     ridgeline("report", "out", "--out", "out/again.html", cwd=finished)
     assert (finished / "out/again.html").read_text() == text
 

@@ -77,7 +77,7 @@ def test_a_gate_leaves_with_what_it_found(home: Path, work: str, code: ExitCode,
     done = ridgeline(home, "study.yaml", "--against", "ref.json")
     assert done.returncode == code, done.stderr
     assert says in done.stdout + done.stderr
-    assert "3% slower is found with 90%; 1 false alarm in 100" in done.stdout
+    assert "finds a 3% slowdown 90% of the time, with 1 false alarm in 100" in done.stdout
 
 
 def test_ci_systems_read_the_same_verdict(home: Path) -> None:

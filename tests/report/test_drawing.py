@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.report.drawing.draw import draw, drawn, legend, table_of
+from ridgeline.report.drawing.draw import NARROW_PX, draw, drawn, legend, table_of
 from ridgeline.report.drawing.scales import pixel_scale, thinned, ticks
 from ridgeline.report.drawing.svg import CHARACTER_PX, mark
 from ridgeline.report.figures.shapes import (
+    SEARCH,
     Axis,
     BarFigure,
     BarPart,
@@ -156,3 +157,30 @@ def test_a_phone_gets_no_titles_and_no_drawing_has_a_style_of_its_own() -> None:
     wide, _, narrow = drawn(PlotFigure("k", "t", "s", Axis("x"), Axis("y"), series)).partition("<div class=narrow>")
     assert "<title>one</title>" in wide and "<title>" not in narrow
     assert "style=" not in wide + narrow
+
+
+def test_no_line_runs_through_the_label_of_a_row() -> None:
+    """On a phone labels stand above their row: lines are drawn beside the marks alone."""
+    rows = tuple(IntervalRow(f"knob {at}", 1.1, 0.9, 1.3, text="1.1x") for at in range(3))
+    drawn = draw(IntervalFigure("k", "t", "s", Axis("ratio"), rows), NARROW_PX)
+    labels = [float(y) for y in re.findall(r"<text x=\S+ y=(\S+) class=row", drawn)]
+    lines = re.findall(r'<path d="([^"]*)" class=(?:grid|neutral)', drawn)
+    pieces = [(float(a), float(b)) for line in lines for a, b in re.findall(r"M\S+ ([\d.]+)V([\d.]+)", line)]
+    assert len(labels) == 3 and len(pieces) >= 6
+    assert not any(top < y and end > y - 9 for y in labels for top, end in pieces)
+
+
+def test_the_line_of_a_limit_begins_at_its_own_text() -> None:
+    """So that the text of the limit to its right, which has no room elsewhere, is not crossed by it."""
+    points = tuple(PlotPoint(x, 1.0 + x / 1000) for x in (16, 64, 512))
+    limits = (PlotLimit("for production: 128", 128.0, "x"), PlotLimit("the edge: 256", 256.0, "x"))
+    x = Axis("batch", log=True, ticks=tuple((p.x, f"{p.x:g}") for p in points))
+    figure = PlotFigure("k", "t", "s", x, Axis("rate"), (PlotSeries("a", points, SEARCH),), limits=limits)
+    drawn = draw(figure, NARROW_PX)
+    begins = {
+        float(at): float(begin) for at, begin in re.findall(r"<line x1=(\S+) y1=(\S+) x2=\S+ y2=\S+ class=limit", drawn)
+    }
+    production, edge = sorted(begins)
+    text = re.search(r'<text x=(\S+) y=(\S+) text-anchor=end class="tick halo">the edge', drawn)
+    assert text is not None and float(text[1]) < edge
+    assert begins[edge] < float(text[2]) < begins[production]

@@ -21,7 +21,7 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import PredictedRange, Stage, Trial
-from ridgeline.report.figures.campaigns import curves, edge_climb
+from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, step_times, whole_engine
 from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
 from ridgeline.report.figures.guards import guard_table
@@ -33,6 +33,7 @@ from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.serving import against_load, energy_and_cost
 from ridgeline.report.figures.shapes import BASELINE, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import goal_axis, knob_scale
+from ridgeline.study.codec import QuestionLine
 from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study
 
@@ -147,12 +148,12 @@ def test_names_stand_in_the_order_of_the_study() -> None:
     ]  # fmt: skip
 
 
-def test_what_has_names_is_drawn_by_name_with_its_change() -> None:
+def test_what_has_names_is_drawn_by_name_with_its_change(tmp_path: Path) -> None:
     points = tuple(CurvePoint(at, y) for at, y in enumerate((10.0, 10.0, 13.0)))
     names, marks = ("v1", "v2", "v3"), ((1.5, "slower from v3"),)
-    drawn = curves(
-        CurveFigure("By release", "release", "s", (Curve("mean", points),), "Each.", names, marks), "curve-0"
-    )
+    figure = CurveFigure("By release", "release", "rate", (Curve("mean", points),), "Each.", names, marks)
+    drawn = curves(figure, "curve-0", a_study(tmp_path), History(tmp_path), "GF/s")
+    assert drawn.y.label == "rate (GF/s), higher is better"
     assert [text for _, text in drawn.x.ticks] == ["v1", "v2", "v3"]
     assert drawn.says == "Each." and [limit.label for limit in drawn.limits] == ["slower from v3"]
     assert drawn.series[0].points[2].label == "v3: 13"
@@ -397,7 +398,7 @@ def test_an_engines_log_becomes_its_course() -> None:
     assert [one.look for one in logged] == ["baseline", "winner"]
     group, steps, heat = over_time(logged), step_times(logged), batch_by_length(logged)
     assert group is not None and steps is not None and heat is not None
-    assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "tokens written"]
+    assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "output tokens"]
     assert group.notes == ("Not shown, since nothing but 0 was logged: queue.",)
     running = group.figures[0]
     assert isinstance(running, PlotFigure)
@@ -416,10 +417,25 @@ def test_an_edge_and_a_scaling_answer_their_own_question() -> None:
     assert min(mark.x for mark in climb.strip) == 14
     scale = read_status(SAMPLES / "scale-finished")
     assert scale.history.verdict is not None
-    figure = curves(scale.exhibits.figures[0], "speed", scale.history.verdict.details["law"])
+    figure = curves(scale.exhibits.figures[0], "speed", scale.study, scale.history, "")
     law = next(series for series in figure.series if series.name.startswith("Amdahl"))
     measured = next(series for series in figure.series if series.name == "measured")
     assert law.points[-1].y == pytest.approx(measured.points[-1].y, rel=0.02)
+
+
+def test_a_gate_shows_its_runs_beside_those_of_the_reference(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    past.question = QuestionLine("gate", {"stored": [100.0, 102.0, 98.0], "slower": 0.05})
+    for rate in (90.0, 91.0):
+        add(past, {"mem": 0, "kind": "a"}, Stage.SEARCH, rate=rate)
+    figure = gate_runs(a_study(tmp_path), past, Answer("gate", None, "", Reference("the reference", {}, 100.0), None))
+    assert figure is not None
+    assert [(series.name, [p.x for p in series.points]) for series in figure.series] == [
+        ("the reference", [1, 2, 3]), ("now", [4, 5])
+    ]  # fmt: skip
+    (limit,) = figure.limits
+    assert (limit.across, limit.label) == ("y", "5% slower than the reference")
+    assert limit.value == pytest.approx(100 / 1.05), "a rate that is lower"
 
 
 def test_engines_of_several_ranks_are_compared_whole() -> None:

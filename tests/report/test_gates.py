@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def gate(at: int, level: float, random_: random.Random, day: float = 0.0, machin
     today = random_.gauss(0, day)
     values = tuple(level * (1 + today + random_.gauss(0, 0.005)) for _ in range(12))
     date = f"2026-01-{at:02d}T00:00:00"
-    return PastGate("solver", date, "slower", values, "wall_s", "minimize", {"name": machine}, "s")
+    return PastGate("solver", date, "not-slower", values, "wall_s", "minimize", {"name": machine}, "s")
 
 
 def changes(gates: list[PastGate]) -> list[tuple[str, ...]]:
@@ -47,6 +48,11 @@ def test_the_page_says_first_what_the_last_change_was() -> None:
     assert isinstance(first, Paragraph) and re.fullmatch(r"1\d\.\d% slower since 2026-01-07", first.text), first
     steady = gate_sections([gate(at, 10.0, rng) for at in range(1, 7)])
     assert steady[0].parts[0] == Paragraph("No change of speed in 6 gates", "headline")
+    slow = gate_sections(
+        [*(gate(at, 10.0, rng) for at in range(1, 3)), replace(gate(3, 11.0, rng), conclusion="slower")]
+    )
+    said = slow[0].parts[0]
+    assert isinstance(said, Paragraph) and said.text.startswith("The last gate was slower than its reference")
     keys = [section.key for section in risen]
     assert not [p for s in risen for p in s.parts if isinstance(p, PlotFigure) and p.key in keys], "anchors are unique"
 

@@ -161,7 +161,7 @@ def test_a_part_that_fails_says_so_and_the_rest_stands(tmp_path: Path, monkeypat
 
 
 def test_an_empty_study_and_one_that_runs_are_shown_with_a_note(tmp_path: Path) -> None:
-    for name, note in (("search-killed", "The campaign is not over"), ("empty", "Nothing has happened")):
+    for name, note in (("search-killed", "The study is not over"), ("empty", "Nothing has happened")):
         folder = tmp_path / name
         shutil.copytree(SAMPLES / "search-killed", folder)
         if name == "empty":
@@ -269,10 +269,10 @@ def test_how_it_was_measured_names_nodes_versions_and_dates(tmp_path: Path) -> N
     never = replace(first.ending, nodes=("n9",), started_s=0.0, ended_s=0.0)
     run.history.runs[2] = replace(run.history.runs[2], ending=never, texts={"engine_version": "0.5.7"})
     facts = dict(_facts(asked, run.history))
-    assert facts["nodes of the runs"] == "memory, n9"
+    assert facts["nodes"] == "memory, n9"
     assert facts["engine version"] == "0.5.6, 0.5.7"
     assert facts["when (UTC)"].startswith("2023-11-14 22:13 to 2023-11-14 22:"), "a run that never began has no date"
-    assert facts["proof"] == "blocks with 2 runs of each setting, taking turns; 95% intervals"
+    assert facts["proof"] == "interleaved blocks, 2 runs of each setting in each; 95% intervals"
     assert "resumed" not in facts
 
 

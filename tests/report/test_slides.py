@@ -15,7 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.answer import Gain
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.report.parts import AnswerCard, CodeText, Paragraph
+from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Paragraph
 from ridgeline.report.sections import Findings, answer_card
 from ridgeline.report.slides import Slide, deck, next_steps, slides
 from ridgeline.study.history import read_history
@@ -41,10 +41,26 @@ def text_of(folder: Path) -> str:
 
 def test_a_search_is_told_from_the_question_to_the_cost() -> None:
     found = made(H200 / "llama-8b")
-    assert [*found] == ["question", "method", "search", "changes", "proof", "failures", "next", "cost", "use"]
+    assert [*found] == ["question", "method", "search", "changes", "proof", "failures", "cost", "use"]
     assert found["question"].endswith("?")
     assert "1.13x" in found["proof"]
     assert re.search(r"\d+ of \d+ runs", found["failures"])
+
+
+def test_a_line_or_two_of_what_to_try_next_stand_with_the_setting() -> None:
+    use = with_tables(H200 / "llama-8b")["use"]
+    (said,) = (part for part in use.left if isinstance(part, Bullets))
+    assert said.lines[0].startswith("At an end of what the study allows")
+
+
+def test_a_comparison_shows_what_differs_and_each_kind_its_own_question() -> None:
+    found = with_tables(H200 / "llama-8b-compare")
+    assert found["question"].title.startswith("Is ") and "kind" not in found
+    edge = with_tables(SAMPLES / "edge-finished")
+    assert edge["question"].title == "How far can mem be raised?"
+    assert "failures" not in edge, "its figure shows each of them"
+    (varied,) = edge["method"].right
+    assert isinstance(varied, TextTable) and [row[0] for row in varied.rows] == ["mem"]
 
 
 def with_tables(folder: Path, *tables: TextTable) -> dict[str, Slide]:

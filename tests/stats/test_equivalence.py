@@ -30,7 +30,7 @@ def test_settings_without_an_effect_are_equivalent() -> None:
     true = {f"s{at}": 0.0 for at in range(24)}
     found = equivalence(campaign(random.Random(1), true, 12), 0.015)
     assert found.holds
-    assert found.correction == "95%, corrected for looking at 24"
+    assert found.correction == "95%, corrected for 24 comparisons"
     assert found.ruled_out is not None and found.ruled_out < 0.015
 
 

@@ -67,7 +67,7 @@ def test_what_few_runs_cannot_show_is_not_promised() -> None:
     stored = drawn("normal", 1, 14)
     plan = gate_plan(stored, "minimize", slower=0.001, most_runs=12)
     assert plan.slower > 0.01 and plan.most_runs <= 12
-    assert isinstance(plan, GatePlan) and "is found with 90%; 1 false alarm in 100" in str(plan)
+    assert isinstance(plan, GatePlan) and "slowdown 90% of the time, with 1 false alarm in 100" in str(plan)
 
 
 def test_a_noisier_program_needs_a_larger_reference() -> None:

@@ -18,7 +18,7 @@ from ridgeline.stats.compare import order_of_block
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 
-STOPPED = "the campaign was stopped in the middle of it"
+STOPPED = "the study was stopped in the middle of it"
 _IDLE_S = 120.0  # without a run, after which clocks are down and caches may have been taken over
 MOST_MOVES = 2  # times that a block is run again for landing elsewhere; then the site will not keep it together
 

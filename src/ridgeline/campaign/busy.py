@@ -33,12 +33,10 @@ def _busy_text(run: Run) -> str:
     starved = cpu_s is not None and cpu_s < _ENOUGH_CPU * wall_s * threads and load + threads > cores
     if load < cores and not starved:
         return ""
-    text = f"this machine is busy: load average {load:.1f} on {cores:.0f} cores before the first run"
+    text = f"busy machine: load average {load:.1f} on {cores:.0f} cores before the first run"
     if starved:
-        text += f", which got {cpu_s:.1f} s of processor time in {wall_s:.1f} s"
-    return (
-        f"{text}; wall time measures the other programs too: end them, pin to free cores, or take `cpu_s` as the goal"
-    )
+        text += f", which got {cpu_s:.1f} s of CPU time in {wall_s:.1f} s"
+    return f"{text}; other programs slow down what is timed: stop them, pin to free cores, or make `cpu_s` the goal"
 
 
 def busy_machine(history: History) -> str:

@@ -442,6 +442,6 @@ class Campaign:
             for ticket, ending in self.executor.poll(list(self._flying)).items():
                 planned = self.history.open_runs[self._flying.pop(ticket)]
                 if self.journal.in_place:
-                    self._close(planned, ending, Reading(), Outcome(Kind.CANCELLED, "the campaign was stopped"))
+                    self._close(planned, ending, Reading(), Outcome(Kind.CANCELLED, "the study was stopped"))
             if self._flying:
                 self.executor.wait(0.1)

@@ -138,7 +138,7 @@ class CampaignStatus:
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
         doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
-        shown = replace(shown, notes=(*shown.notes, *doubts))
+        shown = replace(shown, doubts=tuple(doubts))
         shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
             kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
@@ -237,7 +237,7 @@ def _unfinished(now: CampaignStatus) -> tuple[str, ...]:
         return ()
     if not history.openings:
         return ("Nothing has happened in this study yet.",)
-    so_far = "The campaign is not over: what follows is what it knows so far"
+    so_far = "The study is not over: what follows is what is known so far"
     if now.controller is not None and now.controller.presence is Presence.HERE:
         return (f"{so_far}.",)
     ended = "it was interrupted" if interrupted else "if nothing runs it any more"

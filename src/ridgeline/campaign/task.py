@@ -225,7 +225,7 @@ def compliance_table(study: Study, root: Path, workload: Workload | None) -> Tex
     rows.append(("journal", "", f"{lines} lines, each hashed with the digest before it; {_short(digest)}"))
     failed = frozenset(at for at, row in enumerate(rows) if row[1] == "no")
     notes = (
-        f"signature {record['signature']}" if record["over"] else "not signed: the campaign has no verdict",
+        f"signature {record['signature']}" if record["over"] else "not signed: there is no verdict yet",
         f"`ridgeline verify` makes this again from the folder and compares it with {COMPLIANCE_FILE}.",
         "The signature is a digest: kept elsewhere (hand it in with the result), it proves that rules, inputs, applied "
         "arguments and journal are still those of then.",

@@ -121,7 +121,7 @@ class Answer:
         if self.conclusion is None and self.stopped:
             return f"there is no answer: {self.stopped}"
         if self.conclusion is None:
-            return "there is no answer yet: the campaign is not over"
+            return "there is no answer yet: the study is not over"
         if self.conclusion == NOTHING_PASSED:
             return self.headline
         if self.not_better:

@@ -89,6 +89,7 @@ class Exhibits:
 
     `setting` is the setting to use beside what it replaces, shown with what to paste. `groups` says what a trial is
     called in the figure of runs; without it, runs are distinguished by stage and the best value so far is drawn.
+    `doubts` are reasons to trust the answer less.
     """
 
     setting: TextTable | None = None
@@ -97,4 +98,5 @@ class Exhibits:
     comparisons_title: str = ""
     comparisons: tuple[ComparedSetting, ...] = ()
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     groups: Mapping[int, str] = field(default_factory=dict)

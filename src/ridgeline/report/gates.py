@@ -48,6 +48,8 @@ def gate_sections(gates: Sequence[PastGate]) -> list[Section]:
         ("now", metric_text(median(last.values)), f"{last.metric}{unit}, median of {count(len(last.values), 'run')}"),
     )
     said = f"No change of speed in {count(len(shown), 'gate')}"
+    if not found and last.conclusion == "slower":
+        said = "The last gate was slower than its reference; the gates after it will show whether that stays"
     if found:
         size = percent(abs(found[-1].change)).lstrip("+")
         said = f"{size} {'slower' if found[-1].change > 0 else 'faster'} since {_name(shown[found[-1].at + 1])}"
@@ -56,7 +58,8 @@ def gate_sections(gates: Sequence[PastGate]) -> list[Section]:
         notes.append(f"{count(elsewhere, 'gate')} of other machines or metrics left out.")
     if older := len(here) - len(shown):
         notes.append(f"{count(older, 'older gate')} left out.")
-    figure = _figure(shown, found, f"{last.metric}{unit}")
+    better = "higher" if last.direction == "maximize" else "lower"
+    figure = _figure(shown, found, f"{last.metric}{unit}, {better} is better")
     return [
         Section(
             "verdict", "", (Paragraph(said, "headline"), FactTiles(tiles), figure, Paragraph(" ".join(notes), "sub"))

@@ -160,6 +160,7 @@ def _answer(card: AnswerCard) -> Iterator[str]:
         yield f"<p class=moved>{_e(card.moved)}</p>"
     if card.facts:
         yield "<dl class=facts>" + "".join(_tile(*fact) for fact in card.facts) + "</dl>"
+    yield from (f"<p class='note doubt'>{prose(doubt)}</p>" for doubt in card.doubts)
     if card.command:
         title = f"<p class=sub>{prose(card.command_title)}</p>" if card.command_title else ""
         yield f"<div class=do>{title}{code_html(card.command, copy=True)}</div>"

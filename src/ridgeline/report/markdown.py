@@ -77,6 +77,7 @@ def _part(part: Part, heading: str) -> Iterator[str]:
 
 def _answer(card: AnswerCard) -> Iterator[str]:
     yield from (f"**{_e(card.statement)}**", "")
+    yield from (line for doubt in card.doubts for line in (f"> {_e(doubt)}", ""))
     rows = tuple((what, f"{value} {beside}".strip()) for what, value, beside in card.facts)
     yield from _table(TextTable("", ("", ""), rows), "")
     if card.command:

@@ -21,9 +21,9 @@ from ridgeline.study.history import History
 
 _LARGEST_TEXT = 40_000  # characters of a study or script on the page
 _RECEIPT = {
-    "host": "driven from", "cpu": "its CPU", "cores": "its cores", "gpus": "its GPUs", "driver": "GPU driver",
-    "kernel": "kernel", "ridgeline": "Ridgeline", "python": "Python", "seed": "seed of the search",
-    "command": "command",    "load": "load of the machine at the start",
+    "host": "controller", "cpu": "controller CPU", "cores": "controller cores", "gpus": "controller GPUs",
+    "driver": "GPU driver", "kernel": "kernel", "ridgeline": "Ridgeline", "python": "Python",
+    "seed": "seed of the search", "command": "command", "load": "load average at the start",
 }  # fmt: skip
 
 
@@ -70,15 +70,15 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
         if value not in (None, "", []):
             yield label, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     if not receipt:
-        yield "driven from", "not recorded: the campaign began with an older release"
+        yield "controller", "not recorded: begun with an older release"
     if history.openings > 1:
         yield "resumed", count(history.openings - 1, "time")
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
     if nodes:
-        yield "nodes of the runs", ", ".join(nodes)
+        yield "nodes", ", ".join(nodes)
     gpus = sorted({gpu for run in history.runs.values() for m in run.ending.machines for gpu in m.gpus})
     if gpus:
-        yield "GPUs of the runs", ", ".join(gpus)
+        yield "GPUs", ", ".join(gpus)
     for name, values in sorted(versions(history).items()):
         yield name.replace("_", " "), ", ".join(sorted(values))
     started = [run.ending.started_s for run in history.runs.values() if run.ending.started_s > 0]
@@ -90,7 +90,7 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
     confirm = study.confirm
     if any(trial.stage is Stage.CONFIRM for trial in history.trials.values()):
         runs = count(confirm.repeats, "run")
-        yield "proof", f"blocks with {runs} of each setting, taking turns; {confirm.level * 100:g}% intervals"
+        yield "proof", f"interleaved blocks, {runs} of each setting in each; {confirm.level * 100:g}% intervals"
 
 
 def versions(history: History) -> dict[str, set[str]]:

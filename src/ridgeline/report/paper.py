@@ -98,7 +98,7 @@ def _methods(study: Study, history: History, answer: Answer, n: Callable[[str, s
     lost = f"{n('failed runs', str(failed), ended)} of them failed or were stopped and do not count" if failed else ""
     origin = {"simulated": " All values are simulated; nothing was measured."}.get(origin_text(study, history), "")
     yield (
-        f"The campaign made {n('runs', str(runs), ended)} runs{where} in "
+        f"The study made {n('runs', str(runs), ended)} runs{where} in "
         f"{n('node-hours', f'{history.node_hours:.3g}', ended)} node-hours; "
         f"{lost or 'all of them count'}.{origin}"
     )

@@ -62,6 +62,7 @@ class AnswerCard:
     command: str = ""
     command_title: str = ""  # what to do with it
     command_note: str = ""
+    doubts: tuple[str, ...] = ()  # reasons to trust it less, which stand with how sure it is
     notes: tuple[str, ...] = ()
     figure: Figure | None = None
 

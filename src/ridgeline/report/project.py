@@ -19,7 +19,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
-from ridgeline.report.figures.values import counted_axis
+from ridgeline.report.figures.values import counted_axis, goal_axis
 from ridgeline.report.parts import AnswerCard, FactTiles, Paragraph, Part, Section
 from ridgeline.report.studies import StudySeen
 from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range
@@ -156,7 +156,7 @@ def _over_time(studies: Sequence[StudySeen]) -> Iterator[Part]:
         ticks = tuple((float(place), one.name) for place, one in enumerate(of, 1))
         says = "The setting that each study would use, oldest study first; questions and machines may differ."
         yield PlotFigure(
-            f"best-{at}", metric, says, Axis("study", ticks=ticks), Axis(f"{metric} ({unit})" if unit else metric),
+            f"best-{at}", metric, says, Axis("study", ticks=ticks), goal_axis(of[0].study, [p.y for p in points], unit),
             (PlotSeries("the setting to use", points, WINNER),),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTab
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.report.figures.campaigns import curves, edge_climb
+from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
 from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
 from ridgeline.report.figures.guards import guard_table
@@ -116,7 +116,7 @@ def stopped_texts(found: Findings) -> list[str]:
     stopped = found.answer.stopped
     if what_failed(found.history, found.answer):
         return [page_sentence("".join(stopped.partition("What to do: ")[1:]) or stopped, found)]
-    return [page_sentence(f"The campaign was stopped: {stopped}", found)] if stopped else []
+    return [page_sentence(f"The study was stopped: {stopped}", found)] if stopped else []
 
 
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
@@ -140,6 +140,7 @@ def answer_card(found: Findings) -> AnswerCard:
         command=command,
         command_title=("Keep this:" if over else "Until then, keep this:") if answer.keep else "Use this:",
         command_note=command_note,
+        doubts=tuple(page_sentence(doubt, found) for doubt in found.exhibits.doubts),
         notes=tuple(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
         figure=_first_figure(found),
     )
@@ -197,14 +198,12 @@ def page_sentence(text: str, found: Findings) -> str:
     root = found.history.root
     text = text.replace(str(root), folder_text(found.history)).replace(" -> ", " → ")
     text = _COMMAND.sub(r": `\1`", text)
-    text = _TOGETHER.sub(r"for all \1 of them together", text)
     first = text.partition(" ")[0]
     named = first in found.study.space.by_name or first == found.study.goal.metric
     return text if named else f"{text[:1].upper()}{text[1:]}"
 
 
 _COMMAND = re.compile(r": (ridgeline [a-z][^`]*)$")  # at the end of a sentence
-_TOGETHER = re.compile(r"corrected for looking at (\d+)")
 
 
 def _changed(study: Study, point: Point) -> str:
@@ -219,7 +218,7 @@ def _moved(study: Study, answer: Answer, point: Point) -> str:
     most = len(names) if len(names) == _MOST_MOVED + 1 else _MOST_MOVED  # "and 1 more" is as long as its name
     each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:most]]
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"By {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
+    return f"Changed: {', '.join(one.replace(' ', _NO_BREAK) for one in each)}{more}."
 
 
 def _how_sure(answer: Answer) -> str:
@@ -251,7 +250,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
             return paste, ""
         repeat = answer.repeat.replace(f"{history.root}/", "")
         again = f" To measure it again, in the study folder: `{repeat}`" if repeat else ""
-        return paste, f"This command is {answer.pasted_as}.{again}"
+        return paste, f"This is the command {answer.pasted_as}.{again}"
     if answer.keep and paste:
         return paste, ""
     return "", ""
@@ -281,7 +280,7 @@ def _setting(found: Findings) -> Iterator[Part]:
 def _reference_command(answer: Answer) -> Iterator[Part]:
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
         yield Fold(
-            f"To compare with: {answer.reference.label}",
+            f"For comparison, the command of {answer.reference.label}",
             (CodeText(_elsewhere(answer.reference_paste), copy=True),),
             on_paper=False,
         )
@@ -298,14 +297,15 @@ def kind_parts(found: Findings) -> Iterator[Part]:
 
 def _kind_figures(found: Findings) -> Iterator[Figure]:
     study, history, answer = found.study, found.history, found.answer
-    details = {} if history.verdict is None else history.verdict.details
+    own: Figure | None = None
     if answer.kind == "edge":
-        knob = str(history.question.details.get("knob", ""))
-        climb = edge_climb(study, history, answer, knob)
-        if climb is not None:
-            yield climb
+        own = edge_climb(study, history, answer, str(history.question.details.get("knob", "")))
+    elif answer.kind == "gate":
+        own = gate_runs(study, history, answer)
+    if own is not None:
+        yield own
     for at, each in enumerate(found.exhibits.figures):
-        yield curves(each, f"curve-{at}", details.get("law"), details.get("pays_to"))
+        yield curves(each, f"curve-{at}", study, history, answer.unit)
 
 
 def _equivalence(exhibits: Exhibits) -> Iterator[Part]:
@@ -350,9 +350,11 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     text = (
         "These are estimates from the search."
         if estimated is not None
-        else f"The search can't tell {', '.join(changed)} apart: it hardly ever changed one without the others."
+        else f"The search can't separate the gains of {', '.join(changed)}: it rarely changed one without the others."
     )
-    yield Hint(f"{text} {place_text(history)}, this measures what each change gains:", steps_command(history))
+    place = place_text(history)
+    ask = f"To measure what each change gains, run this {place[:1].lower()}{place[1:]}:"
+    yield Hint(f"{text} {ask}", steps_command(history))
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
@@ -378,7 +380,7 @@ def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
         yield explained
     elif explained is not None:
         most = f"{explained.rows[0].label} explains {explained.rows[0].text}" if explained.rows else "none explains any"
-        yield Paragraph(f"No figure of importance: of the spread of the search, {most}, other knobs less.", "sub")
+        yield Paragraph(f"No figure of importance: of the variance of the search, {most}, other knobs less.", "sub")
     for part in (slices(study, history, answer), parallel(study, history, answer)):
         if part is not None:
             yield part

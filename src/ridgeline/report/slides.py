@@ -31,7 +31,7 @@ from ridgeline.report.figures.shapes import (
     ParallelFigure,
     PlotFigure,
 )  # fmt: skip
-from ridgeline.report.figures.values import is_ok
+from ridgeline.report.figures.values import is_ok, varied_knobs
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, place_text
@@ -55,7 +55,9 @@ from ridgeline.stats.wording import MetricText, count, node_time_text
 from ridgeline.study.history import History
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
-_WHOLE_PX, _HALF_PX = 860.0, 420.0  # drawn for less than their place on a slide, which makes their text larger
+# drawn for less than their place on a slide, which makes their text larger; few and many rows have widths of their own
+_WHOLE_PX, _FEW_PX, _MANY_PX, _HALF_PX = 860.0, 700.0, 490.0, 420.0
+_FEW_ROWS = 5
 _MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE = 9, 7, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
@@ -63,6 +65,7 @@ _LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
 _WORTH_BLOCKS = 0.05  # a possible gain, as a share, that is worth more blocks
 _STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
+_FEWEST_LINES, _FEW_LINES, _SHORT_LINE = 4, 7, 60  # too few for a slide; whose text may be larger; characters of one
 _LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
@@ -91,7 +94,19 @@ def slides(found: Findings) -> list[Slide]:
             slide = Slide(key, "A slide is missing", (missing_part(key, error),))
         if slide is not None:
             shown.append(slide)
-    return shown
+    return _without_empty_ones(shown)
+
+
+def _without_empty_ones(shown: Sequence[Slide]) -> list[Slide]:
+    """A line or two of what else there is to say stand below the last slide that has something of its own."""
+    said = next((slide for slide in shown if slide.key == "next"), None)
+    if said is None or sum(map(_lines, (*said.left, *said.right))) > _FEWEST_LINES:
+        return list(shown)
+    kept = [slide for slide in shown if slide is not said]
+    home = next((slide for key in ("use", "kind", "changes", "proof") for slide in kept if slide.key == key), None)
+    if home is None:
+        return list(shown)
+    return [replace(s, left=(*s.left, *said.left)) if s is home else s for s in kept]
 
 
 def _question(found: Findings) -> Slide:
@@ -109,9 +124,34 @@ def _method(found: Findings) -> Slide:
     held = "all of them run again beside the baseline" if _equivalence(found) is not None else best
     confirmed = f" and {held} in fresh runs" if proof_blocks(study, history) else ""
     title = "How it was measured" if answer.kind in NO_SEARCH else f"{count(tried, 'setting')} tried{confirmed}"
-    knobs = tuple((k.name, _values(k), value_text(study.baseline.get(k.name))) for k in study.space.varied)
-    table = TextTable("What could change", ("knob", "values", "baseline"), knobs[:_MOST_ROWS], notes=_more(knobs))
-    return Slide("method", title, (Bullets(tuple(_how(study, history, answer))),), (table,) if knobs else ())
+    table = _two_settings(found) or _varied(found)
+    return Slide("method", title, (Bullets(tuple(_how(study, history, answer))),), () if table is None else (table,))
+
+
+def _varied(found: Findings) -> TextTable | None:
+    """What the study lets change; of other questions than a search, what did."""
+    study, searched = found.study, found.answer.kind not in NO_SEARCH
+    moved = varied_knobs(study, found.history)
+    knobs = tuple(
+        (k.name, _values(k), value_text(study.baseline.get(k.name)))
+        for k in study.space.varied
+        if searched or k.name in moved
+    )
+    if not knobs:
+        return None
+    title, first = ("What could change", "baseline") if searched else ("What was varied", "start")
+    return TextTable(title, ("knob", "values", first), knobs[:_MOST_ROWS], notes=_more(knobs))
+
+
+def _two_settings(found: Findings) -> TextTable | None:
+    """Of a comparison: what differs, and what that measured."""
+    if found.answer.kind != "compare":
+        return None
+    table = next((t for t in found.exhibits.tables if t.changed), None)
+    if table is None:
+        return None
+    rows = tuple(row for at, row in enumerate(table.rows) if at in table.changed or row[0] == found.study.goal.metric)
+    return _short(replace(table, rows=rows, changed=frozenset()))
 
 
 def _values(knob: Knob) -> str:
@@ -138,9 +178,10 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         yield _baseline_first(study, history)
         learned = ", each chosen by what the ones before had shown" if study.search.sampler in _LEARNING else ""
         yield f"The search ran {count(searched, 'trial')}{of}{learned}"
+    yield from _how_of_kind(answer.kind, history)
     if blocks := proof_blocks(study, history):
         yield (
-            f"Proof: {count(len(blocks), 'block')} of fresh runs that take turns, {confirm.repeats} of each setting in "
+            f"Proof: {count(len(blocks), 'block')} of fresh, interleaved runs, {confirm.repeats} of each setting in "
             f"a block; {confirm.level * 100:g}% interval"
         )
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
@@ -152,6 +193,19 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         yield _cut(f"GPUs: {', '.join(gpus)}")
 
 
+def _how_of_kind(kind: str, history: History) -> Iterator[str]:
+    asked = history.question.details
+    if kind == "edge":
+        yield f"{asked['knob']} was raised until runs failed; {count(asked['repeats'], 'run')} had to pass at the edge"
+    elif kind == "scale":
+        yield f"Each size ran {asked['repeats']} times, in mixed order"
+    elif kind == "bisect":
+        yield f"The two ends first, then the {asked['over']} pair whose comparison tells most, until one is sure"
+    elif kind == "gate" and asked.get("stored"):
+        new = len(history.ok_runs(Stage.BASELINE, Stage.SEARCH))
+        yield f"{count(new, 'new run')} against {len(asked['stored'])} stored ones of the reference"
+
+
 def _baseline_first(study: Study, history: History) -> str:
     runs = sum(history.trials[run.trial].stage is Stage.BASELINE for run in history.runs.values())
     first = f"The baseline was measured first, in {count(runs, 'run')}"
@@ -161,9 +215,10 @@ def _baseline_first(study: Study, history: History) -> str:
 
 
 def _kind(found: Findings) -> Slide | None:
-    """What a campaign of this kind has of its own: a figure, else a table."""
+    """What a campaign of this kind has of its own: a figure, else a table. What differs in a comparison stands with
+    how it was measured."""
     answer = found.answer
-    if answer.kind not in NO_SEARCH or answer.kind == "steps":
+    if answer.kind not in NO_SEARCH or answer.kind in ("steps", "compare"):
         return None
     parts = [*kind_parts(found)]
     figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
@@ -272,7 +327,7 @@ def _is_kept(row: Sequence[str]) -> bool:
 def _failures(found: Findings) -> Slide | None:
     study, history = found.study, found.history
     counts = failure_counts(history)
-    if not counts:
+    if not counts or found.answer.kind == "edge":  # whose own figure shows each of them
         return None
     failed = sum(n for _, n, _ in counts)
     named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
@@ -293,7 +348,7 @@ def _failures(found: Findings) -> Slide | None:
     rows = tuple(
         (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 60)) for kind, n, _ in counts
     )
-    table = TextTable("", ("kind", "runs", "the first of them"), rows[:5], notes=_more(rows, 5))
+    table = TextTable("", ("outcome", "runs", "first one"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
 
 
@@ -327,7 +382,7 @@ def next_steps(found: Findings) -> list[str]:
     folder, candidate = folder_text(history), answer.candidate
     said: list[str] = []
     if answer.conclusion is None:
-        said.append(f"Finish the campaign: ridgeline resume {folder}")
+        said.append(f"Finish it: ridgeline resume {folder}")
     elif answer.undecided:
         said.append(f"The interval is too wide for a verdict; more blocks: ridgeline resume {folder} --blocks +5")
     elif answer.keep and candidate is not None and candidate.gain is not None:
@@ -341,12 +396,12 @@ def next_steps(found: Findings) -> list[str]:
         said += _ends_of_ranges(study, answer)
         said += _not_attributed(found)
     remedies = {
-        run.outcome.remedy: run.outcome.kind.value
+        run.outcome.remedy: run.outcome.kind.text
         for run in history.runs.values()
         if run.outcome is not None and run.outcome.remedy and run.outcome.kind is not Kind.OK
     }
-    said += [f"Against {kind}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
-    if history.search_ended:
+    said += [f"{kind[:1].upper()}{kind[1:]}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
+    if history.search_ended and answer.kind not in NO_SEARCH:
         why, _, left = history.search_ended.partition("; with more trials: ")
         said.append(f"More trials ({why}): {left}" if left else f"No more trials: {why}")
     return said
@@ -497,6 +552,7 @@ def deck(found: Findings) -> Iterator[bytes]:
 def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) -> str:
     slide, half = shown[at], bool(shown[at].right)
     tag = "h1" if at == 0 else "h2"
+    few = " few" if sum(map(_lines, (*slide.left, *slide.right))) <= _FEW_LINES else ""
     sides = "".join(
         f"<div class={'drawn' if isinstance(parts[0], _FIGURES) else 'written'}>"
         f"{''.join(piece for part in parts for piece in _part_html(part, folders, half))}</div>"
@@ -510,10 +566,24 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
     )
     return (
         f"<section id={slide.key} class=slide><div class=stage><div class=inside><{tag}>{escape(slide.title)}</{tag}>"
-        f"<div class='sides{' two' if half else ''}'>{sides}</div>"
+        f"<div class='sides{' two' if half else ''}{few}'>{sides}</div>"
         f"<footer><span>{escape(name)}</span><nav aria-label='slide {at + 1}'>{turn}</nav></footer>"
         "</div></div></section>\n"
     )
+
+
+def _lines(part: Part) -> int:
+    """How much text there is; what is drawn fills its place."""
+    match part:
+        case Bullets():
+            return sum(1 + len(line) // _SHORT_LINE for line in part.lines)
+        case TextTable():
+            return 1 + sum(1 + max(map(len, row)) // _SHORT_LINE for row in part.rows)
+        case CodeText():
+            return 1 + part.text.count("\n") + len(part.text) // _LINE_WIDTH
+        case Paragraph():
+            return 1
+    return _FEW_LINES + 1
 
 
 def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
@@ -523,11 +593,20 @@ def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
         yield from part_html(part, folders)
 
 
+def _width_px(figure: Figure, half: bool) -> float:
+    """Few rows are drawn larger where there is room below; many keep their labels beside them, which takes half the
+    height."""
+    if isinstance(figure, IntervalFigure | BarFigure):
+        few = len(figure.rows) <= _FEW_ROWS
+        return (_HALF_PX if few else _MANY_PX) if half else (_FEW_PX if few else _WHOLE_PX)
+    return _HALF_PX if half else _WHOLE_PX
+
+
 def _figure_html(figure: Figure, half: bool) -> str:
     """From the top of its place downwards. One that is alone has its name in the slide's title."""
     title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
     said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
-    wide = draw(figure, _HALF_PX if half else _WHOLE_PX).replace("<svg ", "<svg preserveAspectRatio=xMinYMin ", 1)
+    wide = draw(figure, _width_px(figure, half)).replace("<svg ", "<svg preserveAspectRatio=xMinYMin ", 1)
     return (
         f"<figure>{title}{said}{legend(figure)}<div class=wide>{wide}</div>"
         f"<div class=narrow>{draw(figure, NARROW_PX)}</div></figure>"

@@ -20,7 +20,7 @@ from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.study.history import History
 
 CAUTION = (
-    "The two campaigns did not run interleaved: whatever else changed between them is in these ratios too. "
+    "The two studies did not run interleaved: whatever else changed between them is in these ratios too. "
     "For a proof of one setting against another, run `ridgeline compare`."
 )
 

@@ -222,7 +222,7 @@ def _cause(
         if elsewhere and all(abs(v - middle) > limit / 2 and (v - middle > 0) == (off > 0) for v in here):
             runs = "the only run there" if len(here) == 1 else f"all {len(here)} runs there are off"
             return "node", f"{node}, {runs}"
-    return "unexplained", "neither first, nor in a trend, nor alone on its node"
+    return "unexplained", "not the first run, no trend, no slow node explains it"
 
 
 # What a value would have been had the machine not changed: seen through the repeats of the baseline around it.

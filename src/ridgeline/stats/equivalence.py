@@ -77,8 +77,8 @@ class Equivalence:
 
     @property
     def correction(self) -> str:
-        """'95%, corrected for looking at 24'."""
-        looked_at = f", corrected for looking at {len(self.tests)}" if len(self.tests) > 1 else ""
+        """'95%, corrected for 24 comparisons'."""
+        looked_at = f", corrected for {len(self.tests)} comparisons" if len(self.tests) > 1 else ""
         return f"{self.level * 100:g}%{looked_at}"
 
 

@@ -67,9 +67,9 @@ class GatePlan:
         return self.looks[-1]
 
     def __str__(self) -> str:
-        """'3% slower is found with 90%; 1 false alarm in 100'."""
-        text = f"{_share(self.slower)} slower is found with {self.power:.0%}"
-        text += f"; 1 false alarm in {1 / self.false_alarm:.0f}"
+        """'finds a 3% slowdown 90% of the time, with 1 false alarm in 100'."""
+        text = f"finds a {_share(self.slower)} slowdown {self.power:.0%} of the time"
+        text += f", with 1 false alarm in {1 / self.false_alarm:.0f}"
         return f"{text} if no run depends on the one before, which so few do not show" if self.alone else text
 
 

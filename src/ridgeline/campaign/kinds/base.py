@@ -2,7 +2,7 @@
 
 A question is a frozen record of plain values (what `dataclasses.asdict` gives is what the journal keeps, and the class
 called with it gives the question back). Everything else a campaign of this kind needs follows from it:
-- `applied_to` is the study as this campaign runs it, with its own baseline and stages;
+- `applied_to` is the study as this campaign runs it, with its own question in words, baseline and stages;
 - `agenda` says what to run next, decided from the history alone;
 - `verdict_from` reads the verdict that the agenda came to back from the journal;
 - `progress`, `answer` and `exhibits` are what every face shows, functions of study and history only.
@@ -54,6 +54,11 @@ class RepeatedSettings:
 
     __slots__ = ()
 
+    @property
+    def asked(self) -> str:
+        """The question in words, which the study's own is not about."""
+        raise NotImplementedError
+
     stage: ClassVar[str]  # the stage that progress names
     runs_called: ClassVar[str]  # a run outside blocks, in a word
     most_is_planned: ClassVar[bool] = False  # the most runs are those of a plan, not only a limit far away
@@ -70,6 +75,7 @@ class RepeatedSettings:
     def applied_to(self, study: Study) -> Study:
         return replace(
             study,
+            question=self.asked,
             baseline=self.first,
             presets=(),
             budget=replace(study.budget, trials=None),

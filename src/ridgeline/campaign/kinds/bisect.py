@@ -105,6 +105,10 @@ class BisectQuestion(RepeatedSettings):
     runs_called: ClassVar[str] = "good"
 
     @property
+    def asked(self) -> str:
+        return f"Which {self.over} made it slower?"
+
+    @property
     def first(self) -> Point:
         return self.points[0]
 
@@ -190,7 +194,7 @@ class BisectQuestion(RepeatedSettings):
         notes: list[str] = []
         if verdict is not None and verdict.conclusion != NOT_REPRODUCED and verdict.likely:
             rows = tuple((f"{a} -> {b}", f"{chance:.1%}") for a, b, chance in verdict.likely if chance >= _WORTH_A_ROW)
-            tables.append(TextTable("Where the change is", ("between", "probability"), rows))
+            tables.append(TextTable("Where the change is", ("between", "probability of a change"), rows))
         if verdict is not None:
             for change in verdict.changes:
                 more, hints = self._difference(history, change)
@@ -244,7 +248,7 @@ class BisectQuestion(RepeatedSettings):
         sign = 1.0 if study.goal.direction == "minimize" else -1.0
         measured = tuple(CurvePoint(at, means[key]) for at, p in enumerate(alive) if (key := point_key(p)) in means)
         levels = tuple(CurvePoint(at, math.exp(sign * level)) for at, level in enumerate(posterior.levels))
-        curves = (Curve("mean of its runs", measured), Curve("level by all runs", levels, ideal=True))
+        curves = (Curve("mean of its runs", measured), Curve("level fitted to all runs", levels, ideal=True))
         names = tuple(str(self.value(point)) for point in alive)
         changes = () if history.verdict is None else self.verdict_from(history.verdict).changes
         marks = tuple(

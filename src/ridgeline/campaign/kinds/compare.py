@@ -19,7 +19,7 @@ from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
-from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side
+from ridgeline.records.exhibit import Exhibits, TextTable, changes, side_by_side
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -29,6 +29,7 @@ from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 _WORSE = "worse"
+_SHORT = 60  # characters of both settings that a question has room for
 _CONCLUSIONS = {
     Verdict.BETTER: CONFIRMED,
     Verdict.WORSE: _WORSE,
@@ -50,8 +51,11 @@ class ComparisonQuestion:
     extended_by: ClassVar[tuple[str, ...]] = ("blocks",)
 
     def applied_to(self, study: Study) -> Study:
+        first, second = changes(self.b, self.a), changes(self.a, self.b)
+        named = second and len(first) + len(second) <= _SHORT
         return replace(
             study,
+            question=f"Is {second} better than {first}?" if named else "Is setting B better than setting A?",
             baseline=self.a,
             presets=(self.b,),
             budget=replace(study.budget, trials=1),

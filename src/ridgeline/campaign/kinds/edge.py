@@ -289,6 +289,7 @@ class EdgeQuestion:
     def applied_to(self, study: Study) -> Study:
         return replace(
             study,
+            question=f"How far can {self.knob} be raised?",
             baseline=self.start,
             presets=(),
             budget=replace(study.budget, trials=None),

@@ -111,6 +111,10 @@ class EnvironmentQuestion(RepeatedSettings):
     runs_called: ClassVar[str] = "good"
 
     @property
+    def asked(self) -> str:
+        return "Which variables of the environment make it slower?"
+
+    @property
     def first(self) -> Point:
         return self.point(())
 

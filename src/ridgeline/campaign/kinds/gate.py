@@ -102,6 +102,10 @@ class GateQuestion(RepeatedSettings):
     most_is_planned: ClassVar[bool] = True
 
     @property
+    def asked(self) -> str:
+        return "Is it slower than the reference?" if self.stored else "What is the reference for later gates?"
+
+    @property
     def first(self) -> Point:
         return self.point
 
@@ -232,7 +236,7 @@ class GateAgenda(Agenda):
             text = f"cannot judge: the budget ended after {count(len(values), 'run')}; {text}"
             return GateVerdict(CANNOT_JUDGE, text, *change)
         word, conclusion = ("slower than", _SLOWER) if found.slower else ("not slower than", _PASSED)
-        return GateVerdict(conclusion, f"{word} the reference: {text}; {rates}", *change)
+        return GateVerdict(conclusion, f"{word} the reference: {text}; this gate {rates}", *change)
 
     def _measured(self, values: Sequence[float]) -> GateVerdict:
         study, asked = self.study, self.question
@@ -245,7 +249,7 @@ class GateAgenda(Agenda):
         spread = mean_and_spread([math.log(value) for value in values])[1]
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
-        text += f"; {plan}, with {plan.most_runs} runs at most"
+        text += f"; a gate {plan}, in {plan.most_runs} runs at most"
         return GateVerdict(_MEASURED, text, runs=len(values), finds=plan.slower)
 
 

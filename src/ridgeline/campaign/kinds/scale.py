@@ -133,6 +133,10 @@ class ScalingQuestion(RepeatedSettings):
     runs_called: ClassVar[str] = "size"
 
     @property
+    def asked(self) -> str:
+        return f"How far does it pay to raise {self.over}?"
+
+    @property
     def first(self) -> Point:
         return self.points[0]
 

@@ -92,6 +92,7 @@ class ShrinkQuestion:
     def applied_to(self, study: Study) -> Study:
         return replace(
             study,
+            question="Which changes does the failure need?",
             presets=(),
             budget=replace(study.budget, trials=None),
             baseline_stage=replace(study.baseline_stage, repeats=1),

@@ -100,7 +100,7 @@ def _judged_steps(
     compared = tuple(against_base.comparisons.values())
     last = None if not way else against_base.comparisons.get(point_key(way[-1][1]))
     if last is None or last.verdict is Verdict.TOO_FEW_BLOCKS:
-        return StepsVerdict(UNCONFIRMED, "too few blocks to say what each step brought", None, compared, failed)
+        return StepsVerdict(UNCONFIRMED, "too few blocks to say what each change gained", None, compared, failed)
     if last.verdict is not Verdict.BETTER:
         worse = last.verdict is Verdict.WORSE
         conclusion = KEEP_BASELINE if worse else NO_DIFFERENCE
@@ -108,7 +108,7 @@ def _judged_steps(
         return StepsVerdict(conclusion, text, None, compared, failed, steps=steps)
     others = [point for _, point in way[:-1]] + ([simpler] if simpler and point_key(simpler) in ran else [])
     chosen, why = _simplest(study, blocks, way[-1][1], others, against_base.comparisons, judge)
-    text = f"{last}; what brought it: {', '.join(map(str, steps))}"
+    text = f"{last}; gain by change: {', '.join(map(str, steps))}"
     return StepsVerdict(CONFIRMED, text, chosen, compared, failed, steps=steps, simpler=why)
 
 
@@ -193,7 +193,7 @@ def _steps_table(verdict: StepsVerdict, metric: str) -> TextTable:
         for step in verdict.steps
     )
     changed = frozenset(at for at, step in enumerate(verdict.steps) if step.verdict == Verdict.BETTER)
-    head = ("step", "change", f"brought ({metric})", "interval", "verdict")
+    head = ("step", "change", f"gain ({metric})", "interval", "verdict")
     return TextTable("Gain of each change", head, rows, changed=changed)
 
 
@@ -222,6 +222,7 @@ class StepsQuestion:
     def applied_to(self, study: Study) -> Study:
         return replace(
             study,
+            question="What does each change gain?",
             presets=self.tried,
             budget=replace(study.budget, trials=len(self.tried)),
             baseline_stage=replace(study.baseline_stage, repeats=1),

@@ -23,7 +23,7 @@ def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
         yield ""
     if answer.refuted:
         yield answer.refuted
-    yield from exhibits.notes
+    yield from (*exhibits.notes, *exhibits.doubts)
     if answer.keep and answer.candidate is not None:
         yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
     elif answer.candidate is not None and answer.offers and (doubt := _doubt_about(answer, answer.candidate)):
@@ -43,7 +43,7 @@ def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     yield answer.statement
     if answer.refuted:
         yield answer.refuted
-    yield from exhibits.notes
+    yield from (*exhibits.notes, *exhibits.doubts)
     if answer.keep:
         yield from _kept_lines(answer)
     elif answer.candidate is not None and answer.offers:

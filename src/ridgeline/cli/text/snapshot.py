@@ -82,7 +82,7 @@ def _gain(now: CampaignStatus) -> str:
     if answer.conclusion is None and (gain is None or gain.ratio <= 1):
         return ""  # no verdict yet, and nothing to show for it
     if gain is None:
-        return goal_text(now.study, now.history).value(candidate.value) if answer.offers else ""
+        return ""
     return (
         f"{gain.ratio:.3g}x"
         if gain.low is None or gain.high is None

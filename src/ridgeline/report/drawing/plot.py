@@ -147,20 +147,17 @@ def _path(series: PlotSeries, x: PixelScale, y: PixelScale) -> str:
 def _limits(
     figure: PlotFigure, x: PixelScale, y: PixelScale, left: float, width: float, top: float, end: float
 ) -> Iterator[str]:
-    row = 0
-    texts: list[str] = []  # above all lines, so that none goes through a text
     for limit in figure.limits:
         if limit.across == "y":
             yield svg.line(left, y(limit.value), width - RIGHT_PX, y(limit.value), "limit")
-            yield svg.text(width - RIGHT_PX - 2, y(limit.value) - 4, limit.label, "tick", "end")
-        else:
-            at = x(limit.value)
-            yield svg.line(at, top, at, end, "limit")
-            room = len(limit.label) * svg.CHARACTER_PX + 6
-            after = [x(other.value) for other in figure.limits if other.across == "x" and x(other.value) > at]
-            # not across the next line, and not out of the figure; else to the left, where it is free
-            right = at + room < min([width, *after]) or at - room < left
-            place = at + (4 if right else -4), top + 12 + 14 * row
-            texts.append(svg.text(*place, limit.label, '"tick halo"', "start" if right else "end"))
-            row += 1
-    yield from texts
+            yield svg.text(width - RIGHT_PX - 2, y(limit.value) - 4, limit.label, '"tick halo"', "end")
+    # the last one's text is highest, and each line begins at its own text: those to the left pass below it
+    upright = sorted((each for each in figure.limits if each.across == "x"), key=lambda each: -x(each.value))
+    free = width
+    for row, limit in enumerate(upright):
+        at, begin = x(limit.value), top + 14 * row
+        room = len(limit.label) * svg.CHARACTER_PX + 6
+        right = at + room < free or at - room < 0
+        yield svg.line(at, begin, at, end, "limit")
+        yield svg.text(at + (4 if right else -4), begin + 11, limit.label, '"tick halo"', "start" if right else "end")
+        free = at

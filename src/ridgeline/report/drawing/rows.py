@@ -37,20 +37,27 @@ def intervals(figure: IntervalFigure, width: float) -> str:
     texts = [_row_text(row, left if beside else width, right if beside else 0.0, beside) for row in figure.rows]
     heights = [max(ROW_PX, LINE_PX * t.lines + 6) if beside else ROW_PX + LINE_PX * t.lines + 4 for t in texts]
     height = sum(heights) + 6
-    parts, top = [*_axis(axis, x, height, width)], 4.0
+    marks, bands, top = [], [(0.0, height)] if beside else [], 4.0
     for row, text, tall in zip(figure.rows, texts, heights, strict=True):
         if beside:
             middle = top + tall / 2
-            parts += _stacked(text.label, 0.0, middle) + _stacked(text.value, width - right + 12, middle)
+            marks += _stacked(text.label, 0.0, middle) + _stacked(text.value, width - right + 12, middle)
         else:
             lines = [*text.label, *text.value]
-            parts += [svg.text(SIDE_PX, top + LINE_PX * (at + 1) - 3, t, '"row halo"') for at, t in enumerate(lines)]
+            marks += [svg.text(SIDE_PX, top + LINE_PX * (at + 1) - 3, line, "row") for at, line in enumerate(lines)]
             middle = top + LINE_PX * len(lines) + ROW_PX / 2
-        if neutral is not None:
-            parts.append(svg.line(x(neutral), middle - ROW_PX / 2, x(neutral), middle + ROW_PX / 2, "neutral"))
-        parts += _interval(row, x, middle)
+            bands.append((middle - ROW_PX / 2, middle + ROW_PX / 2))
+        marks += _interval(row, x, middle)
         top += tall
+    lines = [] if neutral is None else [_upright(x(neutral), bands, "neutral")]
+    parts = [*_axis(axis, x, height, width, bands), *lines, *marks]
     return svg.drawing(width, height + AXIS_PX, f"{figure.title}. {figure.says}", parts)
+
+
+def _upright(x: float, bands: Sequence[tuple[float, float]], kind: str) -> str:
+    """A line that leaves out what lies between the bands: the texts of rows."""
+    path = "".join(f"M{svg.n(x)} {svg.n(top)}V{svg.n(end)}" for top, end in bands)
+    return f'<path d="{path}" class={kind} />'
 
 
 def _is_near(neutral: float, known: Sequence[float]) -> bool:
@@ -102,9 +109,11 @@ def _interval(row: IntervalRow, x: PixelScale, y: float) -> Iterator[str]:
         yield svg.mark(x(row.value), y, row.look, f"{row.label} {row.text}")
 
 
-def _axis(axis: Axis, x: PixelScale, height: float, width: float) -> Iterator[str]:
+def _axis(
+    axis: Axis, x: PixelScale, height: float, width: float, bands: Sequence[tuple[float, float]]
+) -> Iterator[str]:
     for value, told in thinned(ticks(axis, x, max(2, int((x.end - x.start) / 70))), x, svg.CHARACTER_PX):
-        yield svg.line(x(value), 0, x(value), height, "grid")
+        yield _upright(x(value), bands, "grid")
         yield svg.text(x(value), height + 16, told, "tick", "middle")
     yield svg.line(x.start, height, x.end, height, "frame")
     room = min(width, 2 * min((x.start + x.end) / 2, width - (x.start + x.end) / 2))
@@ -120,14 +129,15 @@ def bars(figure: BarFigure, width: float) -> str:
     totals = [sum(part.value for part in row.parts) for row in figure.rows]
     x = pixel_scale(figure.x, [0.0, *totals], left, width - SIDE_PX)
     names = list(dict.fromkeys(part.name for row in figure.rows for part in row.parts))
-    parts, top = [*_axis(figure.x, x, height, width)], 4.0
+    bands = [(0.0, height)] if beside else [(4 + at * tall + LINE_PX, (at + 1) * tall) for at in range(len(totals))]
+    parts, top = [*_axis(figure.x, x, height, width, bands)], 4.0
     for row in figure.rows:
         text = f"{row.label}:  {row.text}" if row.text else row.label
         if beside:
             parts.append(svg.text(0, top + ROW_PX / 2 + 3, svg.cut(text, left - 8), "row"))
         else:
             top += LINE_PX
-            parts.append(svg.text(SIDE_PX, top - 3, svg.cut(text, width - 2 * SIDE_PX), '"row halo"'))
+            parts.append(svg.text(SIDE_PX, top - 3, svg.cut(text, width - 2 * SIDE_PX), "row"))
         start = 0.0
         for part in row.parts:
             kind = svg.look_class(row.look or str(names.index(part.name)))

@@ -1,14 +1,16 @@
-"""Figures of the kinds of campaign other than a search: how far one knob goes, and how a setting scales."""
+"""Figures of the kinds of campaign other than a search: how far a knob goes, how a setting scales, what a gate saw."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import CurveFigure, CurvePoint
 from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage
 from ridgeline.report.figures.shapes import (
     BASELINE,
     OTHER,
@@ -67,12 +69,36 @@ def _limits(details: Mapping[str, Any]) -> list[PlotLimit]:
     return found
 
 
-def curves(figure: CurveFigure, key: str, law: Mapping[str, Any] | None = None, pays_to: object = None) -> PlotFigure:
+def gate_runs(study: Study, history: History, answer: Answer) -> PlotFigure | None:
+    """Every run of the reference, then those of this gate, and the slowdown it looks for."""
+    asked = history.question.details
+    stored = [float(value) for value in asked.get("stored", ())]
+    runs = [(trial, run.metrics[study.goal.metric]) for trial, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH)]
+    if not stored or not runs:
+        return None
+    before = tuple(PlotPoint(at, value, label=f"reference: {metric_text(value)}") for at, value in enumerate(stored, 1))
+    now = tuple(
+        PlotPoint(at, value, label=f"#{trial.number}: {metric_text(value)}", trial=trial.number)
+        for at, (trial, value) in enumerate(runs, len(stored) + 1)
+    )
+    lowest = study.goal.direction == "minimize"
+    slower = float(asked.get("slower", 0.0))
+    level = median(stored) * (1 + slower if lowest else 1 / (1 + slower))
+    series = (PlotSeries("the reference", before, BASELINE), PlotSeries("now", now, WINNER))
+    says = "The stored runs of the reference, then the new ones, each in the order they ran."
+    y = goal_axis(study, [*stored, *(value for _, value in runs)], answer.unit)
+    limit = PlotLimit(f"{slower * 100:.2g}% slower than the reference", level, "y")
+    return PlotFigure("gate-runs", "Against the reference", says, Axis("run"), y, series, limits=(limit,))
+
+
+def curves(figure: CurveFigure, key: str, study: Study, history: History, unit: str) -> PlotFigure:
     """A figure of the campaign's own exhibits; of a scaling, with the fitted law and where more stops paying."""
     if figure.names:
-        return _by_name(figure, key)
+        return _by_name(figure, key, goal_axis(study, [p.y for c in figure.curves for p in c.points], unit))
     if figure.says:
         return _front(figure, key)
+    details = {} if history.verdict is None else history.verdict.details
+    law, pays_to = details.get("law"), details.get("pays_to")
     sizes = sorted({p.x for curve in figure.curves for p in curve.points})
     series = [
         PlotSeries(
@@ -110,7 +136,7 @@ def _front(figure: CurveFigure, key: str) -> PlotFigure:
     return PlotFigure(key, figure.title, figure.says, *axes, series)
 
 
-def _by_name(figure: CurveFigure, key: str) -> PlotFigure:
+def _by_name(figure: CurveFigure, key: str, y: Axis) -> PlotFigure:
     series = tuple(
         PlotSeries(
             c.label,
@@ -124,9 +150,8 @@ def _by_name(figure: CurveFigure, key: str) -> PlotFigure:
     limits = tuple(PlotLimit(text, place, "x") for place, text in figure.marks)
     values = [p.y for c in figure.curves for p in c.points]
     least, most = (min(values), max(values)) if values else (0.0, 0.0)
-    doubles = most > 2 * least
-    room = 0.2 * (most if doubles else most - least)  # for the texts of the limits, on top
-    y = Axis(figure.y_label, from_zero=doubles, high=most + room if limits and room > 0 else None)
+    room = 0.2 * (most if y.from_zero else most - least)  # for the texts of the limits, on top
+    y = replace(y, high=most + room if limits and room > 0 else None)
     return PlotFigure(key, figure.title, figure.says, x, y, series, limits=limits)
 
 

@@ -133,7 +133,7 @@ def over_time(logged: Sequence[EngineCourse]) -> FigureGroup | None:
         ("running requests", "requests", lambda s: s.running),
         ("KV in use", "share of the pool", lambda s: s.token_usage),
         ("queue", "requests waiting", lambda s: s.queued),
-        ("tokens written", unit_of("output_tok_s"), lambda s: s.gen_tok_s),
+        ("output tokens", unit_of("output_tok_s"), lambda s: s.gen_tok_s),
     )
     figures = tuple(_course(f"time-{at}", title, unit, logged, of) for at, (title, unit, of) in enumerate(kinds))
     drawn = [figure for figure in figures if figure.series]
@@ -142,7 +142,7 @@ def over_time(logged: Sequence[EngineCourse]) -> FigureGroup | None:
         return None
     flat = ", ".join(figure.title for figure in drawn if figure not in shown)
     notes = (f"Not shown, since nothing but 0 was logged: {flat}.",) if flat else ()
-    says = "From the engine's own log, since its first decode step: what ran, how full the KV pool was, and who waited."
+    says = "From the engine's own log, since its first decode step: running requests, KV pool, queue, output."
     return FigureGroup("over-time", "The engine over time", says, shown, notes=notes)
 
 
@@ -180,8 +180,9 @@ def step_times(logged: Sequence[EngineCourse]) -> PlotFigure | None:
     if not series:
         return None
     says = (
-        "One decode step writes a token for each running request: requests over tokens a second is its time. What "
-        "grows with the batch is attention and KV; what is left at a small batch is weights, launches, communication."
+        "A decode step produces one token per running request, so it takes running requests over tokens per second. "
+        "What grows with the batch is attention and KV cache; what is left at a small batch is weights, launches and "
+        "communication."
     )
     x, y = Axis("running requests in the step"), [point.y for one in series for point in one.points]
     # one slow step, such as the first beside a prefill, would press all others onto the axis
@@ -209,7 +210,7 @@ def batch_by_length(logged: Sequence[EngineCourse]) -> HeatFigure | None:
         return None
     rows = tuple(tuple(_heat(cells.get((b, length), []), b, length) for b in batches) for length in lengths)
     says = (
-        f"Tokens written per second by how many requests ran and how long they were: the median of the logged steps of "
+        f"Output tokens per second by running requests and their length: the median logged step of "
         f"{logged[-1].label} in each cell."
     )
     return HeatFigure(
@@ -254,9 +255,7 @@ def time_split(study: Study, history: History, answer: Answer) -> BarFigure | No
         rows.append(BarRow(label, tuple(BarPart(name, value) for name, value in parts if value > 0), f"{wall:.0f} s"))
     if not rows:
         return None
-    says = (
-        "The wall time of one run of each setting. Only the measured part counts for the goal; the rest is its price."
-    )
+    says = "The wall time of one run of each setting. Only the measured part counts for the goal; the rest is overhead."
     return BarFigure("time-split", "Where a run's time goes", says, Axis("seconds", from_zero=True), tuple(rows))
 
 

@@ -48,7 +48,7 @@ def failure_table(study: Study, history: History) -> TextTable | None:
     if not found:
         return None
     rows = tuple((Kind(kind).text, str(n), story) for kind, n, story in found)
-    title, head = "Runs that do not count", ("kind", "runs", "the first of them")
+    title, head = "Runs that do not count", ("outcome", "runs", "first one")
     unexplained = _without_pattern(_judged(history), _pattern(study, history))
     notes = (f"{unexplained}: see each by itself.",) if unexplained else ()
     return TextTable(title, head, rows, frozenset(range(len(rows))), notes=notes)
@@ -176,7 +176,7 @@ def _place(pattern: _Pattern, runs: Judged) -> str:
     said = f"{every} failures ({_words(pattern.kind)}) are at {where}"
     if pattern.y is None:
         return f"{said}, where nothing passed."
-    return f"{said}, in a part of it that {pattern.y} decides and in which nothing passed."
+    return f"{said}; where exactly depends on {pattern.y}, and beyond it nothing passed."
 
 
 def _without_pattern(every: Judged, pattern: _Pattern | None) -> str:

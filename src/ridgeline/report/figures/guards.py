@@ -26,7 +26,7 @@ def guard_table(study: Study, history: History) -> TextTable | None:
         failing = [f"#{r.trial}" for r in broken if r.outcome is not None and _names(guard, r.outcome.reason)]
         rows.append((str(guard), str(len(passed)), _worst(guard, passed, history.reference), ", ".join(failing) or "–"))
     failed = frozenset(at for at, row in enumerate(rows) if row[3] != "–")
-    head = ("guard", "runs that count", "worst margin among them", "runs it refused")
+    head = ("guard", "runs that passed", "tightest margin", "runs rejected")
     return TextTable("Guards", head, tuple(rows), failed)
 
 

@@ -70,7 +70,7 @@ def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | 
         return None
     says = (
         "The gain of moving one knob alone from the baseline's value to the setting's, estimated from the search "
-        "with knobs taken as independent: a hint where the gain comes from, not part of the proof."
+        "as if knobs acted independently: a hint at where the gain comes from, not part of the proof."
     )
     axis = Axis(
         "ratio to the baseline (above 1 is better)",
@@ -104,11 +104,11 @@ def importance(study: Study, history: History) -> BarFigure | None:
     nothing = ", ".join(name for share, name in ranked if share < _LEAST_SHARE)
     notes = (f"Not shown, since alone they explain nothing: {nothing}.",) if nothing else ()
     says = (
-        "The share of the spread between the search's runs that the values of one knob explain alone, less what "
-        "chance would. Shares need not add up: knobs act together, and the search did not try all values alike."
+        "How much of the variance between search runs one knob explains by itself, corrected for chance. Shares need "
+        "not add up to 100%: knobs interact, and the search did not sample all values equally."
     )
     return BarFigure(
-        "importance", "Importance", says, Axis("share of the spread explained (%)", from_zero=True), rows, notes
+        "importance", "Importance", says, Axis("share of the variance explained (%)", from_zero=True), rows, notes
     )
 
 
@@ -148,9 +148,7 @@ def slices(study: Study, history: History, answer: Answer) -> FigureGroup | None
     figures = tuple(_slice(study, answer, name, runs) for name in varied_knobs(study, history))
     if not figures:
         return None
-    says = (
-        "Each run by the value of one knob; the other knobs moved too, so that a column holds good and bad runs alike."
-    )
+    says = "One mark per run, by the value of one knob. Other knobs varied too, so a column mixes good and bad ones."
     return FigureGroup("slices", "Slices: the goal against each knob", says, figures)
 
 
@@ -216,7 +214,7 @@ def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure |
     )
     axes = tuple(_axis(scale) for scale in scales)
     goal = ParallelAxis(study.goal.metric, tuple((at, metric_text(low + at * (high - low))) for at in (0.0, 0.5, 1.0)))
-    says = "One line for each setting that ran, through its knobs to what it measured; failed ones are dashed."
+    says = "One line per setting, from the values of its knobs to its result; failed ones are dashed."
     chosen = "" if answer.candidate is None else answer.candidate.label
     return ParallelFigure("parallel", "All knobs together", says, (*axes, goal), lines, chosen)
 

@@ -120,8 +120,8 @@ def progress(
         _figure(f"progress-{at}", study, history, answer, points, axis, place, drifted)
         for at, (_, axis, place) in enumerate(views)
     )
-    best = "" if groups else ", with the best of the search so far"
-    says = f"Every run that counts{best}; runs that failed or were stopped early are in the strip below."
+    best = "" if groups else " and the best of the search so far"
+    says = f"Every run that counts{best}; failed and early-stopped runs are in the strip below."
     notes = (drifted[1],) if drifted else ()
     return FigureGroup("progress", "Progress", says, figures, tuple(name for name, _, _ in views), notes)
 
@@ -216,7 +216,7 @@ def _band(study: Study, history: History) -> tuple[PlotBand, ...]:
     values = [r.metrics[study.goal.metric] for t, r in history.ok_runs(*Stage) if t.key == base]
     if len(values) < 2:
         return ()
-    return (PlotBand(f"baseline, lowest to highest of {count(len(values), 'run')}", min(values), max(values)),)
+    return (PlotBand(f"range of {count(len(values), 'baseline run')}", min(values), max(values)),)
 
 
 def _drift(study: Study, history: History) -> tuple[int, str] | None:

@@ -111,9 +111,9 @@ def proof_pair(study: Study, history: History, answer: Answer) -> PlotFigure | N
     whole = _runs_in_order(study, answer, [block for block in two if block.runs], keys)
     names = (answer.reference.label, answer.candidate.label)
     series = tuple(replace(one, name=name) for one, name in zip(whole.series, names, strict=True))
-    says = "Fresh runs, taking turns on the same nodes; each mark is a run."
+    says = "Fresh runs, interleaved on the same nodes; one mark per run."
     spans = tuple(replace(span, label=span.label.split(":")[0]) for span in whole.spans)
-    return replace(whole, key="proof-pair", title="Every run of the proof", says=says, series=series, spans=spans)
+    return replace(whole, key="proof-pair", title="Every confirmation run", says=says, series=series, spans=spans)
 
 
 def _runs_in_order(
@@ -137,8 +137,8 @@ def _runs_in_order(
         if points[key]
     )
     says = (
-        f"In the order they ran ({blocks[0].order(letters)} in the first block): settings take turns, so that "
-        "what the machine does meanwhile falls on all of them."
+        f"In the order they ran ({blocks[0].order(letters)} in the first block): interleaved, so that a machine "
+        "that drifts affects all settings alike."
     )
     axis = Axis(
         "run of the confirmation, in order",
@@ -187,7 +187,7 @@ def _by_block(
         return []
     level = max((float(c["level"]) for c in judged.values()), default=study.confirm.level)
     of = answer.reference.label
-    says = f"Each block by itself, and all of them with the {level * 100:g}% interval, as a ratio to {of}."
+    says = f"Each block's ratio to {of}, and below them the {level * 100:g}% interval over all blocks."
     return [
         IntervalFigure("proof-ratios", "Block by block", says, Axis(f"ratio to {of} (above 1 is better)"), tuple(rows))
     ]

@@ -164,7 +164,7 @@ def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarF
     energy = [(label, _mean(runs, lambda r: _watt_hours(r.metrics))) for label, runs in shown]
     tokens, run = "per million tokens", "of one run"
     says = {
-        tokens: "Mean over the runs of each setting; tokens read and written both count.",
+        tokens: "Mean over the runs of each setting; input and output tokens both count.",
         run: "Mean over the runs of each setting, each from its start to its end.",
     }
     if (watts := study.site.prices.node_watts) is not None:

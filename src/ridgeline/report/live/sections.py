@@ -53,13 +53,13 @@ def _buttons(now: Snapshot) -> str:
     if not now.steerable:
         return ""
     if now.state is State.GONE:
-        return "<p class=sub>Nothing runs this campaign now: what is asked for here is done once it is resumed.</p>"
+        return "<p class=sub>Nothing runs this study now: what is asked for here is done once it is resumed.</p>"
     turn = (
         "<button data-act=resume>Resume</button>"
         if now.state is State.PAUSED
         else "<button data-act=pause>Pause</button>"
     )
-    return f"{turn}<button data-act=stop data-sure='Stop the campaign? What runs now is ended.'>Stop</button>"
+    return f"{turn}<button data-act=stop data-sure='Stop this study? What runs now is ended.'>Stop</button>"
 
 
 def _gauge(gauge: Gauge) -> str:
@@ -110,7 +110,7 @@ def _crashes(rows: Sequence[tuple[str, int, str]]) -> str:
         f"<tr><td class=bad>{escape(kind)}<td class=num>{count}<td class=story>{escape(story)}</tr>"
         for kind, count, story in rows
     )
-    return _scrolled(f"<table><tr><th>kind<th class=num>runs<th>the latest of them</tr>{''.join(lines)}</table>")
+    return _scrolled(f"<table><tr><th>outcome<th class=num>runs<th>latest one</tr>{''.join(lines)}</table>")
 
 
 def _scrolled(table: str) -> str:
@@ -155,7 +155,7 @@ def _same(one: object, other: object) -> bool:
 
 def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
     """The list of several folders, as one section."""
-    head = "<tr><td><th>study<th>state<th>against the baseline<th>best so far<th>progress<th>last change</tr>"
+    head = "<tr><td><th>study<th>state<th>answer<th>best so far<th>progress<th>last change</tr>"
     order = {State.RUNNING: 0, State.PAUSED: 1, State.GONE: 2}
     ordered = sorted(studies.items(), key=lambda one: (order.get(one[1].state, 3), -one[1].updated_s))
     rows = "".join(_index_row(slug, now) for slug, now in ordered)

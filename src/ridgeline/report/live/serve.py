@@ -70,7 +70,7 @@ def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[
     if host in LOOPBACK:
         login = quote(f"{getpass.getuser()}@{socket.gethostname()}")
         say(f"from another machine: ssh -L {port}:127.0.0.1:{port} {login}   and open the same address there")
-    say(f"process {os.getpid()}; Ctrl-C stops this page, not the campaign")
+    say(f"process {os.getpid()}; Ctrl-C stops this page, not the study")
     server_of(dashboard, access).run(sockets=[bound])
 
 
