@@ -159,6 +159,13 @@ class Tab:
     def click(self, selector: str) -> None:
         self.value(f"document.querySelector({json.dumps(selector)}).click()")
 
+    def hover(self, selector: str) -> None:
+        """The pointer goes to the middle of the first one: a real event of the browser, not one made by a script."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.value(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = self.value(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({found}.getBoundingClientRect())")
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+
     def picture(self, selector: str = "", scale: float = 1.0) -> bytes:
         """A PNG of the whole page, or of the first element that fits."""
         clip = {**self.value(_BOX % json.dumps(selector)), "scale": scale}
