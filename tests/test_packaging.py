@@ -76,7 +76,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
     out = tmp_path_factory.mktemp("site")
-    subprocess.run([sys.executable, ROOT / "scripts/docs-site", out], check=True, timeout=120)
+    subprocess.run([sys.executable, ROOT / "scripts/docs-site", out], check=True, timeout=600)
     return {path.relative_to(out): Page(path.read_text()) for path in out.rglob("*.html")} | {
         path.relative_to(out): Page("") for path in out.rglob("*") if path.is_file() and path.suffix != ".html"
     }

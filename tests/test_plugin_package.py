@@ -191,7 +191,7 @@ def test_the_packages_own_tests_hold_its_parts_to_our_promises(env: dict[str, st
     tests = tmp_path / "tests"
     shutil.copytree(PACKAGE / "tests", tests)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tests)]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-6000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout
 

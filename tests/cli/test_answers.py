@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -213,14 +214,14 @@ def test_an_offline_answer_says_what_its_command_is_for_and_how_to_measure_again
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     at = lines.index("  to measure it again:")
-    repeat = lines[at + 1].split()
+    repeat = shlex.split(lines[at + 1])
     assert repeat[0] == "sh" and Path(repeat[1]).is_file()
     assert lines[at + 2] == "  to serve with this setting:"
     assert "sglang.launch_server" in "".join(lines[at + 3 :])
     point = json.loads((Path(repeat[1]).parent / "result.json").read_text())["settings"]
     told = json.loads(ridgeline("best", folder, "--json", cwd=folder).stdout)
     assert {name: point[name] for name in told["settings"]} == told["settings"]
-    assert (told["pasted_as"], told["repeat"]) == ("to serve with this setting", " ".join(repeat))
+    assert (told["pasted_as"], told["repeat"]) == ("to serve with this setting", shlex.join(repeat))
     served = folder.parent / "llama-8b-serve"
     assert "to serve with this setting" not in ridgeline("best", served, cwd=served).stdout
 

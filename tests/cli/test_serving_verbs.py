@@ -254,7 +254,7 @@ def test_no_mangled_log_ends_in_a_traceback(ask: Any, tmp_path: Path, seed: int)
 def test_a_wrong_option_of_bench_is_named(arguments: list[str], said: str) -> None:
     url = ["http://127.0.0.1:1"] if arguments else []
     done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", "bench", *url, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "ridgeline", "bench", *url, *arguments], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 

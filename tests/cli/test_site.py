@@ -20,7 +20,7 @@ def ridgeline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -36,7 +37,7 @@ def test_the_engine_and_not_its_api_is_looked_at(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     executor = LocalExecutor(LOCAL)
-    ticket = executor.submit(Job("job", folder, f"exec {sys.executable} {program} 'while True: pass'"))
+    ticket = executor.submit(Job("job", folder, f"exec {shlex.quote(sys.executable)} {program} 'while True: pass'"))
     try:
         until(lambda: (folder / "stdout").exists() and (folder / "stdout").read_text().endswith("\n"))
         engine = int((folder / "stdout").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def ending(folder: Path, mib: int) -> Ending:
     folder.mkdir(parents=True)
     (folder / "program.py").write_text(PROGRAM.format(mib=mib))
     executor = LocalExecutor(LOCAL)
-    ticket = executor.submit(Job("peak", folder, f"{sys.executable} -I -S program.py", limit_s=120))
+    ticket = executor.submit(Job("peak", folder, f"{shlex.quote(sys.executable)} -I -S program.py", limit_s=120))
     while not (found := executor.poll([ticket])):
         executor.wait(10)
     assert found[ticket].exit_code == 0

@@ -68,7 +68,7 @@ def test_a_job_runs_on_a_node_without_python(tmp_path: Path, study: str, printed
         env={"PATH": str(tools), "HOME": os.environ.get("HOME", "/"), **slurm},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     stderr = (run / "stderr").read_text()

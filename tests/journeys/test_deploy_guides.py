@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -82,10 +83,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     (tmp_path / ".engines").symlink_to(HOME)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     (tmp_path / ".venv" / "bin" / "python").chmod(0o755)
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ridgeline").write_text(f'#!/bin/sh\nexec {sys.executable} -m ridgeline "$@"\n')
+    (tmp_path / "bin" / "ridgeline").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ridgeline "$@"\n')
     (tmp_path / "bin" / "ridgeline").chmod(0o755)
     lines = LOG.read_text().splitlines(keepends=True)
     for half, other in (("prefill", "Decode batch"), ("decode", "Prefill batch")):

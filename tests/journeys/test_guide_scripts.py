@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -239,8 +240,8 @@ def assert_session(run: Path, nodes: int, launcher: str) -> None:
     for start in starts:
         if start.startswith("sh ./"):
             continue  # a step of one node
-        options, _, program = start.partition(" /")
-        assert "ridgeline.workloads.engine.session.rank" in program
+        options, python, program = start.partition(f" {shlex.quote(sys.executable)} ")
+        assert python and "ridgeline.workloads.engine.session.rank" in program
         assert_launcher_takes(launcher, options)
 
 

@@ -82,7 +82,7 @@ stages: {baseline: {repeats: 2}, confirm: {top: 1, blocks: 5, repeats: 1}}
 
 def ridgeline(*arguments: object, code: int = 0) -> str:
     command = [sys.executable, "-m", "ridgeline", *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=540)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ran.returncode == code, ran.stdout + ran.stderr
     return ran.stdout
 

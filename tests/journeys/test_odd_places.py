@@ -56,7 +56,7 @@ class Place:
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": search_path(), **self.env}
         command = [self.python, "-m", "ridgeline", *words]
         done = subprocess.run(
-            command, cwd=self.folder, env=env, capture_output=True, timeout=240, check=False, **self.how
+            command, cwd=self.folder, env=env, capture_output=True, timeout=600, check=False, **self.how
         )
         said = done.stdout.decode("utf-8")
         assert done.returncode == 0, (words, said, done.stderr.decode("utf-8", "replace"))

@@ -51,7 +51,7 @@ def ridgeline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 

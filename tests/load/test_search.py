@@ -93,7 +93,7 @@ def test_the_command_prints_one_document(more: list[str], keys: set[str] | None)
     with Scripted(tokens(4, first_s=0.005)) as server:
         command = [sys.executable, "-m", "ridgeline", "bench", server.url, "--concurrency", "2", "--requests", "10"]
         done = subprocess.run(
-            [*command, "--max-tokens", "4", "--json", *more], capture_output=True, text=True, timeout=120
+            [*command, "--max-tokens", "4", "--json", *more], capture_output=True, text=True, timeout=600
         )
     assert "Traceback" not in done.stderr
     if keys is None:

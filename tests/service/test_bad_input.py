@@ -87,7 +87,7 @@ def test_a_server_of_another_release_than_planned_does_not_start(tmp_path: Path,
     (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "site")}
     run = subprocess.run(
-        ["sh", tmp_path / "start.sh"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["sh", tmp_path / "start.sh"], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert run.returncode == code, run.stderr
     assert ("started" in run.stdout) is (code == 0)

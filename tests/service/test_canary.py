@@ -128,13 +128,15 @@ def test_without_load_nothing_is_shown(file: Path) -> None:
         str(file.parent / "service"),
     ]
     done = subprocess.run(
-        [*argv, "--rolling", "--canary", "1"], capture_output=True, text=True, timeout=300, check=False
+        [*argv, "--rolling", "--canary", "1"], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 3
     assert "too little load to compare them" in done.stderr
     assert "server-0: serves again, as before" in done.stdout
     assert [ask(url) for _ in range(4)] == [2] * 4
-    done = subprocess.run([*argv, "server-1", "--canary", "1"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*argv, "server-1", "--canary", "1"], capture_output=True, text=True, timeout=600, check=False
+    )
     assert "--canary goes with `restart --rolling`" in done.stderr
 
 

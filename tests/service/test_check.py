@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,8 +41,11 @@ def here(tmp_path: Path) -> Path:
         (tmp_path / "site" / package).mkdir(parents=True)
         (tmp_path / "site" / package / "__init__.py").touch()
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
+    broken = tmp_path / "broken"  # as a virtual environment whose Python was removed
+    broken.write_text("#!/bin/sh\necho \"No module named 'encodings'\" >&2\nexit 1\n")
+    broken.chmod(0o755)
     gpus = tmp_path / "bin" / "nvidia-smi"
     gpus.parent.mkdir()
     gpus.write_text("#!/bin/sh\nfor n in 0 1 2 3; do echo 'NVIDIA H200, 143771, 0, 570.1'; done\n")
@@ -99,6 +103,11 @@ def test_ranks_of_a_model_that_is_not_known_here_still_fill_their_gpus(here: Pat
             f"sglang, python: {sys.executable}",
             f":3: engine.python: {sys.executable} has no sglang; name the interpreter",
         ),
+        (
+            "sglang, python: ./python",
+            "sglang, python: ./broken",
+            "broken could not be asked for sglang (No module named 'encodings'); correct it: `engine: {python: ...}`",
+        ),
         ("8000, python: ./python", f"8000, python: {sys.executable}", ":6: router.python: "),
         (
             "replicas: 2, gpus: 2",
@@ -113,7 +122,7 @@ def test_what_cannot_work_here_is_refused_with_its_line(four_gpus: Path, old: st
     assert old in TEXT
     with pytest.raises(StudyError) as error:
         check_service(written(four_gpus, TEXT.replace(old, new)))
-    assert f"service.yaml{what}" in str(error.value)
+    assert (f"service.yaml{what}" if what.startswith(":") else what) in str(error.value)
 
 
 def test_gpus_of_a_host_without_any_are_refused_and_other_machines_may_have_them(

@@ -149,7 +149,7 @@ def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path
         (tmp_path / "address").write_text("10.0.0.5\n")
     environment = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": str(rank), "SERVICE_KEY": "k"}
     run = subprocess.run(
-        ["sh", tmp_path / "start.sh"], env=environment, capture_output=True, text=True, timeout=60, check=True
+        ["sh", tmp_path / "start.sh"], env=environment, capture_output=True, text=True, timeout=600, check=True
     )
     head = "10.0.0.7" if rank == 0 else "10.0.0.5"
     assert f"--node-rank {rank} --dist-init-addr {head}:20028" in run.stdout

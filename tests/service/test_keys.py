@@ -40,7 +40,7 @@ if __name__ == "__main__":
     queue = context.Queue()
     process = context.Process(target=child, args=(queue,))
     process.start()
-    print(json.dumps([seen(), queue.get(timeout=60)]))
+    print(json.dumps([seen(), queue.get(timeout=600)]))
     process.join()
 """
 
@@ -104,7 +104,7 @@ def test_engines_are_given_the_key_where_nobody_else_sees_it(tmp_path: Path, kin
     for given in ({"SERVICE_KEY": KEY, "HF_TOKEN": TOKEN}, {"HOME": str(tmp_path / "home")}):
         env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "site"), **given}
         run = subprocess.run(
-            ["sh", tmp_path / "start.sh"], env=env, capture_output=True, text=True, timeout=120, check=True
+            ["sh", tmp_path / "start.sh"], env=env, capture_output=True, text=True, timeout=600, check=True
         )
         for process in json.loads(run.stdout):
             assert KEY not in " ".join(process["line"])

@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
     python = tmp_path / "router-python"
     # the router is started as `python -m module`; the stand-in takes the place of both. A start script may ask Python
     standin = shlex.join([sys.executable, str(STANDIN)])
-    asked = f'case "$2" in *if_nameindex*) exec {sys.executable} "$@" ;; esac'
+    asked = f'case "$2" in *if_nameindex*) exec {shlex.quote(sys.executable)} "$@" ;; *find_spec*) exit 0 ;; esac'
     python.write_text(f'#!/bin/sh\n{asked}\nshift 2\nexec {standin} "$@"\n')
     python.chmod(0o755)
     path = tmp_path / "twins.yaml"

@@ -23,12 +23,13 @@ from ridgeline.service.scripts import start_script
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 NASTY = st.text(st.sampled_from(list("$`\"'\\ \n\t(){};&|<>*?[]~#!=%-a0é")) | st.characters(codec="utf-8"), max_size=30)
 WORDS = st.lists(NASTY.map(lambda text: text.replace("\0", "")), min_size=1, max_size=4)
+PYTHON = in_shell(sys.executable)
 PRINT = "import sys; sys.stdout.buffer.write(b'\\0'.join(w.encode() for w in sys.argv[1:]))"
 
 
 def arrives(shell: str, line: str) -> list[str]:
     """The words that a program started by this line is given."""
-    script = f"exec {sys.executable} -I -S -c {in_shell(PRINT)} {line}\n"
+    script = f"exec {PYTHON} -I -S -c {in_shell(PRINT)} {line}\n"
     done = subprocess.run([shell], input=script.encode(), capture_output=True, timeout=600, check=True)
     return done.stdout.decode().split("\0")
 
@@ -52,7 +53,7 @@ def test_only_our_variables_are_filled_in_and_their_values_are_not_looked_at(
 ) -> None:
     line = f"{before}$here:1"
     assert arrives(shell, f"{in_shell(OnNode(line))}") == [f"{before}:1"], "it is not set"
-    script = f"here={in_shell(value)}\nexec {sys.executable} -I -S -c {in_shell(PRINT)} {in_shell(OnNode(line))}\n"
+    script = f"here={in_shell(value)}\nexec {PYTHON} -I -S -c {in_shell(PRINT)} {in_shell(OnNode(line))}\n"
     done = subprocess.run([shell], input=script.encode(), capture_output=True, timeout=600, check=True)
     assert done.stdout.decode() == f"{before}{value}:1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -168,7 +169,9 @@ def test_an_interface_that_is_not_there_is_said_with_those_that_are(tmp_path: Pa
 @pytest.mark.parametrize(("kind", "variable"), [("sglang", "SGLANG_HOST_IP"), ("vllm", "VLLM_HOST_IP")])
 def test_engines_on_several_nodes_meet_on_the_sites_interface(tmp_path: Path, kind: str, variable: str) -> None:
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncase "$2" in *if_nameindex*) exec {sys.executable} "$@" ;; esac\nenv\necho "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\ncase "$2" in *if_nameindex*) exec {shlex.quote(sys.executable)} "$@" ;; esac\nenv\necho "$@"\n'
+    )
     python.chmod(0o755)
     service = load_service(written(tmp_path, f"{TWO_NODES}{GPU_SITE}".replace("sglang", kind)))
     (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))

@@ -24,7 +24,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "stud
 
 def ridgeline(*argv: object, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", *map(str, argv)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "ridgeline", *map(str, argv)], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr

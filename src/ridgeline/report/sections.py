@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -258,7 +259,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
 
 def _elsewhere(command: str) -> str:
     """Where Python lies here is nobody's affair who reads the page elsewhere."""
-    return command.replace(f"{sys.executable} -m ridgeline", "ridgeline")
+    return command.replace(f"{shlex.quote(sys.executable)} -m ridgeline", "ridgeline")
 
 
 def origin_text(study: Study, history: History) -> str:

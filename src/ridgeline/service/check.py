@@ -113,6 +113,9 @@ def _no_python(python: str, package: str, where: tuple[str, str]) -> Iterator[Pr
         return
     if done.returncode == 3:
         yield Problem(where, f"{python} has no {package}; name the interpreter of the environment that has it: {key}")
+    elif done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        yield Problem(where, f"{python} could not be asked for {package} ({said[0]}); correct it: {key}")
 
 
 def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
