@@ -223,6 +223,16 @@ def test_every_part_of_the_catalog_can_be_imported() -> None:
             assert catalog.part(room, name) is not None, f"{room}.{name}"
 
 
+def test_a_kind_of_workload_is_known_as_its_engine_s() -> None:
+    from ridgeline import catalog
+
+    assert [catalog.engine_of(kind) for kind in catalog.workloads_of("vllm")] == ["vllm", "vllm"]
+    assert {kind for engine in catalog.names("engines") for kind in catalog.workloads_of(engine)} < set(
+        catalog.names("workloads")
+    )
+    assert catalog.engine_of("nwchem") == catalog.engine_of("tidepool-serve") == catalog.engine_of("vllm") == ""
+
+
 @pytest.mark.parametrize("heavy", ["optuna", "scipy", "numpy", "typer", "rich", "pydantic"])
 def test_the_overview_imports_nothing_heavy(heavy: str) -> None:
     code = f"import sys; from ridgeline.cli.main import overview; overview(); sys.exit({heavy!r} in sys.modules)"

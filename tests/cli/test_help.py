@@ -145,7 +145,8 @@ from ridgeline.cli.main import application, commands
 for name, command in commands():
     application(command)
 heavy = {"pydantic", "numpy", "optuna", "scipy", "rich", "yaml", "starlette", "uvicorn", "importlib.metadata"}
-rooms = {m.split(".")[1] for m in sys.modules if m.startswith("ridgeline.")} - {"cli", "errors", "ports", "stats"}
+light = {"catalog", "cli", "errors", "ports", "stats"}
+rooms = {m.split(".")[1] for m in sys.modules if m.startswith("ridgeline.")} - light
 print(*sorted(heavy & sys.modules.keys() | rooms))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)

@@ -14,7 +14,6 @@ import typer
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import aligned
 from ridgeline.errors import InputError
-from ridgeline.records.measurement import unit_of
 
 if TYPE_CHECKING:
     from ridgeline.load.bench import BenchResult
@@ -249,7 +248,11 @@ def _left_open(edge: Edge) -> list[str]:
 
 
 def _sweep_text(sweep: Sweep) -> str:
-    lines = aligned([_SWEEP_HEAD, *map(_sweep_row, sweep.points)])
+    from ridgeline.records.measurement import unit_of
+
+    rates = (unit_of("requests_s"), f"out {unit_of('output_tok_s')}")
+    head = ("at once", "input", "output", *rates, "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
+    lines = aligned([head, *map(_sweep_row, sweep.points)])
     for knee in sweep.knees():
         if knee["concurrency"] is not None:
             lines.append(
@@ -257,10 +260,6 @@ def _sweep_text(sweep: Sweep) -> str:
                 f"at once ({knee['prompt_tokens_at_once']} prompt tokens): TTFT p50 twice its unloaded value"
             )
     return "\n".join(lines)
-
-
-_RATES = (unit_of("requests_s"), f"out {unit_of('output_tok_s')}")
-_SWEEP_HEAD = ("at once", "input", "output", *_RATES, "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
 
 
 def _sweep_row(point: SweepPoint) -> tuple[str, ...]:

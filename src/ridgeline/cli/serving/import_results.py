@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.serving import options as option
-from ridgeline.records.measurement import unit_of
 
 if TYPE_CHECKING:
     from ridgeline.load.imported import Imported
@@ -41,6 +40,8 @@ def _imported_text(found: Sequence[Imported]) -> str:
 
 
 def _one(imported: Imported) -> str:
+    from ridgeline.records.measurement import unit_of
+
     run = imported.run
     rates = (
         (unit_of("requests_s"), run.requests_s),

@@ -14,7 +14,6 @@ from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError
-from ridgeline.records.measurement import unit_of
 
 if TYPE_CHECKING:
     from ridgeline.planner.lint import LintReport
@@ -172,6 +171,8 @@ def _origin(plan: Plan) -> list[str]:
 
 
 def _measure(plan: Plan) -> str:
+    from ridgeline.records.measurement import unit_of
+
     best = plan.choices[0].option
     return unit_of("total_tok_s" if best.capacity_s is None else "requests_s")
 
@@ -284,6 +285,8 @@ def _breach(option: Option) -> str:
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:
     """What each choice reaches, in 80 columns."""
+    from ridgeline.records.measurement import unit_of
+
     rows = [("#", "layout", "gpus", "goodput/s", unit_of("total_tok_s"), "ttft p95", "itl p95")]
     for choice in choices:
         o = choice.option
@@ -307,6 +310,8 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
 
 def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
     """What a million tokens, in and out, take of GPUs, energy and money."""
+    from ridgeline.records.measurement import unit_of
+
     head = ("#", "GPU-hours", "kWh at most", unit_of("joules_per_token"), unit_of("dollars"))
     rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
     for choice in choices:
