@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ridgeline.study.journal import read_events
+from tests.command_line import ridgeline
 from tests.workloads.nwchem.runs import WATER
 
 ROOT = Path(__file__).parent.parent.parent
@@ -41,11 +42,6 @@ guards: [energy_hartree within 1e-6 of baseline]
 job: {limit: 2m, retries: 0}
 stages: {baseline: {repeats: 1}}
 """
-
-
-def ridgeline(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=800)
 
 
 def write_study(folder: Path, *changes: tuple[str, str]) -> Path:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from string import Template
 
@@ -18,14 +16,13 @@ from ridgeline.service import from_results
 from ridgeline.service.file import load_service, service_text
 from ridgeline.service.from_results import service_of
 from ridgeline.service.members import members_of, variable
+from tests import command_line
 
 DEMO = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
 
 
 def ridgeline(*argv: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", *map(str, argv)], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = command_line.ridgeline(*argv, timeout=300)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
