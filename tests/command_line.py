@@ -29,15 +29,23 @@ _STATUS = struct.Struct("!i")
 
 
 def ridgeline(
-    *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 600
+    *words: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 600,
+    before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run([sys.executable, "-m", "ridgeline", *words], capture_output=True, text=True, ...)`."""
+    """As `subprocess.run([sys.executable, "-m", "ridgeline", *words], capture_output=True, text=True, ...)`.
+
+    `before` is Python that the process runs first.
+    """
     given = dict(os.environ if env is None else env)
     argv = [sys.executable, "-m", "ridgeline", *map(str, words)]
     if _python(given) != _python(os.environ):  # what Python itself reads when it starts
         return subprocess.run(argv, cwd=cwd, env=given, capture_output=True, text=True, timeout=timeout, check=False)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        code = _parent().run(argv[3:], cwd or Path.cwd(), given, (out.fileno(), err.fileno()), timeout)
+        request = {"words": argv[3:], "cwd": str(cwd or Path.cwd()), "env": given, "before": before}
+        code = _parent().run(request, (out.fileno(), err.fileno()), timeout)
         texts = []
         for stream in (out, err):
             stream.seek(0)
@@ -59,10 +67,10 @@ class _Parent:
                 [sys.executable, __file__, str(theirs.fileno())], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
 
-    def run(self, words: list[str], cwd: Path, env: Mapping[str, str], streams: tuple[int, int], timeout: float) -> int:
-        request = json.dumps({"words": words, "cwd": str(cwd), "env": dict(env)}).encode()
-        socket.send_fds(self._line, [_LENGTH.pack(len(request))], streams)
-        self._line.sendall(request)
+    def run(self, request: dict[str, Any], streams: tuple[int, int], timeout: float) -> int:
+        text = json.dumps(request).encode()
+        socket.send_fds(self._line, [_LENGTH.pack(len(text))], streams)
+        self._line.sendall(text)
         pid = _LENGTH.unpack(_read(self._line, _LENGTH.size))[0]
         self._line.settimeout(timeout)
         try:
@@ -71,7 +79,7 @@ class _Parent:
             os.kill(pid, 9)
             self._line.settimeout(None)
             _read(self._line, _STATUS.size)
-            raise subprocess.TimeoutExpired(["ridgeline", *words], timeout) from None
+            raise subprocess.TimeoutExpired(["ridgeline", *request["words"]], timeout) from None
         finally:
             self._line.settimeout(None)
         return os.waitstatus_to_exitcode(status)
@@ -139,6 +147,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
         sys.path[0] = request["cwd"]
         command_line: Any = importlib.import_module("ridgeline.cli.main")
         sys.argv = [str(Path(command_line.__file__).parents[1] / "__main__.py"), *request["words"]]
+        exec(request["before"], {})
         command_line.main()
         code = 0
     except SystemExit as left:

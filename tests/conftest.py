@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests import slurm_cluster
+
+# `python3` may be a shell script that looks up which one to start, as pyenv's shims do; tests start it very often.
+_PYTHONS = Path(sys.base_prefix) / "bin"
+if (_PYTHONS / "python3").exists() and Path(shutil.which("python3") or "").parent != _PYTHONS:
+    os.environ["PATH"] = f"{_PYTHONS}{os.pathsep}{os.environ['PATH']}"
 
 # somebody else's package: its tests run where it is installed, by test_plugin_package.py
 collect_ignore = ["plugin_package"]
@@ -27,6 +34,26 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fixed")
+
+# These wait for minutes, on Slurm's clock or a real server's: begun last, they would be waited for alone.
+WAITS_LONG = (
+    "test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot",
+    "test_example_03_on_slurm",
+    "test_the_packages_own_tests_hold_its_parts_to_our_promises",
+    "test_a_disturbed_campaign_loses_nothing_submits_nothing_twice_and_finds_the_same",
+    "test_the_demo_beats_the_baseline_by_far_and_names_its_report",
+    "test_the_ledger_agrees_with_slurms_own_books",
+    "test_servers_are_added_under_load_and_removed_after_it",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long ones first, an equal share in front of what each worker is given to begin with."""
+    long = [item for item in items if item.name in WAITS_LONG]
+    others = [item for item in items if item.name not in WAITS_LONG]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    each = -(-len(others) // workers)
+    items[:] = [item for n in range(workers) for item in (*long[n::workers], *others[n * each : (n + 1) * each])]
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,7 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
         *SHORT,
         (r"goal:", f"presets: [{good}]\nsearch: {{sentinel_every: 0}}\ngoal:"),
     )
+    (study.parent / "water3.xyz").write_text(WATER)  # one is enough for a verdict
     checked = ridgeline("check", study, cwd=tmp_path)
     assert "4 ranks need more than" in checked.stdout or len(os.sched_getaffinity(0)) >= 4
     done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
@@ -122,11 +123,11 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
 
 
 def test_the_guard_refuses_what_is_fast_and_wrong(tmp_path: Path) -> None:
-    shutil.copy(EXAMPLES / "02-nwchem-water" / "water3.xyz", tmp_path)
+    (tmp_path / "water.xyz").write_text(WATER)
     (tmp_path / "study.yaml").write_text("""\
 version: 1
 name: traps
-workload: {kind: nwchem, molecule: water3.xyz, basis: cc-pvdz}
+workload: {kind: nwchem, molecule: water.xyz, basis: cc-pvdz}
 space:
   blas: openblas-serial
   mpi: [openmpi, mpich]
