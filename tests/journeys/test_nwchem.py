@@ -123,11 +123,11 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
 
 
 def test_the_guard_refuses_what_is_fast_and_wrong(tmp_path: Path) -> None:
-    (tmp_path / "water.xyz").write_text(WATER)
+    shutil.copy(EXAMPLES / "02-nwchem-water" / "water3.xyz", tmp_path)  # of one molecule, two of the traps are none
     (tmp_path / "study.yaml").write_text("""\
 version: 1
 name: traps
-workload: {kind: nwchem, molecule: water.xyz, basis: cc-pvdz}
+workload: {kind: nwchem, molecule: water3.xyz, basis: cc-pvdz}
 space:
   blas: openblas-serial
   mpi: [openmpi, mpich]
