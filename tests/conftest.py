@@ -35,25 +35,14 @@ settings.register_profile(
 )
 settings.load_profile("fixed")
 
-# These wait for minutes, on Slurm's clock or a real server's: begun last, they would be waited for alone.
-WAITS_LONG = (
-    "test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot",
-    "test_example_03_on_slurm",
-    "test_the_packages_own_tests_hold_its_parts_to_our_promises",
-    "test_a_disturbed_campaign_loses_nothing_submits_nothing_twice_and_finds_the_same",
-    "test_the_demo_beats_the_baseline_by_far_and_names_its_report",
-    "test_the_ledger_agrees_with_slurms_own_books",
-    "test_servers_are_added_under_load_and_removed_after_it",
-)
-
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long ones first, an equal share in front of what each worker is given to begin with."""
-    long = [item for item in items if item.name in WAITS_LONG]
-    others = [item for item in items if item.name not in WAITS_LONG]
+    """Slow ones first, as many in front of what each worker begins with: begun last, they are waited for alone."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = [item for item in items if not item.get_closest_marker("slow")]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     each = -(-len(others) // workers)
-    items[:] = [item for n in range(workers) for item in (*long[n::workers], *others[n * each : (n + 1) * each])]
+    items[:] = [item for n in range(workers) for item in (*slow[n::workers], *others[n * each : (n + 1) * each])]
 
 
 @pytest.fixture(scope="session")

@@ -90,6 +90,7 @@ def calm(short: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_demo_beats_the_baseline_by_far_and_names_its_report(tmp_path: Path) -> None:
     demo = subprocess.run([ROOT / "scripts" / "demo", tmp_path / "demo"], capture_output=True, text=True, timeout=600)
     assert demo.returncode == 0, demo.stderr
