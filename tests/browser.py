@@ -163,8 +163,9 @@ class Tab:
         """The pointer goes to the middle of the first one: a real event of the browser, not one made by a script."""
         found = f"document.querySelector({json.dumps(selector)})"
         self.value(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        box = self.value(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({found}.getBoundingClientRect())")
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+        box = self.value(f"{found}.getBoundingClientRect().toJSON()")
+        middle = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **middle)
 
     def picture(self, selector: str = "", scale: float = 1.0) -> bytes:
         """A PNG of the whole page, or of the first element that fits."""
@@ -204,8 +205,10 @@ _OVERLAPS = r"""[...document.querySelectorAll('svg[role=img]')].flatMap(svg => {
 # WCAG 2: 4.5 to 1, and 3 to 1 for large text; figures' text on the page's own background
 _CONTRAST = r"""(() => {
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
-  const rgba = colour => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+  const drawn = colour => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
     const d = canvas.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+  const known = new Map();  // a page has few colours, and to draw one takes longer than all else here
+  const rgba = colour => { if (!known.has(colour)) known.set(colour, drawn(colour)); return known.get(colour); };
   const linear = v => v / 255 <= .03928 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4;
   const light = c => { const [r, g, b] = c.map(linear);
     return .2126 * r + .7152 * g + .0722 * b; };
@@ -259,8 +262,8 @@ _UNSAID = r"""(() => {
     /auto|scroll/.test(getComputedStyle(e).overflowX + getComputedStyle(e).overflowY)
     && (e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1)
     && e.tabIndex < 0 && !e.querySelector('a[href], button, input, [tabindex]')));
-  const ids = all('[id]').map(e => e.id);
-  found.push(...ids.filter((id, at) => ids.indexOf(id) !== at).map(id => 'an id twice: ' + id));
+  const ids = new Set();
+  for (const {id} of all('[id]')) { if (ids.has(id)) found.push('an id twice: ' + id); ids.add(id); }
   return found;
 })()"""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests import slurm_cluster
+
+# `python3` may be a shell script that looks up which one to start, as pyenv's shims do; tests start it very often.
+_PYTHONS = Path(sys.base_prefix) / "bin"
+if (_PYTHONS / "python3").exists() and Path(shutil.which("python3") or "").parent != _PYTHONS:
+    os.environ["PATH"] = f"{_PYTHONS}{os.pathsep}{os.environ['PATH']}"
 
 # somebody else's package: its tests run where it is installed, by test_plugin_package.py
 collect_ignore = ["plugin_package"]
@@ -27,6 +34,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fixed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow ones first, as many in front of what each worker begins with: begun last, they are waited for alone."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = [item for item in items if not item.get_closest_marker("slow")]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    each = -(-len(others) // workers)
+    items[:] = [item for n in range(workers) for item in (*slow[n::workers], *others[n * each : (n + 1) * each])]
 
 
 @pytest.fixture(scope="session")

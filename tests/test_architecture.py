@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,18 +49,24 @@ def room_of(path: Path) -> str:
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
+@cache
+def parsed(path: Path) -> tuple[list[ast.Import | ast.ImportFrom], list[str]]:
+    """The imports of a file and the names of its classes, also inside functions."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return imports, [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+
+
 def own_imports(path: Path) -> Iterator[tuple[int, str]]:
     """Every ridgeline module this file imports, as a dotted name without the package; also inside functions."""
     package = path.relative_to(SRC.parent).with_suffix("").parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in parsed(path)[0]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
             names = [f"{module}.{alias.name}" for alias in node.names] if module.startswith("ridgeline") else []
-        else:
-            continue
         for name in names:
             if name.startswith("ridgeline.") and name != "ridgeline.__version__":
                 yield node.lineno, name.removeprefix("ridgeline.")
@@ -142,9 +149,9 @@ def test_a_prefix_is_not_used_for_a_folder() -> None:
 def test_one_class_name_has_one_meaning() -> None:
     where: dict[str, list[str]] = {}
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                where.setdefault(node.name, []).append(str(path.relative_to(SRC)))
+        for name in parsed(path)[1]:
+            if not name.startswith("_"):
+                where.setdefault(name, []).append(str(path.relative_to(SRC)))
     assert not {name: places for name, places in where.items() if len(places) > 1}
 
 

@@ -187,6 +187,7 @@ def test_a_part_that_cannot_be_imported_is_named_with_its_package(
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_packages_own_tests_hold_its_parts_to_our_promises(env: dict[str, str], tmp_path: Path) -> None:
     tests = tmp_path / "tests"
     shutil.copytree(PACKAGE / "tests", tests)

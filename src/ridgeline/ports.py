@@ -121,11 +121,15 @@ def release() -> None:
 
 def _claim(offsets: Sequence[int], what: str) -> int:
     candidates = _candidates(max(offsets))
-    # anywhere: two that ask at once, in containers with the same process numbers, must not try the same ones
-    for first in random.SystemRandom().sample(candidates, len(candidates)):
+    tried = f"{candidates[0]} to {candidates[-1]}" if candidates else "none"
+    rng = random.SystemRandom()
+    while candidates:
+        # anywhere: two that ask at once, in containers with the same process numbers, must not try the same ones
+        at = rng.randrange(len(candidates))
+        candidates[at], candidates[-1] = candidates[-1], candidates[at]
+        first = candidates.pop()
         if _claimed([first + offset for offset in offsets]):
             return first
-    tried = f"{candidates[0]} to {candidates[-1]}" if candidates else "none"
     raise SiteError(f"no free port {what} on this machine (tried {tried}); `ss -ltnp` shows who listens there")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ridgeline.campaign.kinds.bisect import BisectVerdict, bisect_question
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.errors import ExitCode, InputError, NothingFound
 from ridgeline.study.folder import StudyFolder
+from tests.command_line import ridgeline
 
 # a sieve that counts its own steps: the count is its 'time', the same on every machine
 SIEVE = """\
@@ -85,8 +85,7 @@ def written(home: Path, history: tuple[Path, list[str]]) -> Path:
 def test_the_slow_commit_of_a_c_program_is_named(tmp_path: Path, history: tuple[Path, list[str]]) -> None:
     written(tmp_path, history)
     commits = history[1]
-    command = [sys.executable, "-m", "ridgeline", "bisect", "study.yaml", "--over", "commit"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    done = ridgeline("bisect", "study.yaml", "--over", "commit", cwd=tmp_path)
     assert done.returncode == ExitCode.DONE, done.stderr
     assert f"commit {commits[SLOW_FROM]} is " in done.stdout and f"slower than {commits[SLOW_FROM - 1]}" in done.stdout
     assert f"git log --stat {commits[SLOW_FROM - 1]}..{commits[SLOW_FROM]}" in done.stdout

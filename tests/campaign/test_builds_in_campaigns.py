@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
+from tests.command_line import ridgeline
 from tests.slurm_cluster import SlurmCluster
 
 STUDY = r"""
@@ -43,8 +42,7 @@ def tune(folder: Path, study: str) -> list[dict[str, Any]]:
     """The journal of the campaign that a user gets from this study."""
     (folder / "study.yaml").write_text(study)
     (folder / "kernel.c").write_text("int main(void){return 0;}\n")
-    command = [sys.executable, "-m", "ridgeline", "tune", "study.yaml", "--out", "out"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    done = ridgeline("tune", "study.yaml", "--out", "out", cwd=folder)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return [json.loads(line) for line in (folder / "out/journal.jsonl").read_text().splitlines()]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.command_line import ridgeline
 
 STUDY = """
 version: 1
@@ -20,11 +20,6 @@ stages: {{baseline: {{repeats: 1}}}}
 search: {{sampler: grid, sentinel_every: 0}}
 confirm: {{top: {confirmed}, blocks: 3, repeats: 1, warmup: never}}
 """
-
-
-def ridgeline(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
 
 
 def written(folder: Path) -> None:

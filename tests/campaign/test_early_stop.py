@@ -13,7 +13,7 @@ from ridgeline.study.codec import EarlyStop, event_of
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import MemoryExecutor, MemorySite
 from tests.campaign.harness import campaign, study
-from tests.cli.test_faces import ridgeline
+from tests.command_line import ridgeline
 
 # the rate is printed as the program goes; bad settings would then last until their limit
 PRINTING = """\

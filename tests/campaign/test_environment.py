@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from ridgeline.errors import ExitCode, InputError
 from ridgeline.records.study import NOT_SET
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
+from tests.command_line import ridgeline
 
 STUDY = """\
 version: 1
@@ -60,13 +59,13 @@ def asked(folder: Path) -> EnvironmentQuestion:
 
 def test_a_missing_variable_is_named_and_the_others_are_not(tmp_path: Path) -> None:
     home = written(tmp_path)
-    command = [sys.executable, "-m", "ridgeline", "bisect", "study.yaml", "--between", "good.env", "bad.env", "--json"]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=600, check=False)
+    words = ("bisect", "study.yaml", "--between", "good.env", "bad.env", "--json")
+    done = ridgeline(*words, cwd=home)
     assert done.returncode == ExitCode.DONE, done.stderr
     answer = json.loads(done.stdout)
     assert answer["environment"]["needed"] == ["OMP_NUM_THREADS"]
     assert "OMP_NUM_THREADS not set (good: 16) makes it slow, of 5 differences" in answer["headline"]
-    again = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=600, check=False)
+    again = ridgeline(*words, cwd=home)
     assert json.loads(again.stdout)["headline"] == answer["headline"], "asked again, it does not run again"
     everything = "".join(path.read_text(errors="replace") for path in (home / "studies").rglob("*") if path.is_file())
     assert "hf_secret0123456789abcdef" not in everything

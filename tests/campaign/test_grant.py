@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from ridgeline.study.grant import create, read_grant, top_up
+from tests.command_line import ridgeline
 
 STUDY = """
 version: 1
@@ -29,11 +30,6 @@ def written(folder: Path, wait: str = "") -> Path:
     path = folder / "mine" / "study.yaml"
     path.write_text(STUDY.format(wait=wait))
     return path
-
-
-def ridgeline(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_campaign_stops_before_it_overdraws_and_goes_on_when_there_is_more(tmp_path: Path) -> None:

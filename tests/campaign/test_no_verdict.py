@@ -25,7 +25,7 @@ from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, slots, study
-from tests.cli.test_faces import ridgeline
+from tests.command_line import ridgeline
 
 PORT = "SGLANG_GRPC_PORT (68123) must be between 1 and 65535"
 SIGNATURES = (

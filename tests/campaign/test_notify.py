@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.command_line import ridgeline
 
 STUDY = """\
 version: 1
@@ -22,8 +23,7 @@ notify: {{command: '{command}'}}
 
 
 def tune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    return ridgeline(*words, cwd=folder)
 
 
 def alerts(folder: Path) -> list[dict[str, object]]:

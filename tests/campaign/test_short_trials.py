@@ -16,7 +16,7 @@ from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
 from ridgeline.study.history import History, read_history
 from ridgeline.study.study_file import read_study_file
-from tests.cli.test_faces import ridgeline
+from tests.command_line import ridgeline
 
 # a short run shows 60% of a whole one's rate; what passed is counted in work done
 Direction = Literal["maximize", "minimize"]

@@ -36,7 +36,7 @@ from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
-from tests.cli.test_faces import ridgeline
+from tests.command_line import ridgeline
 
 # the best look of the search, x 9, was luck: 773 once, 90 ever after
 LUCKY = """\

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ridgeline.cli.text.answer import paste_lines
 from ridgeline.cli.text.wording import leftover_text, run_time_text, yaml_text
 from ridgeline.study.yaml_tree import resolve
+from tests.command_line import ridgeline
 
 QUICK = """\
 version: 1
@@ -36,11 +37,6 @@ stages: {{baseline: {{repeats: 1}}}}
 confirm: {{top: 1, blocks: 3}}
 job: {{limit: 60}}
 """
-
-
-def ridgeline(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *map(str, words)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
 
 
 def message(done: subprocess.CompletedProcess[str], code: int) -> str:

@@ -18,8 +18,9 @@ from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.status import _follow_lines, sparkline
 from ridgeline.records.study import Budget
 from tests.campaign.harness import campaign
-from tests.cli.test_faces import message, ridgeline
+from tests.cli.test_faces import message
 from tests.cli.test_terminal import PLANNED_S, rate, start_run, wide_study
+from tests.command_line import ridgeline
 from tests.report.live.test_access import quick
 
 

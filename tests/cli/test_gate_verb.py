@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import ExitCode
+from tests import command_line
 
 STUDY = """\
 version: 1
@@ -51,9 +51,7 @@ def ridgeline(home: Path, *words: str, **env: str) -> subprocess.CompletedProces
 
 
 def run(home: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *words]
-    env = {**os.environ, "GITHUB_ACTIONS": "", **env}
-    return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=600, check=False)
+    return command_line.ridgeline(*words, cwd=home, env={**os.environ, "GITHUB_ACTIONS": "", **env})
 
 
 def edited(path: Path, **changes: Any) -> None:

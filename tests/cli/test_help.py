@@ -15,7 +15,7 @@ import typer
 from ridgeline.cli.main import VERBS, _actions_text, application, commands, help_of, run, verb_named
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.study.grant import create
-from tests.cli.test_faces import ridgeline
+from tests.command_line import ridgeline
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 80
@@ -98,13 +98,7 @@ def test_the_example_of_every_command_runs(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_a_terminal_and_its_example_can_be_pasted(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", *name.split(), "--help"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": str(WIDTH)},
-        timeout=600,
-    )
+    done = ridgeline(*name.split(), "--help", env={**os.environ, "COLUMNS": str(WIDTH)})
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and lines[0].startswith(f"Usage: ridgeline {name}")
     assert not [line for line in lines if len(line) > WIDTH]

@@ -16,6 +16,7 @@ from ridgeline.cli.main import main
 from ridgeline.cli.text.table import json_text
 from ridgeline.model.fields import preset_names
 from ridgeline.traffic.requests import read_records
+from tests.command_line import ridgeline
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
 R1 = "--model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16"
@@ -253,9 +254,7 @@ def test_no_mangled_log_ends_in_a_traceback(ask: Any, tmp_path: Path, seed: int)
 )
 def test_a_wrong_option_of_bench_is_named(arguments: list[str], said: str) -> None:
     url = ["http://127.0.0.1:1"] if arguments else []
-    done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", "bench", *url, *arguments], capture_output=True, text=True, timeout=600
-    )
+    done = ridgeline("bench", *url, *arguments)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import command_line
 from tests.slurm_cluster import SlurmCluster
 
 
 def ridgeline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ridgeline", "site", *words],
-        cwd=folder,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return command_line.ridgeline("site", *words, cwd=folder)
 
 
 def test_the_local_site_is_ready_and_leaves_nothing_behind(tmp_path: Path) -> None:

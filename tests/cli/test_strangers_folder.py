@@ -6,15 +6,15 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ridgeline.cli.main import VERBS
+from tests.command_line import ridgeline
 
 REAL = Path(__file__).parent.parent.parent / "examples" / "05-sglang-h200" / "results"
-# what the interpreter is about to start, one a line; Python reads this before anything else runs
+# what the interpreter is about to start, one a line; run before the verb
 TRACER = """\
 import os, sys
 _log = os.open(os.environ["STARTED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -87,14 +87,10 @@ def hostile(folder: Path, source: str, workload: str, marker: Path, *, origin: b
 
 def traced(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """The verb, and what it started."""
-    tracer, started = folder.parent / "tracer", folder.parent / "started"
-    tracer.mkdir(exist_ok=True)
-    (tracer / "sitecustomize.py").write_text(TRACER)
+    started = folder.parent / "started"
     started.write_text("")
-    path = f"{tracer}:{os.environ.get('PYTHONPATH', '')}"
-    env = {**os.environ, "PYTHONPATH": path, "STARTED": str(started)}
-    command = [sys.executable, "-m", "ridgeline", *(word.replace("DIR", str(folder)) for word in words)]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, "STARTED": str(started)}
+    done = ridgeline(*(word.replace("DIR", str(folder)) for word in words), cwd=folder, env=env, before=TRACER)
     return done, started.read_text().splitlines()
 
 

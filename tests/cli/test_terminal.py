@@ -37,7 +37,8 @@ from ridgeline.study.codec import event_of, run_event
 from ridgeline.study.logs import latest_line
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, slots, study
-from tests.cli.test_faces import QUICK, ridgeline
+from tests.cli.test_faces import QUICK
+from tests.command_line import ridgeline
 
 WIDTH = 80
 LONG = {f"a_rather_long_knob_{letter}": (0, 1048576) for letter in "abcdef"}

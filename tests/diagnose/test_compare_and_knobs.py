@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,16 +15,12 @@ from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.knobs import EngineKnobs, knob, knobs_yaml
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
+from tests.command_line import ridgeline
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLES = ROOT / "tests" / "samples"
 LLAMA = SAMPLES / "sglang" / "offline-llama8b-h200-default.log"
 DEEPSEEK = SAMPLES / "sglang" / "offline-dsv2lite-h200-mrr1024.log"
-
-
-def ridgeline(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_what_changed_between_two_logs_with_its_size() -> None:

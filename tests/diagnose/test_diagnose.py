@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,13 +12,13 @@ import pytest
 
 from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited, diagnose, kinds_of
 from ridgeline.records.finding import Finding
+from tests import command_line
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 
 
 def ridgeline(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", "diagnose", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return command_line.ridgeline("diagnose", *arguments)
 
 
 def test_findings_with_lines_and_advice() -> None:

@@ -17,6 +17,7 @@ from ridgeline.cli.diagnose import WIDTH, ReadingBar, _diagnosis_text, _reading_
 from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.errors import RidgelineError
 from ridgeline.readers.lines import TextFile, _ByteStream
+from tests import command_line
 from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).parent.parent / "samples"
@@ -30,11 +31,12 @@ LOG = SAMPLES / "sglang" / "offline-llama8b-h200-default.log"
 
 
 def ridgeline(*arguments: object, memory_bytes: int = 0) -> subprocess.CompletedProcess[str]:
+    if not memory_bytes:
+        return command_line.ridgeline("diagnose", *arguments)
     command = [sys.executable, "-m", "ridgeline", "diagnose", *map(str, arguments)]
 
     def limit() -> None:
-        if memory_bytes:
-            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, preexec_fn=limit)
 

@@ -66,6 +66,7 @@ def node_seconds(slurm: SlurmCluster, folder: Path) -> list[float]:
 
 
 @pytest.mark.slurm
+@pytest.mark.slow
 def test_the_ledger_agrees_with_slurms_own_books(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Slurm's times are whole seconds, of which jobs this short have few: ours must be the same ones, not finer."""
     (tmp_path / "study.yaml").write_text(STUDY)

@@ -38,6 +38,7 @@ def system() -> Iterator[SlurmSystem]:
 
 
 @pytest.mark.timeout(1500)  # about a minute of its own; the machine may be busy with other things
+@pytest.mark.slow
 def test_a_disturbed_campaign_loses_nothing_submits_nothing_twice_and_finds_the_same(
     system: SlurmSystem, tmp_path: Path
 ) -> None:

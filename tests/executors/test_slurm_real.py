@@ -369,6 +369,7 @@ def test_the_users_own_script_runs_unchanged_with_the_trials_environment(slurm: 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot(slurm: SlurmCluster, tmp_path: Path) -> None:
     # setup runs before the job's own clock starts; Slurm counts in minutes and looks twice a minute. Deaf to Slurm's
     # TERM, all of it dies at once: if the sleep died first, the job's own command might just have time to run

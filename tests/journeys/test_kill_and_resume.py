@@ -21,6 +21,7 @@ from ridgeline.campaign.status import read_answer
 from ridgeline.errors import StoreError
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.lock import StudyLock
+from tests import command_line
 
 STUDY = """\
 version: 1
@@ -48,9 +49,8 @@ def ridgeline(*arguments: str, cwd: Path) -> subprocess.Popen[bytes]:
 
 
 def finish(*arguments: str, cwd: Path) -> None:
-    process = ridgeline(*arguments, cwd=cwd)
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors.decode()
+    done = command_line.ridgeline(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
 
 
 def events(folder: Path) -> list[dict[str, object]]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests import command_line
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus"
 KILLS = 2
 
@@ -25,10 +27,9 @@ def ridgeline(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 
 def finish(*arguments: str, cwd: Path) -> str:
-    process = ridgeline(*arguments, cwd=cwd)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
-    return output
+    done = command_line.ridgeline(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def events(folder: Path) -> list[dict[str, Any]]:

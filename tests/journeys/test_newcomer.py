@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import command_line
 
 MPIRUN = shutil.which("mpirun.openmpi")
 # needs no MPI library: the launcher says which rank it is
@@ -81,8 +82,7 @@ stages: {baseline: {repeats: 2}, confirm: {top: 1, blocks: 5, repeats: 1}}
 
 
 def ridgeline(*arguments: object, code: int = 0) -> str:
-    command = [sys.executable, "-m", "ridgeline", *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    ran = command_line.ridgeline(*arguments)
     assert ran.returncode == code, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ridgeline.study.journal import read_events
+from tests.command_line import ridgeline
 from tests.workloads.nwchem.runs import WATER
 
 ROOT = Path(__file__).parent.parent.parent
@@ -41,11 +42,6 @@ guards: [energy_hartree within 1e-6 of baseline]
 job: {limit: 2m, retries: 0}
 stages: {baseline: {repeats: 1}}
 """
-
-
-def ridgeline(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ridgeline", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=800)
 
 
 def write_study(folder: Path, *changes: tuple[str, str]) -> Path:
@@ -100,6 +96,7 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
         *SHORT,
         (r"goal:", f"presets: [{good}]\nsearch: {{sentinel_every: 0}}\ngoal:"),
     )
+    (study.parent / "water3.xyz").write_text(WATER)  # one is enough for a verdict
     checked = ridgeline("check", study, cwd=tmp_path)
     assert "4 ranks need more than" in checked.stdout or len(os.sched_getaffinity(0)) >= 4
     done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
@@ -126,7 +123,7 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
 
 
 def test_the_guard_refuses_what_is_fast_and_wrong(tmp_path: Path) -> None:
-    shutil.copy(EXAMPLES / "02-nwchem-water" / "water3.xyz", tmp_path)
+    shutil.copy(EXAMPLES / "02-nwchem-water" / "water3.xyz", tmp_path)  # of one molecule, two of the traps are none
     (tmp_path / "study.yaml").write_text("""\
 version: 1
 name: traps

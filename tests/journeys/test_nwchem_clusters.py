@@ -21,6 +21,7 @@ from tests.slurm_cluster import SlurmCluster
 @pytest.mark.nwchem
 @pytest.mark.timeout(900)
 @needs_nwchem[-1]
+@pytest.mark.slow
 def test_example_03_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
     quick = (
         "{blas: openblas-serial, armci_use_win_allocate: 0, integrals: semidirect, memsize_mb: 100, filesize_mb: 0, "

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import command_line
 from tests.slurm_cluster import SlurmCluster
 from tests.workloads.engine.studies import STANDIN
 
@@ -45,15 +46,8 @@ site: {{batch: slurm, queue: debug, nodes: 2, gpus_per_node: 1, launcher: srun, 
 
 
 def ridgeline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ridgeline", *words],
-        cwd=folder,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    return command_line.ridgeline(*words, cwd=folder, env=env)
 
 
 @pytest.mark.usefixtures("slurm")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.command_line import ridgeline
 
 STUDY = """version: 1
 name: blame
@@ -32,8 +32,7 @@ def tuned(folder: Path, run: str, files: str = "[]", guards: str = "") -> tuple[
     """Exit code, what was said, and how many runs it took."""
     path = folder / "study.yaml"
     path.write_text(STUDY.format(run=json.dumps(run), files=files, guards=guards))
-    command = [sys.executable, "-m", "ridgeline", "tune", str(path), "--out", str(folder / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=PATIENCE_S, check=False)
+    done = ridgeline("tune", path, "--out", folder / "out", cwd=folder, timeout=PATIENCE_S)
     lines = (folder / "out" / "journal.jsonl").read_text().splitlines()
     return done.returncode, " ".join(done.stderr.split()), sum(json.loads(line)["event"] == "ended" for line in lines)
 

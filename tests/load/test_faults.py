@@ -19,6 +19,7 @@ from ridgeline.load.bench import BenchResult, bench
 from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.wire import client_stats
 from ridgeline.traffic.requests import read_records
+from tests.command_line import ridgeline
 from tests.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens
 
 KEY = "sk-very-secret-0123456789"
@@ -248,11 +249,11 @@ def test_keys_appear_nowhere(tmp_path: Path):
 
     with Scripted(echo) as server:
         command = [
-            sys.executable, "-m", "ridgeline", "bench", server.url, "--requests", "3", "--concurrency", "1",
+            "bench", server.url, "--requests", "3", "--concurrency", "1",
             "--key", KEY, "--header", "X-Team: hush-hush-value", "--out", str(tmp_path / "kept"),
         ]  # fmt: skip
         for extra in ([], ["--json"]):
-            done = subprocess.run([*command, *extra], capture_output=True, text=True, timeout=600)
+            done = ridgeline(*command, *extra)
             assert done.returncode == 3, done.stderr
             seen = done.stdout + done.stderr + "".join(p.read_text() for p in (tmp_path / "kept").iterdir())
             assert KEY not in seen and "hush-hush-value" not in seen and "Traceback" not in seen

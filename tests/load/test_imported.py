@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from ridgeline.cli.serving.import_results import _imported_text
 from ridgeline.load.imported import _imported
 from ridgeline.traffic.bench.run import BenchRequest, BenchRun
 from ridgeline.traffic.requests import read_records
+from tests.command_line import ridgeline
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "bench"
 
@@ -84,10 +83,7 @@ def test_requests_become_records_and_fill_in_percentiles():
 
 def test_the_command_reads_real_files_and_writes_records(tmp_path: Path):
     files = sorted(map(str, SAMPLES.iterdir()))
-    done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", "import", *files, "--json", "--out", str(tmp_path / "r.jsonl")],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    done = ridgeline("import", *files, "--json", "--out", tmp_path / "r.jsonl")
     answer = json.loads(done.stdout)
     assert done.returncode == 0 and {r["tool"] for r in answer["runs"]} >= {"guidellm", "sglang bench_serving"}
     assert any("not measured" in reason for r in answer["runs"] for reason in r["doubts"].values())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -17,6 +15,7 @@ from ridgeline.load.session import BenchOptions, plan_from
 from ridgeline.load.sweep import parse_grid, sweep
 from ridgeline.traffic.requests import RequestRecord, summarise
 from ridgeline.traffic.traffic import ClosedLoop, Fixed, OpenLoop
+from tests.command_line import ridgeline
 from tests.load.scripted import Scripted, tokens
 
 
@@ -91,10 +90,8 @@ def test_a_bad_grid_is_named(text: str):
 )
 def test_the_command_prints_one_document(more: list[str], keys: set[str] | None):
     with Scripted(tokens(4, first_s=0.005)) as server:
-        command = [sys.executable, "-m", "ridgeline", "bench", server.url, "--concurrency", "2", "--requests", "10"]
-        done = subprocess.run(
-            [*command, "--max-tokens", "4", "--json", *more], capture_output=True, text=True, timeout=600
-        )
+        words = ("bench", server.url, "--concurrency", "2", "--requests", "10", "--max-tokens", "4", "--json")
+        done = ridgeline(*words, *more)
     assert "Traceback" not in done.stderr
     if keys is None:
         # on a busy machine every run may be void, which is no verdict

@@ -302,6 +302,17 @@ def test_nothing_is_wrong_with_the_page_as_it_is_laid_out(
         assert tab.complaints() == [], width
 
 
+def test_a_page_that_is_wrong_would_be_noticed(tab: Tab, tmp_path: Path) -> None:
+    page = tmp_path / "wrong.html"
+    page.write_text(
+        "<!doctype html><html lang=en><title>wrong</title><body style='color: #222; background: #fff'><main><h1>so</h1>"
+        "<p style='color: #ccc'>pale</p><p id=a>dark</p><p id=a style='background: #222'>dark on dark</p></main>"
+    )
+    tab.open(page.as_uri())
+    pale, dark, twice = tab.complaints()
+    assert pale.endswith(" pale") and dark.endswith(" 1.00 dark on dark") and twice == "an id twice: a"
+
+
 def test_every_slide_fits_and_the_keys_turn_them(tab: Tab, pages: dict[str, str]) -> None:
     for name in DECKS:
         for width, height in ((1400, 900), (800, 600)):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
@@ -438,6 +437,8 @@ def test_the_likelier_to_pass_comes_first_and_the_hopeless_last() -> None:
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1.2, 0.5), (-2.0, 0.7), (-3.0, 1.0)])
 def test_the_expected_gain_is_that_of_a_normal_distribution(mean: float, spread: float) -> None:
+    from scipy.stats import norm  # here: it takes a second, and every worker collects every file
+
     truths = mean + spread * norm.ppf((np.arange(200_000) + 0.5) / 200_000)
     found = log_expected_improvement(np.array([mean]), np.array([spread]), 0.5)[0]
     assert found == pytest.approx(math.log(np.maximum(truths - 0.5, 0.0).mean()), abs=0.02)

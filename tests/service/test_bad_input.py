@@ -18,6 +18,7 @@ from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
 from ridgeline.service.rolling import RouterAdmin
 from ridgeline.service.scripts import start_script
+from tests.command_line import ridgeline
 
 GOOD = """\
 version: 1
@@ -141,8 +142,7 @@ def test_a_server_of_several_nodes_is_refused_on_this_machine_and_rendered_for_a
 
 
 def deploy(*argv: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "ridgeline", "deploy", *map(str, argv)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=600, check=False)
+    return ridgeline("deploy", *argv)
 
 
 def test_vllm_over_several_nodes_has_an_api_on_its_first_one_only(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ridgeline.service.check import check_service, requests_of
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
 from ridgeline.service.rolling import drain, refuse_last
+from tests.command_line import ridgeline
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
 from .test_operate import operator
@@ -150,8 +150,7 @@ def test_an_interpreter_that_a_module_brings_is_not_looked_for(four_gpus: Path) 
 def test_the_verb_says_it_and_ends_with_2(here: Path) -> None:
     path = written(here, TEXT.replace("tp: 2", "tp: 3"))
     for action in ("check", "up", "render"):
-        argv = [sys.executable, "-m", "ridgeline", "deploy", action, str(path)]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+        done = ridgeline("deploy", action, path)
         assert done.returncode == 2
         assert f"{path}:5: units[0].settings.tp" in done.stderr
 
@@ -184,8 +183,7 @@ def test_cores_and_memory_that_would_be_slurms_default_are_said(here: Path) -> N
     path = written(here, text + CLUSTER)
     _, notes = check_service(path)
     assert "the site does not say cores_per_node or memory_per_node" in notes[0]
-    argv = [sys.executable, "-m", "ridgeline", "deploy", "check", str(path)]
-    said = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=True).stdout
+    said = ridgeline("deploy", "check", path).stdout
     assert "note: the site does not say cores_per_node" in said
     assert "asks slurm for --no-requeue --time=" in said
 
@@ -207,10 +205,10 @@ def test_servers_that_fill_their_nodes_leave_the_router_its_place(here: Path) ->
 def test_the_last_server_of_a_role_is_not_drained(file: Path) -> None:
     service = operator(file)
     service.up(120)
-    argv = [sys.executable, "-m", "ridgeline", "deploy", "drain", str(file), "--folder", str(file.parent / "service")]
-    done = subprocess.run([*argv, "server-0"], capture_output=True, text=True, timeout=600, check=False)
+    words = ("deploy", "drain", file, "--folder", file.parent / "service")
+    done = ridgeline(*words, "server-0")
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([*argv, "server-1"], capture_output=True, text=True, timeout=600, check=False)
+    done = ridgeline(*words, "server-1")
     assert done.returncode == 2
     assert "server-1 is the last server in the router" in done.stderr
     assert "restart FILE NAME" in done.stderr

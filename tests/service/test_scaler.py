@@ -61,6 +61,7 @@ def up(world: World) -> None:
     fresh(world).up(60)
 
 
+@pytest.mark.slow
 def test_servers_are_added_under_load_and_removed_after_it(scaled: World, monkeypatch: pytest.MonkeyPatch) -> None:
     up(scaled)
     kept = Driven(scaled, monkeypatch)

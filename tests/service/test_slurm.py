@@ -17,6 +17,7 @@ from ridgeline.service.members import members_of
 from ridgeline.service.render import render
 from ridgeline.service.rolling import restart
 from ridgeline.service.scripts import start_script
+from tests.command_line import ridgeline
 from tests.slurm_cluster import SlurmCluster
 
 from .test_operate import ask, operator, processes_of
@@ -80,8 +81,7 @@ def test_a_router_starts_on_two_nodes_that_the_servers_fill(file: Path, slurm: S
         with again.action():
             restart(again, [again.member("router")], 120)
         assert url_file.read_text() == f"{url}\n", "whoever listens says so itself"
-        argv = [sys.executable, "-m", "ridgeline", "deploy", "status", str(file), "--folder", str(url_file.parent)]
-        said = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=True).stdout
+        said = ridgeline("deploy", "status", file, "--folder", url_file.parent).stdout
         assert f"users: {url} (always in {url_file})" in said
     finally:
         operator(file).down()

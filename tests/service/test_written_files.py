@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from string import Template
 
@@ -18,14 +17,13 @@ from ridgeline.service import from_results
 from ridgeline.service.file import load_service, service_text
 from ridgeline.service.from_results import service_of
 from ridgeline.service.members import members_of, variable
+from tests import command_line
 
 DEMO = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
 
 
 def ridgeline(*argv: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ridgeline", *map(str, argv)], capture_output=True, text=True, timeout=600, check=False
-    )
+    done = command_line.ridgeline(*argv)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -33,6 +31,7 @@ def ridgeline(*argv: object, code: int = 0) -> str:
 def test_a_plan_becomes_servers_with_the_settings_that_were_simulated(tmp_path: Path) -> None:
     file = tmp_path / "service.yaml"
     argv = ["--model", "deepseek-r1", "--gpu", "h200", "--nodes", "2", "--slo", "ttft_p95_ms=4000", "--top", "1"]
+    argv += ["--traffic", "fixed:313:194"]
     said = ridgeline("plan", *argv, "--deploy", file)
     service = load_service(file)
     assert service.engine == "sglang"
@@ -95,8 +94,11 @@ def test_dtypes_that_were_planned_are_those_that_are_served(tmp_path: Path, engi
     for flags in ("--quantization fp8", "--kv-cache-dtype fp8_e4m3"):
         assert flags in server.line
         assert flags in said
-    plain = answer_plan("deepseek-r1", "h200", 2, 8, "fixed:2000:200", dtype="fp8", concurrency=8, top=1)
-    assert plain.question.dtype_settings == {}, "a model that ships so needs no flag"
+
+
+def test_a_model_that_ships_with_its_dtype_needs_no_flag() -> None:
+    plain = answer_plan("deepseek-r1", "h200", 2, 8, "fixed:200:20", dtype="fp8", concurrency=8, top=1)
+    assert plain.question.dtype_settings == {}
 
 
 def test_weights_that_no_engine_quantises_itself_are_asked_for(tmp_path: Path) -> None:
@@ -120,7 +122,10 @@ def test_only_a_router_that_can_queue_is_told_how_many_may_wait() -> None:
 
 
 def test_an_answer_becomes_a_server_with_its_settings(tmp_path: Path) -> None:
-    ridgeline("tune", DEMO, "--out", tmp_path / "demo", "--trials", 8)
+    shutil.copytree(DEMO.parent, tmp_path / "study")
+    study = tmp_path / "study" / "study.yaml"
+    study.write_text(study.read_text().replace("2000", "300"))  # requests
+    ridgeline("tune", study, "--out", tmp_path / "demo", "--trials", 8)
     file = tmp_path / "service.yaml"
     said = ridgeline("best", tmp_path / "demo", "--deploy", file)
     service = load_service(file)

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
-import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,11 +15,15 @@ from ridgeline.stats.student import interval, t_quantile, two_sided_p
 
 @given(p=st.floats(1e-6, 1 - 1e-6), df=st.floats(1, 500))
 def test_quantile_is_that_of_scipy(p: float, df: float) -> None:
+    import scipy.stats  # here: it takes a second, and every worker collects every file
+
     assert t_quantile(p, df) == pytest.approx(scipy.stats.t.ppf(p, df), rel=1e-7, abs=1e-9)
 
 
 @given(t=st.floats(-60, 60), df=st.floats(1, 500))
 def test_probabilities_are_those_of_scipy(t: float, df: float) -> None:
+    import scipy.stats
+
     assert two_sided_p(t, df) == pytest.approx(2 * scipy.stats.t.sf(abs(t), df), rel=1e-8, abs=1e-14)
 
 

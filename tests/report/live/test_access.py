@@ -21,7 +21,8 @@ from ridgeline.report.live.serve import token_from
 from ridgeline.report.live.server import _body
 from ridgeline.study.history import read_history
 from ridgeline.study.instructions import LARGEST_BYTES, waiting_instructions
-from tests.cli.test_faces import QUICK, message, ridgeline
+from tests.cli.test_faces import QUICK, message
+from tests.command_line import ridgeline
 from tests.report.live.served import TOKEN, Served, served
 
 PATHS = [

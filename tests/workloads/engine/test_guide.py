@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,11 @@ SGLANG_GUIDE, VLLM_GUIDE = GUIDES / "tune-sglang.md", GUIDES / "tune-vllm.md"
 
 
 def blocks(guide: Path) -> list[dict[str, Any]]:
+    return deepcopy(_read(guide))
+
+
+@cache
+def _read(guide: Path) -> list[dict[str, Any]]:
     return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", guide.read_text(), re.DOTALL)]
 
 

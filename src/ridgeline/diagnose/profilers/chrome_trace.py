@@ -16,6 +16,7 @@ from ridgeline.diagnose.profilers.kernels import KernelTally
 
 _EVENTS = re.compile(r'"traceEvents"\s{0,100}:\s{0,100}\[')
 _NEXT = re.compile(r"[\s,]*")
+_NEST = re.compile(r"[\s,\[]*")
 _RESUME = re.compile(r'\{\s{0,100}"ph"\s{0,9}:')
 _LARGEST_EVENT = 4 << 20  # characters; a single event beyond that is garbage
 _TEXT = 220
@@ -65,8 +66,10 @@ class _TraceReader:
                 # torn, or only not yet complete: the next piece tells, until the window is too large
                 return at, line, False
             except RecursionError:
+                # too deep for an event; each bracket on its own would cost as much as all of them
                 self.skipped += 1
-                event, end = None, start + 1
+                nest = _NEST.match(window, start + 1)
+                event, end = None, nest.end() if nest else start + 1
             begins = line + window.count("\n", at, start)
             if type(event) is dict and event.get("ph") == "X":
                 self._take(event, begins, window[start : start + _TEXT])

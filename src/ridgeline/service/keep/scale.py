@@ -231,8 +231,9 @@ def _rising(rule: RoleScale, now_s: float, role: str, servers: int, history: Loa
     if rule.running is None or not whole:
         return
     now, was, target = fmean(recent), fmean(before), rule.running
-    noise = max(pstdev(before), math.sqrt(was))
-    if now - was < _RISE_NOISE * noise or now < _RISE_FROM * target * servers:
+    if now < _RISE_FROM * target * servers or now - was < _RISE_NOISE * math.sqrt(was):
+        return
+    if now - was < _RISE_NOISE * pstdev(before):
         return
     slope_s = (now - was) / (sum(RISE_S) / 2)
     ahead = now + slope_s * _AHEAD_S
