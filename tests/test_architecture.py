@@ -252,3 +252,12 @@ def test_what_runs_on_a_node_imports_nothing_heavy(program: str) -> None:
     code = f"import sys, {program}; print(*({heavy!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
+
+
+def test_the_player_of_simulated_runs_imports_next_to_nothing() -> None:
+    """A campaign starts it a hundred times, and these take longer to import than a play."""
+    slow = {"json", "re", "pathlib", "typing", "dataclasses"}
+    where = SRC / "workloads" / "twin"
+    code = f"import sys; sys.path.insert(0, {str(where)!r}); import player; print(*({slow!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-IS", "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

@@ -14,11 +14,12 @@ from ridgeline.model.config import load_model
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.collectives import Network
 from ridgeline.twin.explain import explain
+from ridgeline.twin.factors import NAMES as FACTORS
 from ridgeline.twin.factors import PRIORS, Factors
 from ridgeline.twin.kernels.rates import _tables, kernels_of
 from ridgeline.twin.priors import HOST_STEP_S
 from ridgeline.twin.simulate import step_time
-from ridgeline.twin.steptime import StepTime, _known_times
+from ridgeline.twin.steptime import StepTime, _known_sums
 from tests.twin import deployments as make
 
 layouts = st.sampled_from(
@@ -238,8 +239,27 @@ def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str):
         times = StepTime(model, cluster, lay, applied, PRIORS)
         return [times.decode_s(n, 450.0 * n) for n in (1, 7, 300)] + [times.prefill_s(8192, 4e6, 9, 2000)]
 
-    _known_times.cache_clear()
+    _known_sums.cache_clear()
     steps(applied)
     shared = steps(replace(applied, **{name: other}))
-    _known_times.cache_clear()
+    _known_sums.cache_clear()
     assert shared == steps(replace(applied, **{name: other}))
+
+
+@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize("drafts", [1, 4])
+def test_times_kept_from_another_machine_are_those_worked_out_anew(name: str, drafts: int) -> None:
+    model = load_model("deepseek-r1")
+    cluster, lay = make_cluster("h200", 2, 8), Layout(tp=16, attn_dp=2, gpus_per_node=8)
+    applied = resolve(replace(DEFAULTS, draft_tokens=drafts), model, cluster.gpu, lay, 10**6)
+
+    def steps(factors: Factors) -> list[float]:
+        times = StepTime(model, cluster, lay, applied, factors)
+        return [times.decode_s(n, 450.0 * n) for n in (1, 7, 300)] + [times.prefill_s(8192, 4e6, 9, 2000)]
+
+    other = replace(PRIORS, **{name: 1.3})
+    _known_sums.cache_clear()
+    steps(PRIORS)
+    shared = steps(other)
+    _known_sums.cache_clear()
+    assert shared == steps(other)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from ridgeline.engines.base import engine_named
@@ -52,17 +53,16 @@ _UNHIDDEN = "host, which the GPU waits for"
 _HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
 
 
-# What a step's time depends on of what an engine applies; the rest is for its scheduler.
-_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens", "graph_max_bs", "overlap", "prefill_graph")
-_DecodeLines = dict[tuple[int, int], tuple[float, float, float]]
-_PrefillTimes = dict[tuple[int, int, int], tuple[float, float, float]]
+# What the GPU's part of a step depends on of what an engine applies; the rest is for its host and its scheduler.
+_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens")
 
 
-@lru_cache(maxsize=64)
-def _known_times(
+@lru_cache(maxsize=256)
+def _known_sums(
     model: Model, cluster: Cluster, layout: Layout, factors: Factors, kernel_settings: tuple[object, ...]
-) -> tuple[_DecodeLines, _PrefillTimes]:
-    """Times worked out so far: a search asks for the same layout again and again with other limits and chunks."""
+) -> tuple[dict[int, float], dict[tuple[int, int, int], float]]:
+    """Seconds worked out so far, of decode steps and of prefill rounds: a search asks for the same layout again and
+    again, with other limits, chunks and graphs."""
     return {}, {}
 
 
@@ -87,9 +87,13 @@ class StepTime:
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
         self._request_s = engine_named(applied.engine).costs.request_s
         kernel_settings = tuple(getattr(applied, name) for name in _KERNEL_SETTINGS)
-        self._decode_lines, self._prefill_fixed = _known_times(model, cluster, layout, factors, kernel_settings)
+        of_kernels = replace(factors, prefill_host=1.0, decode=1.0, prefill=1.0, front_end=1.0)
+        self._decode_sums, self._prefill_sums = _known_sums(model, cluster, layout, of_kernels, kernel_settings)
+        self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self._largest_in_graph = applied.graph_max_bs * layout.attn_dp * layout.pp  # a graph holds a rank's batch
         launched = kernels(model, layout, self.gpu)
         self._launch_s = launched * HOST_OP_S  # the host's time for a pass without a graph
+        self._prefill_launch_s = 0.0 if applied.prefill_graph else self._launch_s * factors.prefill_host
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
         kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
@@ -121,8 +125,9 @@ class StepTime:
         passed = bisect_left(self._caps, context / batch) if self._caps else 0
         line = self._decode_lines.get((batch, passed))
         if line is None:
-            terms, host_s = self._decode_terms(batch)
-            base_s = sum(t.seconds for t in terms)
+            if batch not in self._decode_sums:
+                self._decode_sums[batch] = sum(t.seconds for t in self._decode_terms(batch))
+            base_s, host_s = self._decode_sums[batch], self._decode_host_s(batch)
             base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed])
             per_token_s = sum(each_s for _, each_s in self._contexts[passed:])
             stretch, agree_s = self._decode_stretch, self._agree_s
@@ -133,13 +138,13 @@ class StepTime:
 
     def explain_decode(self, batch: int, context: float) -> list[Term]:
         """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
-        terms, host_s = self._decode_terms(batch)
+        terms, host_s = self._decode_terms(batch), self._decode_host_s(batch)
         seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
         terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
         terms = [t._replace(seconds=t.seconds * self.factors.decode) for t in terms]
         if not self.applied.overlap:
             terms.append(Term(_UNHIDDEN, host_s, "host"))
-        return self._agreed(self._with_host(terms, host_s, graph=self._decode_in_graph(batch)))
+        return self._agreed(self._with_host(terms, host_s, graph=batch <= self._largest_in_graph))
 
     # -- prefill --------------------------------------------------------------------------------------------------
 
@@ -150,11 +155,11 @@ class StepTime:
         one attention-DP rank computes alone.
         """
         key = (tokens, sequences, largest)
-        fixed = self._prefill_fixed.get(key)
-        if fixed is None:
-            terms, schedule_s, launch_s = self._prefill_terms(tokens, sequences, largest)
-            fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), schedule_s, launch_s)
-        fixed_s, schedule_s, launch_s = fixed
+        fixed_s = self._prefill_sums.get(key)
+        if fixed_s is None:
+            terms = self._prefill_terms(tokens, sequences, largest)
+            fixed_s = self._prefill_sums[key] = sum(t.seconds for t in terms)
+        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s
         gpu_s = (fixed_s + self._pairs_s(tokens, pairs, largest)) * self._prefill_stretch
         if self.counted:
             return self._agree_s + gpu_s + schedule_s + launch_s
@@ -165,15 +170,16 @@ class StepTime:
 
     def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
         """One step that computes `tokens` of prompts and decodes `batch` requests that hold `context` tokens."""
-        terms, schedule_s, launch_s = self._prefill_terms(tokens + batch, sequences + batch, largest)
-        host_s = schedule_s + launch_s
+        terms = self._prefill_terms(tokens + batch, sequences + batch, largest)
+        host_s = self._prefill_schedule_s(sequences + batch) + self._prefill_launch_s
         gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
         gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
         gpu_s *= (tokens * self._prefill_stretch + batch * self._decode_stretch) / (tokens + batch)
         return self._agree_s + (max(gpu_s, host_s) if self.applied.overlap else gpu_s + host_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
-        terms, schedule_s, launch_s = self._prefill_terms(tokens, sequences, largest)
+        terms = self._prefill_terms(tokens, sequences, largest)
+        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
         terms = [t._replace(seconds=t.seconds * self.factors.prefill) for t in terms]
         if self.counted:
@@ -197,21 +203,18 @@ class StepTime:
         name = "host beyond the GPU's time (CUDA graph)" if graph else "host beyond the GPU's time (no CUDA graph)"
         return [*terms, Term(name, max(0.0, host_s - gpu_s * self._bubble), "host")]
 
-    def _decode_in_graph(self, batch: int) -> bool:
-        rank_batch = math.ceil(batch / (self.layout.attn_dp * self.layout.pp))
-        return rank_batch <= self.applied.graph_max_bs
+    def _decode_host_s(self, batch: int) -> float:
+        launch_s = self._launch_s if batch > self._largest_in_graph else 0.0
+        return (HOST_STEP_S + batch * self._request_s + launch_s) * self.factors.host
 
-    def _decode_terms(self, batch: int) -> tuple[list[Term], float]:
+    def _decode_terms(self, batch: int) -> list[Term]:
         drafts = self.applied.draft_tokens
         micro = max(1.0, batch / self.layout.pp)
         rank_rows = math.ceil(micro / self.layout.attn_dp) * drafts
         terms = self._pass_terms(rank_rows, micro * drafts, micro * drafts, counted=False)
         if drafts > 1:
             terms += self._draft_terms(micro, drafts)
-        host_s = HOST_STEP_S + batch * self._request_s
-        if not self._decode_in_graph(batch):
-            host_s += self._launch_s
-        return terms, host_s * self.factors.host
+        return terms
 
     def _draft_terms(self, micro: float, drafts: int) -> list[Term]:
         """Drafting for one verified step: a layer and the LM head for each drafted token, one request a row, then both
@@ -254,14 +257,14 @@ class StepTime:
             return seconds
         return seconds * self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
 
-    def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> tuple[list[Term], float, float]:
-        """The GPU's part, and the host's: scheduling, and launching what no graph holds."""
+    def _prefill_schedule_s(self, sequences: int) -> float:
+        """The host's part beside launching what no graph holds."""
+        return (HOST_STEP_S + sequences * self._request_s) * self.factors.prefill_host
+
+    def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> list[Term]:
         micro = tokens / self.layout.pp
         rank_rows = self._rank_rows(tokens, largest)
-        terms = self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
-        factor = self.factors.prefill_host
-        launch_s = 0.0 if self.applied.prefill_graph else self._launch_s
-        return terms, (HOST_STEP_S + sequences * self._request_s) * factor, launch_s * factor
+        return self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
 
     def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
         rows = {"rank": rank_rows, "all": all_rows, "logits": logit_rows}

@@ -368,3 +368,29 @@ def test_settings_that_differ_in_memory_with_room_alone_are_simulated_once(monke
     assert isinstance(alone, TwinWorkload)
     own = alone.expectation(fewer)
     assert own is not None and own.mean == second.mean and len(simulated) == 2
+
+
+def test_a_shared_simulation_fills_each_pool_by_its_own_size() -> None:
+    shared, alone = (check_study(EXAMPLE).workload for _ in range(2))
+    assert isinstance(shared, TwinWorkload) and isinstance(alone, TwinWorkload)
+    large, small = (
+        settings(max_running_requests=64, mem_fraction_static=share, page_size=page)
+        for share, page in ((0.88, 1), (0.80, 32))
+    )
+    shared.expectation(large)
+    assert played(shared, small) == played(alone, small) != played(shared, large)
+
+
+def played(workload: TwinWorkload, chosen: Settings) -> str:
+    case = workload._case(chosen)
+    assert not isinstance(case, str)
+    return workload._play(chosen, case)
+
+
+def test_a_kv_cache_of_another_dtype_is_simulated_by_itself() -> None:
+    workload, alone = (check_study(EXAMPLE).workload for _ in range(2))
+    assert isinstance(workload, TwinWorkload) and isinstance(alone, TwinWorkload)
+    whole, half = (settings(max_running_requests=64, kv_cache_dtype=dtype) for dtype in ("auto", "fp8_e4m3"))
+    first, second, own = workload.expectation(whole), workload.expectation(half), alone.expectation(half)
+    assert first is not None and second is not None and own is not None
+    assert second.mean == own.mean != first.mean

@@ -185,14 +185,17 @@ class Expected:
     def _take_best(self, points: Sequence[Point], rows: Array, acquisition: Array) -> None:
         """Those that promise most, of different families as long as there are some: one answer tells of its family."""
         fit, taken = self._scales(), 0
+        free, other_family = np.ones(len(points), dtype=bool), np.ones(len(points), dtype=bool)
         for _ in range(min(_CHECKED * EACH, len(points))):
-            row = int(acquisition.argmax())
-            acquisition[row] = -np.inf
+            preferred = np.flatnonzero(free & other_family)
+            rest = preferred if len(preferred) else np.flatnonzero(free)
+            row = int(rest[acquisition[rest].argmax()])
+            free[row] = False
             if self._take(points[row]):
                 taken += 1
                 if taken == EACH:
                     return
-                acquisition -= 1e12 * _alike(rows, rows[[row]], fit, self._features)
+                other_family &= ~_alike(rows, rows[[row]], fit, self._features)
 
 
 def _alike(rows: Array, others: Array, fit: Fit, features: Features) -> Array:

@@ -6,6 +6,7 @@ of start-up are those of a large model on fast local disks; none of them enters 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ _CAPTURE_S_PER_SIZE = 0.5
 _WARMUP_S = 10.0
 _OOM_AT = 0.3  # share of the benchmark after which the batch is so full that an allocation fails
 _DECODE_LINES, _PREFILL_LINES = 40, 40
+KERNELS, _KERNEL = 4, "Entering DeepGEMM JIT Pre-Compile session, kernel"
 # needs that are there before the first request comes; the rest of the reserve is asked for while running
 _AT_START = ("request table", "cuda graphs", "attention workspace", "communication", "libraries and fragments")
 
@@ -42,7 +44,9 @@ class Transcript:
     startup_s: float = 0.0
     benchmark: list[_Line] = field(default_factory=list)
     benchmark_s: float = 0.0
-    compile: Mapping[str, Any] | None = None
+    compile: str = ""  # the kernels that it needs, by name
+    compile_at_s: float = 0.0
+    compile_s: float = 0.0
     bench: dict[str, Any] = field(default_factory=dict)
     exit_code: int = 0
 
@@ -50,8 +54,17 @@ class Transcript:
         self.startup_s += after_s
         self.startup.append((round(self.startup_s, 3), True, text))
 
-    def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+    @property
+    def text(self) -> str:
+        """As the player reads it. A number that follows the speed has no quotes around it in JSON either."""
+        bench = json.dumps(self.bench).replace('"<', "<").replace('>"', ">")
+        facts = ("ranks", "startup_s", "benchmark_s", "compile", "compile_at_s", "compile_s", "exit_code")
+        rows: list[tuple[Any, ...]] = [*((name, getattr(self, name)) for name in facts), ("bench", bench)]
+        kernels: list[_Line] = [(n / KERNELS, True, f"{_KERNEL} {n + 1} of {KERNELS}") for n in range(KERNELS)]
+        parts = (("compile", kernels), ("startup", self.startup), ("benchmark", self.benchmark))
+        for part, lines in parts:
+            rows += [(part, at_s, "stamped" if stamped else "plain", text) for at_s, stamped, text in lines]
+        return "".join("\t".join(map(str, row)) + "\n" for row in rows)
 
 
 def compose(
@@ -115,12 +128,8 @@ def _compile(play: Transcript, deployment: Deployment) -> None:
     layout = deployment.layout
     if seconds:
         sizes = {"tp": layout.tp, "pp": layout.pp, "ep": layout.ep, "attn-dp": layout.attn_dp}
-        play.compile = {
-            "key": "-".join(f"{name}{size}" for name, size in sizes.items()),
-            "at_s": play.startup_s + 0.5,
-            "seconds": seconds,
-            "lines": [f"Entering DeepGEMM JIT Pre-Compile session, kernel {n} of 4" for n in range(1, 5)],
-        }
+        play.compile = "-".join(f"{name}{size}" for name, size in sizes.items())
+        play.compile_at_s, play.compile_s = play.startup_s + 0.5, seconds
         play.startup_s += 1.0
 
 
@@ -129,7 +138,8 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
     summary = result.summary
     play.benchmark_s = summary.duration_s
     play.benchmark = [
-        (0.0, True, "\nBenchmark..."),
+        (0.0, True, ""),
+        (0.0, False, "Benchmark..."),
         *sorted([*_prefills(result, layout), *_decodes(result, layout, plan, graph_max_bs)]),
     ]
     if not plan.fits:

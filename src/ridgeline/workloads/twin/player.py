@@ -1,77 +1,81 @@
 """Performs a play: what a simulated engine would have written, at the speed of the nodes it is given.
 
-A program of its own that imports nothing of ours, for it is started a hundred times in a campaign:
-`python player.py PLAY SPEED STOPS_AT TOOK_FILE`. PLAY is what `log.compose` made: lines with the second they are
-written at, `<rate 12.3>` and `<seconds 4.5>` in them, which follow the speed. It leaves sglang.log, bench.json and the
-seconds it took.
+A program of its own that imports next to nothing: it is started a hundred times in a campaign, and to import json, re
+and pathlib takes longer than all the rest. `python player.py PLAY SPEED STOPS_AT TOOK_FILE`; PLAY is what `log.compose`
+made: rows of fields that tabs part, facts and then lines with the second they are written at, `<rate 12.3>` and
+`<seconds 4.5>` in them, which follow the speed. It leaves sglang.log, bench.json and the seconds it took.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import os
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
-_Line = tuple[float, bool, str]
-_Part = dict[str, Any]
-
-_COMPILED = Path("../.compiled")  # the kernels that runs of this study have compiled so far
+_COMPILED = "../.compiled"  # the kernels that runs of this study have compiled so far
 _SHUTDOWN_S = 8.0
 
 
-def _perform(play: _Part, speed: float, stops_at: float, took_file: str, now_s: float) -> int:
+def _perform(play: str, speed: float, stops_at: float, took_file: str, now_s: float) -> int:
     """The exit code. `stops_at` below 1: nothing more is written after that share of the run."""
-    tax_s = _tax_s(play["compile"])
-    lines = [*_compiling(play["compile"], tax_s), *_starting(play, tax_s), *_serving(play, speed, tax_s)]
-    took_s = play["startup_s"] + tax_s + play["benchmark_s"] / speed + _SHUTDOWN_S
-    said = [line for line in sorted(lines, key=lambda line: line[0]) if line[0] <= stops_at * took_s]
-    Path("sglang.log").write_text("".join(_written(play["ranks"], now_s, *line) for line in said))
-    Path(took_file).write_text(f"{took_s:.3f}\n")
+    facts, lines = _read(play)
+    compiled = f"{_COMPILED}/{facts['compile']}"
+    # only the first run of a layout compiles its kernels; one that fails before does not come so far
+    tax_s = 0.0 if os.path.exists(compiled) else float(facts["compile_s"])
+    compile_at_s, began_s = float(facts["compile_at_s"]), float(facts["startup_s"]) + tax_s
+    took_s = began_s + float(facts["benchmark_s"]) / speed + _SHUTDOWN_S
+    written = []
+    for part, at_s, stamped, text in lines:
+        if part == "compile" and tax_s:
+            written.append((compile_at_s + at_s * tax_s, stamped, text))
+        elif part == "startup":
+            written.append((at_s + (tax_s if at_s >= compile_at_s else 0.0), stamped, text))
+        elif part == "benchmark":
+            written.append((began_s + at_s / speed, stamped, _scaled(text, speed)))
+    written.sort(key=lambda line: line[0])
+    ranks = facts["ranks"]
+    _write("sglang.log", "".join(_stamped(ranks, now_s, *line) for line in written if line[0] <= stops_at * took_s))
+    _write(took_file, f"{took_s:.3f}\n")
     if stops_at < 1.0:
         return 1
     if tax_s:
-        _COMPILED.mkdir(exist_ok=True)
-        (_COMPILED / play["compile"]["key"]).touch()
-    if play["exit_code"] == 0:
-        Path("bench.json").write_text(_scaled(json.dumps(play["bench"], indent=1), speed) + "\n")
-    return int(play["exit_code"])
+        os.makedirs(_COMPILED, exist_ok=True)
+        _write(compiled, "")
+    if facts["exit_code"] == "0":
+        _write("bench.json", _scaled(facts["bench"], speed) + "\n")
+    return int(facts["exit_code"])
 
 
-def _tax_s(compiling: _Part | None) -> float:
-    """Only the first run of a layout compiles its kernels; one that fails before does not come so far."""
-    return 0.0 if not compiling or (_COMPILED / compiling["key"]).exists() else float(compiling["seconds"])
-
-
-def _compiling(compiling: _Part | None, tax_s: float) -> list[_Line]:
-    if not compiling or not tax_s:
-        return []
-    texts = compiling["lines"]
-    return [(compiling["at_s"] + n * tax_s / len(texts), True, text) for n, text in enumerate(texts)]
-
-
-def _starting(play: _Part, tax_s: float) -> list[_Line]:
-    at_s = play["compile"]["at_s"] if play["compile"] else 0.0
-    return [(s + (tax_s if s >= at_s else 0.0), stamped, text) for s, stamped, text in play["startup"]]
-
-
-def _serving(play: _Part, speed: float, tax_s: float) -> list[_Line]:
-    began_s = play["startup_s"] + tax_s
-    return [(began_s + s / speed, stamped, _scaled(text, speed)) for s, stamped, text in play["benchmark"]]
+def _read(play: str) -> tuple[dict[str, str], list[tuple[str, float, bool, str]]]:
+    """Facts by name; lines with the part of the run that they belong to."""
+    with open(play, encoding="utf-8") as file:
+        rows = [row.split("\t", 3) for row in file.read().split("\n")[:-1]]
+    facts = {row[0]: row[1] for row in rows if len(row) == 2}
+    return facts, [(row[0], float(row[1]), row[2] == "stamped", row[3]) for row in rows if len(row) == 4]
 
 
 def _scaled(text: str, speed: float) -> str:
-    text = re.sub(r'"?<rate ([\d.]+)>"?', lambda m: f"{float(m[1]) * speed:.2f}", text)
-    return re.sub(r'"?<seconds ([\d.]+)>"?', lambda m: f"{float(m[1]) / speed:.2f}", text)
+    found, *marked = text.split("<")
+    for each in marked:
+        kind, number, rest = (
+            each[: each.index(" ")],
+            each[each.index(" ") : each.index(">")],
+            each[each.index(">") + 1 :],
+        )
+        found += f"{float(number) * speed if kind == 'rate' else float(number) / speed:.2f}{rest}"
+    return found
 
 
-def _written(ranks: str, now_s: float, at_s: float, stamped: bool, text: str) -> str:
+def _stamped(ranks: str, now_s: float, at_s: float, stamped: bool, text: str) -> str:
     stamp = time.strftime("[%Y-%m-%d %H:%M:%S", time.localtime(now_s + at_s))
     return f"{stamp}{ranks}] {text}\n" if stamped else f"{text}\n"
 
 
+def _write(file: str, text: str) -> None:
+    with open(file, "w", encoding="utf-8") as out:
+        out.write(text)
+
+
 if __name__ == "__main__":
-    file, speed, stops_at, took_file = sys.argv[1:]
-    sys.exit(_perform(json.loads(Path(file).read_text()), float(speed), float(stops_at), took_file, time.time()))
+    play, speed, stops_at, took_file = sys.argv[1:]
+    sys.exit(_perform(play, float(speed), float(stops_at), took_file, time.time()))

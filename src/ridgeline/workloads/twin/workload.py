@@ -51,7 +51,7 @@ from ridgeline.workloads.twin import player
 from ridgeline.workloads.twin.form import TwinForm, read_options
 from ridgeline.workloads.twin.log import compose
 
-LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
+LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.txt"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 _DOUBT_BYTES = 1.0 * GIB
 _ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
@@ -82,8 +82,9 @@ class TwinWorkload(Workload):
         self._names = KnobNames(study, self._engine_arguments, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
-        self._roomy: dict[tuple[object, ...], tuple[float, SimulationResult]] = {}  # peak KV tokens, and the result
+        self._roomy: dict[Deployment, tuple[int, SimulationResult]] = {}  # tokens of the KV pool, and the result
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
+        self._plays: dict[tuple[object, ...], str] = {}
         self._longest: int | None = None
         self.signatures = (*signatures(SGLANG.flags, SGLANG.failure_texts), *PROGRAM_FAILURES)
         self.logs = (LOG, "stderr")
@@ -117,7 +118,7 @@ class TwinWorkload(Workload):
         if isinstance(case, str):
             return None
         chance = min(max(NormalDist().cdf(case.plan.margin_bytes / _MEMORY_SPREAD_BYTES), 0.01), 0.99)
-        result = self._with_room(settings, case)
+        result = self._result(settings, case)
         mean = None if result is None else self._predicted(result)
         if mean is None or result is None:
             return Expectation(chance=chance)
@@ -159,18 +160,25 @@ class TwinWorkload(Workload):
         case = self._case(settings)
         if isinstance(case, str):
             raise InputError(f"trial {trial.number} cannot run: {case}")
-        echo = SGLANG.flags.echo(self._values(settings), self._release)
-        model = {"model_path": self._study.workload.options["model"]}
-        play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
-        if self._options.precompiled:
-            play.compile = None
         with filling(folder):
-            (folder / PLAY).write_text(json.dumps(play.as_json()) + "\n")
+            (folder / PLAY).write_text(self._play(settings, case))
         # -I -S: the play needs nothing but the standard library, and starts in a tenth of the time without the rest
         start = f"{shlex.quote(sys.executable)} -IS {shlex.quote(player.__file__)}"
         played = f'{start} {PLAY} "${{{SPEED_ENV}:-1}}" "${{{STOPS_AT_ENV}:-1}}" {TOOK_FILE}'
         command = f"# stands for SGLang with {' '.join(shlex.join(self._flags(settings)).split())}\n{played}"
         return job_in(folder, self._study, self._study.job.resources(settings), command)
+
+    def _play(self, settings: Settings, case: _Case) -> str:
+        values = self._values(settings)
+        key = (*self._key(settings), *values.items())
+        if key not in self._plays:
+            echo = SGLANG.flags.echo(values, self._release)
+            model = {"model_path": self._study.workload.options["model"]}
+            play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
+            if self._options.precompiled:
+                play.compile_s = 0.0
+            self._plays[key] = play.text
+        return self._plays[key]
 
     def read(self, run: Run) -> Reading:
         found: dict[str, float | None] = {"wall_s": round(run.ending.duration_s, 3)}
@@ -257,34 +265,36 @@ class TwinWorkload(Workload):
     def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
         """None where the engine does not come up."""
         key = self._key(settings)
-        assert self._options.traffic is not None
         if key not in self._results:
             try:
-                self._results[key] = simulate(case.deployment, self._options.traffic, self._options.calibration)
+                self._results[key] = self._with_room(case)
             except DoesNotFit:
                 self._results[key] = None
         return self._results[key]
 
-    def _with_room(self, settings: Settings, case: _Case) -> SimulationResult | None:
-        """As `_result`; a KV pool that was never nearly full gives the same answer when it has another size with room,
-        so settings that differ in memory alone are simulated once."""
-        if case.plan.verdict == STARTUP_OOM:
-            return self._result(settings, case)
-        alike = (*self._key(settings)[:2], case.deployment.layout, replace(case.deployment.settings, mem_fraction=None))
-        peak, held = self._roomy.get(alike, (math.inf, None))
-        if peak <= _ROOMY * case.plan.kv_tokens:
-            return held
-        result = self._result(settings, case)
-        if result is not None:
-            peak = case.plan.kv_tokens * max((share for _, share in result.kv_usage), default=1.0)
-            if peak <= _ROOMY * case.plan.kv_tokens:
-                self._roomy[alike] = peak, result
+    def _with_room(self, case: _Case) -> SimulationResult:
+        """A KV pool that was never nearly full gives the same answer when it has another size with room, and the size
+        of its pages counts only where KV is sent to other engines: such settings are simulated once."""
+        assert self._options.traffic is not None
+        deployment, pool = case.deployment, case.plan.kv_tokens
+        alike = replace(deployment, settings=replace(deployment.settings, mem_fraction=None, page_size=1))
+        tokens, held = self._roomy.get(alike, (0, None))
+        if held is not None and tokens * _peak(held) <= _ROOMY * pool:
+            return replace(held, kv_usage=tuple((at_s, share * tokens / pool) for at_s, share in held.kv_usage))
+        result = simulate(deployment, self._options.traffic, self._options.calibration)
+        if deployment.layout.decode is None and _peak(result) <= _ROOMY:
+            self._roomy[alike] = pool, result
         return result
 
     def _key(self, settings: Settings) -> tuple[object, ...]:
         """Settings that come to the same simulation have the same."""
         values, asked = self._names.values(settings), self._study.job.resources(settings)
         return (asked.nodes, asked.gpus, *(values.get(name) for name in ROWS))
+
+
+def _peak(result: SimulationResult) -> float:
+    """The share of its KV pool that was full at most."""
+    return max((share for _, share in result.kv_usage), default=1.0)
 
 
 def _one_off(factors: Factors) -> list[Factors]:
