@@ -22,6 +22,7 @@ from ridgeline.samplers.guided.trees import TreeOptions, Trees
 REMEMBERED = 150  # observations the process sees: the best, the latest, and some of the rest
 FITTED, EFFECTS_FITTED = 80, 50  # of them, observations that length scales are found from; where effects add up
 STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
+_WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 _DOUBT = 1.0  # few observations say little about length scales: spreads grow by this over the root of their number
 _FEWEST_ENDED = 3  # runs that ended by themselves, without which a bound is taken as it is
 _LEVEL_SPREAD = 3.0
@@ -337,14 +338,10 @@ def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: 
 
 
 def _without_the_worst(values: Array) -> Array:
-    """How bad the bad ones are matters little, and would stretch the scale for the good: what lies further below the
-    middle than the better half is wide counts by the logarithm of how many times."""
+    """How bad the bad ones are matters little, and would stretch the scale for the good."""
     middle = float(np.median(values))
-    above = values[values >= middle] - middle
-    wide = math.sqrt(float((above**2).mean())) or float(values.std()) or 1.0  # all of the better half may be equal
-    times = np.maximum((middle - values) / wide, 1.0)
-    found: Array = np.maximum(values, middle - wide * (1.0 + np.log(times)))
-    return found
+    above = max(float(values.max()) - middle, float(values.std()))  # many may share the best
+    return np.maximum(values, middle - _WORST * above)
 
 
 def _trust_prior(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:
