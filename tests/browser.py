@@ -239,7 +239,7 @@ _UNSAID = r"""(() => {
   if (!document.title.trim()) found.push('the page has no title');
   if (all('h1').length !== 1) found.push(all('h1').length + ' h1');
   if (all('main').length !== 1) found.push(all('main').length + ' main');
-  wrong('a figure without a name', all('svg').filter(e => !e.getAttribute('aria-label') && !hidden(e)));
+  wrong('a figure without a name', all('svg').filter(e => !/\p{L}/u.test(e.ariaLabel ?? '') && !hidden(e)));
   wrong('a button or link without a name', all('button, a[href], summary').filter(e => !text(e)));
   wrong('a field without a label', all('input, select, textarea')
     .filter(e => e.type !== 'hidden' && !e.labels?.length && !e.getAttribute('aria-label')));

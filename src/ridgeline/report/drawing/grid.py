@@ -44,7 +44,7 @@ def heat(figure: HeatFigure, width: float) -> str:
             left + len(figure.columns) * cell / 2, end + 34, svg.cut(figure.x_label, width - left), "axis", "middle"
         )
     )
-    return svg.drawing(width, height, f"{figure.title}. {figure.says}", parts)
+    return svg.drawing(width, height, svg.alt_text(figure.title, figure.says), parts)
 
 
 def _cell(one: HeatCell, x: float, y: float, width: float, low: float, high: float, good: bool) -> list[str]:

@@ -34,7 +34,7 @@ def _beside(figure: ParallelFigure, width: float) -> str:
             svg.text(x + 5, top + (1 - place) * inner + 4, svg.cut(told, step - 8), '"tick halo"')
             for place, told in ticks
         ]
-    return svg.drawing(width, top + inner + 14, f"{figure.title}. {figure.says}", parts)
+    return svg.drawing(width, top + inner + 14, svg.alt_text(figure.title, figure.says), parts)
 
 
 def _below(figure: ParallelFigure, width: float) -> str:
@@ -57,7 +57,7 @@ def _below(figure: ParallelFigure, width: float) -> str:
             if start >= free:
                 parts.append(svg.text(at, y + 15, text, '"tick halo"', anchor))
                 free = start + long + 6
-    return svg.drawing(width, ys[-1] + 24, f"{figure.title}. {figure.says}", parts)
+    return svg.drawing(width, ys[-1] + 24, svg.alt_text(figure.title, figure.says), parts)
 
 
 def _known(one: ParallelLine) -> list[tuple[int, float]]:

@@ -38,7 +38,7 @@ def plot(figure: PlotFigure, width: float) -> str:
         *_limits(figure, x, y, left, width, top, strip_end),
         svg.text(0, 13, svg.cut(figure.y.label, width), "axis"),
     ]
-    return svg.drawing(width, height, f"{figure.title}. {figure.says}".strip(), parts)
+    return svg.drawing(width, height, svg.alt_text(figure.title, figure.says, figure.y.label, figure.x.label), parts)
 
 
 def _ys(figure: PlotFigure) -> Iterator[float]:

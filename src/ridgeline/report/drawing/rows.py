@@ -51,7 +51,7 @@ def intervals(figure: IntervalFigure, width: float) -> str:
         top += tall
     lines = [] if neutral is None else [_upright(x(neutral), bands, "neutral")]
     parts = [*_axis(axis, x, height, width, bands), *lines, *marks]
-    return svg.drawing(width, height + AXIS_PX, f"{figure.title}. {figure.says}", parts)
+    return svg.drawing(width, height + AXIS_PX, svg.alt_text(figure.title, figure.says), parts)
 
 
 def _upright(x: float, bands: Sequence[tuple[float, float]], kind: str) -> str:
@@ -146,4 +146,4 @@ def bars(figure: BarFigure, width: float) -> str:
             parts.append(svg.box(x(start), top + 3, wide, ROW_PX - 8, f'"bar {kind}"', told))
             start += part.value
         top += ROW_PX + 4
-    return svg.drawing(width, height + AXIS_PX, f"{figure.title}. {figure.says}", parts)
+    return svg.drawing(width, height + AXIS_PX, svg.alt_text(figure.title, figure.says), parts)

@@ -71,6 +71,11 @@ def _form(look: str) -> tuple[tuple[float, float], str]:
     return ((0, -5.2), "l5.2 9.4h-10.4z") if look in ("3", "6") else ((0, 5.2), "l5.2-9.4h-10.4z")
 
 
+def alt_text(title: str, says: str, *axes: str) -> str:
+    """What a screen reader says of a figure; one whose heading stands elsewhere is named by its axes."""
+    return ". ".join(filter(None, (title, says))) or ", ".join(filter(None, axes))
+
+
 def drawing(width: float, height: float, text: str, parts: list[str], kind: str = "") -> str:
     """As wide as its place on the page, which is about as wide as it was drawn for."""
     head = f'<svg viewBox="0 0 {n(width)} {n(height)}" role=img aria-label="{escape(text)}"'
