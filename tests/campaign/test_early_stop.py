@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline import catalog
+from ridgeline.campaign.early_stop import EarlyStops
 from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.status import read_status
 from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Resources
 from ridgeline.records.trial import Stage
 from ridgeline.study.codec import EarlyStop, event_of
-from ridgeline.study.history import History, read_history
+from ridgeline.study.history import History, OpenRun, read_history
 from ridgeline.testing import MemoryExecutor, MemorySite
 from tests.campaign.harness import campaign, study
 from tests.command_line import ridgeline
@@ -106,12 +110,19 @@ def test_a_controller_that_went_between_saying_and_stopping_stops_it_when_it_com
     assert len(again.history.runs_of[again.history.runs[number].trial]) == 1, "it is not tried again"
 
 
-def test_runs_of_the_baseline_are_never_stopped_however_bad_they_are(tmp_path: Path) -> None:
-    slow = PRINTING.replace("[100, 110, 50, 20, 10]", "[10, 100, 110]").replace("x: 100}", "x: 10}")
-    slow = slow.replace("|| exec sleep 300", "|| sleep 1").replace("stop_early: 3", "stop_early: 3, sentinel_every: 1")
-    history = tuned(tmp_path, slow)
-    assert not history.early_stops and set(history.outcomes) == {Kind.OK}
-    assert history.count(Stage.SENTINEL) and history.count(Stage.CONFIRM)
+def test_only_runs_of_the_search_are_stopped_however_bad_the_others_are(printed: Path) -> None:
+    now = read_status(printed / "out")
+    stopped = min(now.history.early_stops)
+    bad = now.history.runs[stopped]
+    looks = EarlyStops(now.study, now.history, catalog.part("workloads", now.study.workload.kind)(now.study))
+
+    def found(trial: int, run: int) -> EarlyStop | None:
+        return looks.found(OpenRun(run, trial, 1, bad.folder, Resources(), 0.0))
+
+    assert found(bad.trial, stopped) is not None
+    stages = {trial.stage: number for number, trial in now.history.trials.items() if trial.stage is not Stage.SEARCH}
+    assert stages.keys() >= {Stage.BASELINE, Stage.CONFIRM}
+    assert [found(trial, 1000 + trial) for trial in stages.values()] == [None] * len(stages)
 
 
 def test_a_study_whose_runs_show_nothing_before_the_end_is_told_so(tmp_path: Path) -> None:
