@@ -118,6 +118,27 @@ def test_an_up_that_is_killed_is_finished_by_the_next(file: Path) -> None:
     assert len({_port(pid) for pid in servers}) == 2
 
 
+def test_a_start_that_was_submitted_and_not_written_down_is_found_by_the_next(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def dies(event: dict[str, object]) -> None:
+        if event["event"] == "submitted":
+            raise Killed
+        record(event)
+
+    first = operator(file)
+    record = first.folder.record
+    monkeypatch.setattr(first.folder, "record", dies)
+    with pytest.raises(Killed):
+        first.up(120)
+    service = operator(file)
+    assert ask(service.up(120)) == 2
+    assert service.folder.started["server-0"].generation == 1, "it was found and not started twice"
+
+
 def _command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
