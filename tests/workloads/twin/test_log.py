@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from ridgeline.hardware.cluster import make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.traffic.traffic import parse_traffic
 from ridgeline.twin.simulate import SimulationResult, simulate
-from ridgeline.workloads.twin.log import compose
+from ridgeline.workloads.twin import player
+from ridgeline.workloads.twin.log import Transcript, compose
 
 LAYOUTS = {
     "one GPU": ("llama-8b", Layout(gpus_per_node=1)),
@@ -72,3 +75,17 @@ def test_a_pool_never_holds_more_than_it_has(tmp_path: Path, layout: str, load: 
     assert said and max(said) <= 1.0
     assert max(said) > 0.15, "a pool of this size is used"
     assert max(said) <= max(shares) + 0.01, "the log says what the scheduler kept account of"
+
+
+def test_only_the_numbers_of_a_play_follow_the_speed_of_the_nodes(tmp_path: Path) -> None:
+    play = Transcript("", benchmark_s=4.0)
+    play.benchmark += [(1.0, False, "gen throughput: <rate 10.00>"), (2.0, False, "line 5, in <module> at <b c>")]
+    play.bench = {"duration": "<seconds 4.0>", "model": "<b> c"}
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "play.txt").write_text(play.text)
+    argv = [sys.executable, "-IS", player.__file__, "play.txt", "2", "1", "took"]
+    subprocess.run(argv, cwd=run, check=True, timeout=600)
+    log = (run / "sglang.log").read_text()
+    assert "gen throughput: 20.00\n" in log and "line 5, in <module> at <b c>\n" in log
+    assert json.loads((run / "bench.json").read_text()) == {"duration": 2.0, "model": "<b> c"}

@@ -7,6 +7,7 @@ of start-up are those of a large model on fast local disks; none of them enters 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +58,7 @@ class Transcript:
     @property
     def text(self) -> str:
         """As the player reads it. A number that follows the speed has no quotes around it in JSON either."""
-        bench = json.dumps(self.bench).replace('"<', "<").replace('>"', ">")
+        bench = re.sub(r'"(<(?:rate|seconds) [\d.]+>)"', r"\1", json.dumps(self.bench))
         facts = ("ranks", "startup_s", "benchmark_s", "compile", "compile_at_s", "compile_s", "exit_code")
         rows: list[tuple[Any, ...]] = [*((name, getattr(self, name)) for name in facts), ("bench", bench)]
         kernels: list[_Line] = [(n / KERNELS, True, f"{_KERNEL} {n + 1} of {KERNELS}") for n in range(KERNELS)]

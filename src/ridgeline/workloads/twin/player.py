@@ -77,12 +77,14 @@ def _read_json(text: str) -> _Play:
 def _scaled(text: str, speed: float) -> str:
     found, *marked = text.split("<")
     for each in marked:
-        kind, number, rest = (
-            each[: each.index(" ")],
-            each[each.index(" ") : each.index(">")],
-            each[each.index(">") + 1 :],
-        )
-        found += f"{float(number) * speed if kind == 'rate' else float(number) / speed:.2f}{rest}"
+        mark, _, rest = each.partition(">")
+        kind, _, number = mark.partition(" ")
+        if kind == "rate":
+            found += f"{float(number) * speed:.2f}{rest}"
+        elif kind == "seconds":
+            found += f"{float(number) / speed:.2f}{rest}"
+        else:  # no mark of ours
+            found += f"<{each}"
     return found
 
 
