@@ -160,6 +160,16 @@ def test_without_a_batch_systems_word_the_whole_script_counts(tmp_path: Path) ->
     assert Run(1, 1, 1, tmp_path, Resources(nodes=3), ending).node_hours * 3600 == pytest.approx(60.0)
 
 
+def test_a_run_between_two_ticks_of_the_clock_is_not_free(tmp_path: Path) -> None:
+    (tmp_path / "exit").write_text(
+        "exit_code=0\nstarted_s=1700000008.001\nended_s=1700000008.005\n"
+        "up_first_s=108.01\nup_began_s=108.01\nup_ended_s=108.01\n"
+    )
+    record = exit_record(tmp_path)
+    assert record is not None
+    assert record.held_s == pytest.approx(0.004, abs=1e-6)
+
+
 def event(at: float, what: str, **fields: object) -> dict[str, object]:
     return {"at": at, "event": what, **fields}
 

@@ -205,15 +205,18 @@ def exit_record(folder: Path) -> ExitRecord | None:
     minutes = re.findall(r"(\d+)m([\d.]+)s", text)
     cpu_s = sum(60 * int(m) + float(s) for m, s in minutes[2:4]) if len(minutes) >= 4 else None
     started_s, ended_s = _seconds(fields.get("started_s", "")), _seconds(fields.get("ended_s", ""))
+    elapsed_s = _elapsed_s(fields, ended_s - started_s if started_s and ended_s else None)
+    held_s = _since_boot_s(fields, "up_first_s")
     return ExitRecord(
         exit_code=int(fields["exit_code"]),
         started_s=started_s,
         ended_s=ended_s or found.changed_s,
         host=fields.get("host", ""),
         cpu_s=cpu_s,
-        elapsed_s=_elapsed_s(fields, ended_s - started_s if started_s and ended_s else None),
+        elapsed_s=elapsed_s,
         terminated=bool(fields.get("told")),
-        held_s=_since_boot_s(fields, "up_first_s"),
+        # The clock since boot ticks every 10 ms: a run between two ticks would have held its nodes for nothing
+        held_s=held_s if held_s is None else max(held_s, elapsed_s or 0.0),
     )
 
 
