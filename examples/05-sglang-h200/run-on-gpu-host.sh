@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run the campaigns on a host with one GPU, or go on with them where they stopped.
 #
-#   sh examples/05-sglang-h200/run-on-gpu-host.sh [llama-8b] [deepseek-v2-lite] [qwen2.5-7b]     the first two unless named
+#   sh examples/05-sglang-h200/run-on-gpu-host.sh [llama-8b] [deepseek-v2-lite] [qwen2.5-7b] ...     the first two unless named
 #
 # SGLANG_PATH  what to put on PYTHONPATH for SGLang; empty where python3 finds it already
 # WHEELS       a folder of wheels from which packages that the host lacks are taken; nothing is downloaded

@@ -14,7 +14,7 @@ import pytest
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance import warm_start
-from ridgeline.campaign.guidance.sampling import prior_of, sampler_of
+from ridgeline.campaign.guidance.sampling import prior_of, sampler_of, unpredicted
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.errors import InputError, StoreError, StudyError
@@ -246,3 +246,69 @@ def test_the_twin_of_a_study_tells_the_sampler_what_to_expect() -> None:
     full = prior({**found.study.baseline, "mem_fraction_static": 0.94, "max_running_requests": 4096})
     assert full is not None and full.chance < 0.5
     assert hasattr(sampler_of(found), "expect")
+
+
+SERVED = """
+version: 1
+name: served
+workload:
+  kind: {kind}
+  model: llama-8b
+  gpu: h200
+  load_format: dummy
+  traffic: {{dataset: sharegpt, requests: 120, seed: 1}}
+  concurrency: 96
+  slo: [ttft_p95_ms=2000, itl_p95_ms=50]
+space:
+  {running}: [16, 96]
+  {chunk}: [2048, 8192]
+goal: {{maximize: goodput}}
+guards: [failed_requests == 0, gpu_memory_peak_bytes < 140e9]
+baseline: {{{running}: 16, {chunk}: 8192}}
+budget: {{trials: 2}}
+job: {{gpus: 1, limit: 10m}}
+"""
+SGLANG = {"kind": "sglang-serve", "running": "max_running_requests", "chunk": "chunked_prefill_size"}
+VLLM = {"kind": "vllm-serve", "running": "max_num_seqs", "chunk": "max_num_batched_tokens"}
+
+
+def served(folder: Path, names: dict[str, str], old: str = "", new: str = "") -> CheckedStudy:
+    text = SERVED.format(**names)
+    assert old in text
+    (folder / "study.yaml").write_text(text.replace(old, new))
+    return check_study(folder / "study.yaml")
+
+
+@pytest.mark.parametrize("names", [SGLANG, VLLM], ids=["sglang", "vllm"])
+def test_the_goodput_of_a_real_server_is_predicted_whatever_it_is_guarded_by(
+    tmp_path: Path, names: dict[str, str]
+) -> None:
+    found = served(tmp_path, names)
+    prior = prior_of(found.study, found.workload)
+    assert prior is not None
+
+    def goodput(running: int, chunk: int) -> float:
+        said = prior({names["running"]: running, names["chunk"]: chunk})
+        assert said is not None and said.mean is not None
+        return said.mean
+
+    assert goodput(96, 8192) > 2 * goodput(16, 8192) > 0, "of 96 at once 16 may run, the others wait"
+    assert goodput(96, 8192) != goodput(96, 2048), "the prefill chunk counts, by the name that the engine has for it"
+    assert unpredicted(found) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("  gpu: h200\n", "", "the GPU is not stated"),
+        ("  model: llama-8b", "  model: /models/unseen", "neither a preset nor a config.json"),
+        ("  model: llama-8b", "  alone: prefill\n  model: llama-8b", "one half of serving alone"),
+        ("{maximize: goodput}", "{minimize: energy_j}", "has no metric energy_j"),
+        ("budget:", "search: {sampler: random}\nbudget:", ""),
+        ("budget:", "search: {expect: '1.0 * max_running_requests'}\nbudget:", ""),
+    ],
+)
+def test_a_search_that_starts_from_nothing_says_why(tmp_path: Path, old: str, new: str, why: str) -> None:
+    said = unpredicted(served(tmp_path, SGLANG, old, new))
+    assert len(said) == bool(why)
+    assert all(text.startswith("nothing is predicted before the first run: ") and why in text for text in said)

@@ -23,8 +23,8 @@ from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.runs import _anywhere, _same_numbers
-from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
+from ridgeline.campaign.verify.runs import _same_numbers
+from ridgeline.campaign.verify.verification import Mismatch, Verification, anywhere, differences, reworded, same
 from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.state_files import state_text
@@ -131,6 +131,34 @@ def test_an_untouched_folder_holds(kind: str, finished: Callable[[str], Path]) -
 
 def test_a_folder_that_was_moved_holds(folder: Path) -> None:
     assert verify_folder(folder).holds
+
+
+def test_a_folder_holds_where_neither_the_model_nor_the_interpreter_is_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, out = tmp_path / "cluster", tmp_path / "laptop" / "study"
+    (home / "my model").mkdir(parents=True)
+    shutil.copy(ROOT / "examples" / "05-sglang-h200" / "mistral-nemo-12b" / "config.json", home / "my model")
+    text = (ROOT / "examples" / "05-sglang-h200" / "study-mistral-nemo-serve.yaml").read_text()
+    for old, new in (
+        ("kind: sglang-serve", "kind: twin"),
+        ("./mistral-nemo-12b", "./my model"),
+        ("requests: 300", "requests: 150"),
+        ("site: site-one-h200.yaml", "site: {name: one, batch: simulated, nodes: 1, gpus_per_node: 1}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (home / "study.yaml").write_text(text)
+    study = StudyFolder.create(out, read_study_file(home / "study.yaml"))
+    with assemble_campaign(study, SearchQuestion()) as campaign:
+        campaign.run()
+    (verdict,) = [event for event in events(out) if event["event"] == "verdict"]
+    assert f"make-model '{home}/my model/config.json' 'models/my model'" in verdict["verdict"]["paste"]
+    shutil.rmtree(home)
+    monkeypatch.setattr(sys, "executable", "/usr/lib/another venv/bin/python3.12")
+    found = verify_folder(out)
+    assert found.mismatches == found.unchecked == []
+    assert found.verdict is True
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
@@ -275,9 +303,9 @@ def test_a_script_of_another_setting(folder: Path) -> None:
 def test_another_place_with_a_space_in_its_name_is_only_another_place() -> None:
     plain = "exec /usr/bin/python3 /opt/ridgeline/workloads/player.py /home/me/runs/0001-a 'two words'"
     spaced = "exec '/a b/.venv/bin/python3' '/a b/ridgeline/workloads/player.py' '/my studies/runs/0001-a' 'two words'"
-    assert _anywhere(spaced) == _anywhere(plain)
-    assert _anywhere(spaced) != _anywhere(plain.replace("two words", "two  words"))
-    assert _anywhere(spaced) != _anywhere(plain.replace("player", "payer"))
+    assert anywhere(spaced) == anywhere(plain)
+    assert anywhere(spaced) != anywhere(plain.replace("two words", "two  words"))
+    assert anywhere(spaced) != anywhere(plain.replace("player", "payer"))
 
 
 def test_a_line_added_to_a_script(folder: Path) -> None:

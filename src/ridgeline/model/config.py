@@ -422,6 +422,27 @@ def load_model(name_or_path: str) -> Model:
     )
 
 
+def config_text(name_or_path: str) -> str:
+    """The config.json of a model that is no preset, in one line, with the dtypes that a file beside it says; empty
+    where it cannot be read here."""
+    path = Path(name_or_path).expanduser()
+    try:
+        if name_or_path.lower() in preset_names() or not path.exists():
+            return ""
+        return json.dumps(_with_sidecar(path / "config.json" if path.is_dir() else path))
+    except (InputError, OSError):
+        return ""
+
+
+def model_from_text(text: str, path: str) -> Model:
+    """From what `config_text` gave, wherever that file is now."""
+    config = json.loads(text)
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: what was recorded of it is no config.json")
+    file = Path(path) if path.endswith(".json") else Path(path) / "config.json"
+    return model_from_config(config, name=_name_of(file), source=path)
+
+
 def _with_sidecar(path: Path) -> Mapping[str, Any]:
     """A config, and what hf_quant_config.json beside it says: older ModelOpt checkpoints keep their dtypes there."""
     config = _read_json(path)

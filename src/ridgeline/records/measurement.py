@@ -55,7 +55,7 @@ class Reading:
 
 _Better = Literal["higher", "lower", ""]  # "": neither, it describes the run
 # Who makes a metric. `offline` and `serve` are the two workloads of an engine; `prices` are a study's or its site's.
-_Maker = Literal["command", "nwchem", "offline", "serve", "twin", "prices"]
+Maker = Literal["command", "nwchem", "offline", "serve", "twin", "prices"]
 
 LATENCIES = {
     "ttft": "Time from sending a request to its first token",
@@ -84,26 +84,25 @@ class MetricDefinition:
     unit: str
     better: _Better
     meaning: str
-    makers: tuple[_Maker, ...]
+    makers: tuple[Maker, ...]
     former_units: tuple[str, ...] = ()
 
 
 _Row = (
-    tuple[str, str, _Better, str, tuple[_Maker, ...]]
-    | tuple[str, str, _Better, str, tuple[_Maker, ...], tuple[str, ...]]
+    tuple[str, str, _Better, str, tuple[Maker, ...]] | tuple[str, str, _Better, str, tuple[Maker, ...], tuple[str, ...]]
 )
-_ALL: tuple[_Maker, ...] = ("command", "nwchem", "offline", "serve", "twin")
-_ENGINE: tuple[_Maker, ...] = ("offline", "serve")
-_LLM: tuple[_Maker, ...] = ("offline", "serve", "twin")
-_PROGRAM: tuple[_Maker, ...] = ("command", "nwchem")
-_NWCHEM: tuple[_Maker, ...] = ("nwchem",)
+_ALL: tuple[Maker, ...] = ("command", "nwchem", "offline", "serve", "twin")
+_ENGINE: tuple[Maker, ...] = ("offline", "serve")
+_LLM: tuple[Maker, ...] = ("offline", "serve", "twin")
+_PROGRAM: tuple[Maker, ...] = ("command", "nwchem")
+_NWCHEM: tuple[Maker, ...] = ("nwchem",)
 _ONCE_BARE = ("",)
 
 
 def _latencies() -> Iterator[_Row]:
     for latency, meaning in LATENCIES.items():
         for quantile, said in QUANTILES.items():
-            makers: tuple[_Maker, ...] = ("serve", "twin") if quantile in TWIN_QUANTILES else ("serve",)
+            makers: tuple[Maker, ...] = ("serve", "twin") if quantile in TWIN_QUANTILES else ("serve",)
             yield f"{latency}_{quantile}_ms", "ms", "lower", f"{meaning}, {said}.", makers
 
 
@@ -118,7 +117,7 @@ _ROWS: tuple[_Row, ...] = (
     ("requests_s", "requests/s", "higher", "Requests finished a second.", _LLM, ("s", "1/s")),
     ("duration_s", "s", "lower", "Time from the first request sent to the last one finished.", _LLM),
     ("successful_requests", "requests", "higher", "Requests that were answered in full.", _LLM, _ONCE_BARE),
-    ("failed_requests", "requests", "lower", "Requests that failed or were cut off.", _ENGINE, _ONCE_BARE),
+    ("failed_requests", "requests", "lower", "Requests that failed or were cut off.", _LLM, _ONCE_BARE),
     ("input_tokens", "tokens", "", "Prompt tokens of all requests.", _LLM, _ONCE_BARE),
     ("output_tokens", "tokens", "", "Output tokens of all requests.", _LLM, _ONCE_BARE),
     # what the engine says of itself
@@ -152,7 +151,8 @@ _ROWS: tuple[_Row, ...] = (
     ("predicted_tok_s", "tok/s", "", "Tokens a second that the twin predicted before the run.", _ENGINE),
     # latencies of a served LLM
     *_latencies(),
-    ("goodput", "requests/s", "higher", "Requests a second that met every limit of `slo`.", ("serve",), _ONCE_BARE),
+    ("goodput", "requests/s", "higher", "Requests a second that met every limit of `slo`.", ("serve", "twin"),
+     _ONCE_BARE),
     # questions of known answer, asked after the load
     ("accuracy", "", "higher", "Share of `questions` that were answered correctly.", ("serve",)),
     ("accuracy_change", "", "higher", "Accuracy gained against the baseline, on the same questions.", ("serve",)),
@@ -187,7 +187,7 @@ _ROWS: tuple[_Row, ...] = (
 METRICS = {row[0]: MetricDefinition(*row) for row in _ROWS}
 
 
-def metrics_of(*makers: _Maker) -> tuple[str, ...]:
+def metrics_of(*makers: Maker) -> tuple[str, ...]:
     """Names of what these make, in the table's order."""
     return tuple(row.name for row in METRICS.values() if set(makers) & set(row.makers))
 

@@ -159,11 +159,18 @@ class Slo:
 
     def met_by(self, record: RequestRecord) -> bool:
         """Whether this one request stayed under the limit; ITL of one request is the mean of its gaps."""
-        if self.latency in ("itl", "tpot"):
-            value = record.tpot_s if record.output_tokens > 1 else 0.0
-        else:
-            value = record.ttft_s if self.latency == "ttft" else record.e2e_s
+        value = self._value_s(record)
         return record.ok and value is not None and value * 1000.0 <= self.limit_ms
+
+    def margin(self, record: RequestRecord) -> float:
+        """How many times slower this one request could be and still meet the limit; 0 where it failed."""
+        value = self._value_s(record)
+        return self.limit_ms / max(value * 1000.0, 1e-6) if record.ok and value is not None else 0.0
+
+    def _value_s(self, record: RequestRecord) -> float | None:
+        if self.latency in ("itl", "tpot"):
+            return record.tpot_s if record.output_tokens > 1 else 0.0
+        return record.ttft_s if self.latency == "ttft" else record.e2e_s
 
 
 def _meant(text: str) -> str:

@@ -275,6 +275,7 @@ def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, obj
         "max_running_requests": engine.applied.running_limit,
         "chunk_tokens": engine.applied.chunk_tokens,
         "graph_max_bs": engine.applied.graph_max_bs,
+        "prefill_graph": engine.applied.prefill_graph,
         "radix_cache": engine.applied.radix_cache,
         "draft_tokens": engine.applied.draft_tokens,
     }

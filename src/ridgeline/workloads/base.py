@@ -71,8 +71,9 @@ class Workload(ABC):
         return []
 
     def programs(self) -> Mapping[str, object]:
-        """What the programs that a study names say of themselves (release, flags), by program: kept in the journal, and
-        handed back as `Study.recorded` where a study folder is only read. Then it starts none of them."""
+        """What the programs that a study names say of themselves (release, flags), by program, and the shape of its
+        model: kept in the journal, and handed back as `Study.recorded` where a study folder is only read. Then it
+        starts none of them and needs nothing that was left where the campaign ran."""
         return {}
 
     def predicted_failure(self, settings: Settings) -> str | None:

@@ -312,3 +312,21 @@ def test_an_unknown_flag_of_vllm_is_answered_in_vllms_names(tmp_path: Path, name
     assert remedy in found
     assert "mem_fraction_static" not in found.partition(";")[2]
     assert "max_running_requests" not in found
+
+
+def test_what_was_recorded_of_a_model_gives_the_same_runs_where_the_model_is_not(tmp_path: Path) -> None:
+    shape = tmp_path / "models" / "nemo"
+    shape.mkdir(parents=True)
+    shutil.copy(EXAMPLES / "mistral-nemo-12b" / "config.json", shape)
+    asked = study(tmp_path, kind="sglang-serve", model="./models/nemo", gpu="h200")
+    before = sglang_serve(asked)
+    before.prepare(trial(asked), tmp_path / "a")
+    seen = json.loads(json.dumps(before.programs()))  # as a journal keeps it
+    shutil.rmtree(shape)
+    after = sglang_serve(replace(asked, recorded=seen))
+    after.prepare(trial(asked), tmp_path / "b")
+    first, second = ((tmp_path / name / "session.json").read_text() for name in ("a", "b"))
+    assert json.loads(first)["make_model"] and json.loads(first)["predicted_tok_s"] > 0
+    assert second == first
+    assert after.paste(asked.baseline) == before.paste(asked.baseline)
+    assert after.refusal({"mem_fraction_static": 0.1}) == before.refusal({"mem_fraction_static": 0.1}) != None  # noqa: E711

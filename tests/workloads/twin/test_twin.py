@@ -394,3 +394,34 @@ def test_a_kv_cache_of_another_dtype_is_simulated_by_itself() -> None:
     first, second, own = workload.expectation(whole), workload.expectation(half), alone.expectation(half)
     assert first is not None and second is not None and own is not None
     assert second.mean == own.mean != first.mean
+
+
+def limited(folder: Path, more: str = "  slo: [ttft_p95_ms=9000, itl_p95_ms=60]\n") -> TwinWorkload:
+    """The example as a study of goodput, with two hundred requests, 96 at once."""
+    text = EXAMPLE.read_text().replace("maximize: total_tok_s", "maximize: goodput")
+    text = text.replace("requests: 2000,", "requests: 200,").replace(
+        "successful_requests == 2000", "failed_requests == 0"
+    )
+    text = text.replace("  model:", f"  concurrency: 96\n{more}  model:")
+    workload = check_study(_written(folder, text)).workload
+    assert isinstance(workload, TwinWorkload)
+    return workload
+
+
+def test_goodput_is_that_of_the_simulation_and_fewer_meet_the_limits_on_a_slower_node(tmp_path: Path) -> None:
+    twin = limited(tmp_path)
+    said = twin.expectation(settings())
+    assert said is not None and said.mean is not None and said.low is not None and said.high is not None
+    usual, _ = performed(twin, tmp_path / "a")
+    assert usual.metrics["goodput"] == pytest.approx(said.mean, rel=0.01)
+    assert usual.metrics["failed_requests"] == 0
+    assert 0 < usual.metrics["goodput"] < usual.metrics["requests_s"]
+    slower, _ = performed(twin, tmp_path / "b", speed=0.8)
+    assert slower.metrics["requests_s"] == pytest.approx(0.8 * usual.metrics["requests_s"], rel=0.01)
+    assert slower.metrics["goodput"] < 0.7 * usual.metrics["goodput"], "near a limit a little slower is a lot less"
+    assert said.low < 0.7 * said.mean < said.mean < said.high
+
+
+def test_goodput_without_limits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="give `slo` to the workload"):
+        limited(tmp_path, more="")

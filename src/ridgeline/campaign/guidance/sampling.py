@@ -26,11 +26,21 @@ _Sensitivities = Callable[[Settings], tuple[float, ...]]
 
 def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
     """None where nobody expects anything. A prior that fails at a point expects nothing there."""
-    priors = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_of(study)))
+    priors = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_prior(study)))
     for called, prior in priors:
         if prior is not None:
             return _StudyPrior(study, *prior, called)
     return None
+
+
+def unpredicted(found: CheckedStudy) -> list[str]:
+    """That the search of this study of an engine starts from nothing, and why; empty where something is predicted."""
+    study = found.study
+    takes_prior = issubclass(catalog.part("samplers", study.search.sampler), TakesPrior)
+    if not takes_prior or not catalog.engine_of(study.workload.kind) or prior_of(study, found.workload) is not None:
+        return []
+    twin = _twin_of(study)
+    return [f"nothing is predicted before the first run: {twin}"] if isinstance(twin, str) else []
 
 
 @dataclass(frozen=True)
@@ -83,15 +93,30 @@ def _predicting(workload: Workload) -> tuple[_Predicted, _Sensitivities] | None:
     return (workload.expectation, workload.sensitivities) if workload.predicts else None
 
 
-def _twin_of(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
-    """The study as the twin reads it: the keys are the same, but it must know the GPU and give the goal's metric."""
-    if not catalog.engine_of(study.workload.kind):
-        return None
+def _twin_prior(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
+    twin = _twin_of(study) if catalog.engine_of(study.workload.kind) else ""
+    return None if isinstance(twin, str) else _predicting(twin)
+
+
+def _twin_of(study: Study) -> Workload | str:
+    """The study of a real engine as the twin reads it, or why it cannot: it must know the model, the GPU and the goal's
+    metric. What is guarded and asked besides is no matter of a prediction."""
+    options = study.workload.options
+    if options.get("alone"):
+        return "the twin does not simulate one half of serving alone"
+    kind = catalog.part("workloads", "twin")
+    known = {name: value for name, value in options.items() if name in kind.form.model_fields}
+    if not known.get("gpu") and not study.site.options.get("gpu"):
+        return "the GPU is not stated; `workload: gpu: h200`, say, lets the twin rank settings before the first run"
     try:
-        twin: Workload = catalog.part("workloads", "twin")(study)
-        return None if twin.problems() else _predicting(twin)
-    except (RidgelineError, ExpressionError, ValueError):
-        return None
+        if options.get("shape"):
+            known["model"] = options["shape"]
+        asked = replace(study, workload=replace(study.workload, options=known), guards=(), second_goal=None)
+        twin: Workload = kind(asked)
+        problems = twin.problems()
+    except (RidgelineError, ExpressionError, ValueError) as error:
+        return str(error)
+    return problems[0].message if problems else twin
 
 
 _LITTLE_LEFT = "little is left to find"

@@ -17,7 +17,7 @@ from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
 from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
-from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, differences, reworded
+from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, anywhere, differences, reworded
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
@@ -51,6 +51,8 @@ def _check_verdict(
         return
     found.verdict = True
     for name, stated, other in differences(history.verdict.as_line(), again.as_line()):
+        if isinstance(stated, str) and isinstance(other, str) and anywhere(stated) == anywhere(other):
+            continue
         if _only_wording(name, stated, other):
             found.cannot_check(JOURNAL, f"the verdict's {name} is worded differently today: {stated!r}, now {other!r}")
         else:

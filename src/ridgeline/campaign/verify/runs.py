@@ -17,7 +17,7 @@ from ridgeline import __version__, catalog
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.judge import judge, reading_of, without_blame
 from ridgeline.campaign.short_trials import shortened
-from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
+from ridgeline.campaign.verify.verification import ABSENT, Verification, anywhere, differences, reworded, same
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import BY_HAND, EXIT_FILE, Executor
 from ridgeline.files import NotRegularError, read_regular, read_text
@@ -39,16 +39,6 @@ SCRIPT, ENV = "run.sh", "env"
 _DATES_S = 5.0  # file systems and clocks of nodes differ by this much
 _FOLDER = re.compile(r"^cd (\S.*) \|\| exit", re.MULTILINE)
 _RUN_ID = re.compile(r"RIDGELINE_RUN=[0-9a-f]+")
-# a study folder may be looked at elsewhere: where it lay, and with it Python and this package, is no part of a setting
-# a path with a space stands in quotes; one without does not
-_QUOTED_PATH, _SPACE = re.compile(r"'(/[^'\n]*)'"), "\x1a"
-_PLACES = (
-    (re.compile(r"(?:/[^\s'\":,/]+)+/(?=(?:sources|runs|builds)/)"), "STUDY/"),
-    (re.compile(r"(?:/[^\s'\":,/]+)+/python[\d.]*(?![\w.-])"), "PYTHON"),
-    (re.compile(r"(?:/[^\s'\":,/]+)+/ridgeline(?=[/'\"\s]|$)"), "PACKAGE"),
-)
-
-
 # where a pretended cluster put the run, and how fast that place is: as little part of the setting as a real one's nodes
 _PRETENDED_PLACE = tuple(f"export {name}=" for name in (NODES_ENV, SPEED_ENV, STOPS_AT_ENV))
 
@@ -146,7 +136,7 @@ class _ScriptCheck:
             there = run.folder / name
             if not there.is_file() or read_regular(there) == read_regular(path):
                 continue
-            stated, derived = _anywhere(_text(there) or ""), _anywhere(_text(path) or "")
+            stated, derived = (_PREDICTED.sub("", anywhere(_text(file) or "")) for file in (there, path))
             if stated == derived or _same_numbers(stated, derived):
                 continue
             file = f"{where}/{name}"
@@ -187,12 +177,14 @@ def _acts(script: str) -> Iterator[str]:
             script = script.replace(spelled, "FOLDER") if "$(" not in folder else script
     for line in script.splitlines():
         if line.strip() and not line.startswith(("#", *_PRETENDED_PLACE)):
-            yield _anywhere(_RUN_ID.sub("RIDGELINE_RUN=ID", line))
+            yield anywhere(_RUN_ID.sub("RIDGELINE_RUN=ID", line))
 
 
 # what is worked out in floating point (the twin's figure in session.json) ends in other digits on other processors
 _NUMBER = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
 _ROUNDING = 1e-9
+# what was predicted of a run is no part of what it was given; the measurement that is read from it is compared
+_PREDICTED = re.compile(r'"predicted_tok_s": [^,}\s]+')
 
 
 def _same_numbers(one: str, other: str) -> bool:
@@ -201,13 +193,6 @@ def _same_numbers(one: str, other: str) -> bool:
         return False
     pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
     return all(math.isclose(float(a), float(b), rel_tol=_ROUNDING) for a, b in pairs)
-
-
-def _anywhere(text: str) -> str:
-    text = _QUOTED_PATH.sub(lambda found: found[1].replace(" ", _SPACE), text)
-    for place, name in _PLACES:
-        text = place.sub(name, text)
-    return text.replace(_SPACE, " ")
 
 
 def _first_difference(stated: list[str], derived: list[str]) -> tuple[str, str]:

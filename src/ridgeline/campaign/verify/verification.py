@@ -96,3 +96,20 @@ def reworded(stated: Any, found: Any, kept: re.Pattern[str] = NUMBERS) -> bool:
     if not isinstance(stated, str) or not isinstance(found, str):
         return False
     return set(kept.findall(stated)) <= set(kept.findall(found))
+
+
+# a path with a space stands in quotes; one without does not
+_QUOTED_PATH, _SPACE = re.compile(r"'(/[^'\n]*)'"), "\x1a"
+_PLACES = (
+    (re.compile(r"(?:/[^\s'\":,/]+)+/(?=(?:sources|runs|builds)/)"), "STUDY/"),
+    (re.compile(r"(?:/[^\s'\":,/]+)+/python[\d.]*(?![\w.-])"), "PYTHON"),
+    (re.compile(r"(?:/[^\s'\":,/]+)+/ridgeline(?=[/'\"\s]|$)"), "PACKAGE"),
+)
+
+
+def anywhere(text: str) -> str:
+    """A text without what differs from machine to machine: where the study, the interpreter and this package lie."""
+    text = _QUOTED_PATH.sub(lambda found: found[1].replace(" ", _SPACE), text)
+    for place, name in _PLACES:
+        text = place.sub(name, text)
+    return text.replace(_SPACE, " ")

@@ -40,6 +40,12 @@ def check(
         print("\n".join(_lines(study, checked, size, cost)))
 
 
+def _remarks(checked: CheckedStudy) -> list[str]:
+    from ridgeline.campaign.guidance.sampling import unpredicted
+
+    return [*checked.remarks(), *unpredicted(checked)]
+
+
 def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> dict[str, Any]:
     return {
         "ok": True,
@@ -53,7 +59,7 @@ def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -
             "refused": dict(size.refused),
         },
         "warnings": checked.doubts(),
-        "remarks": checked.remarks(),
+        "remarks": _remarks(checked),
         "cost": {
             "runs": cost.runs,
             "runs_with_faults": cost.runs_with_faults,
@@ -77,7 +83,7 @@ def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> l
     for reason, number in size.refused.most_common():
         shown = f"{number:,}" if size.exact else f"about {number / _looked_at(size):.0%}"
         lines.append(f"          {shown} refused: {reason}")
-    lines += [f"  note    {remark}" for remark in checked.remarks()]
+    lines += [f"  note    {remark}" for remark in _remarks(checked)]
     lines += [f"  warning {doubt}" for doubt in checked.doubts()]
     return [*lines, *_cost(cost, show_duration(study.job.limit_s))]
 

@@ -22,6 +22,9 @@ def simulate(
     schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0,
     page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1,
     radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True,
+    prefill_graph: Annotated[
+        bool | None, typer.Option(help="CUDA graphs of prefill steps; default: the engine's choice.")
+    ] = None,
     accept_length: Annotated[
         float | None, typer.Option(help="Speculative decoding: tokens accepted a step; default: measured.")
     ] = None,
@@ -56,6 +59,7 @@ def simulate(
         schedule_conservativeness=schedule_conservativeness,
         page_size=page_size,
         radix_cache=radix_cache,
+        prefill_graph=prefill_graph,
         accept_length=accept_length,
         draft_tokens=draft_tokens,
     )
@@ -101,6 +105,8 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
 def _engine(role: str, applied: Mapping[str, object]) -> str:
     """What was simulated, said or not: a reader must not have to guess the release or the dtype of the KV cache."""
     graphs = f"graphs to {applied['graph_max_bs']}" if applied["graph_max_bs"] else "no graphs"
+    if applied["graph_max_bs"] and not applied["prefill_graph"]:
+        graphs += ", none for prefill"
     parts = (
         f"{applied['engine']} {applied['release']}",
         f"weights {applied['weights']}, KV {applied['kv_cache']}",

@@ -42,6 +42,7 @@ from ridgeline.workloads.engine.options import (
     install_from_text,
     placed,
     placed_model,
+    recorded_model,
 )
 
 REQUESTS, _INPUT_TOKENS, _OUTPUT_TOKENS = 1000, 1024, 128
@@ -260,7 +261,8 @@ def read_options(
     problems += _load_problems(load, serves=serves)
     flags = _flags(form, home)
     dummy = flags.get("load_format") == "dummy"
-    model = engine_model(form.model or "", home, dummy=dummy)
+    seen = recorded_model(recorded)
+    model = seen.path if seen else engine_model(form.model or "", home, dummy=dummy)
     if model.endswith(".json") and not dummy:
         problems.append(
             Problem(
@@ -284,7 +286,7 @@ def read_options(
     engines = {name: _install(entry, form.version, home) for name, entry in form.engines.items()}
     return EngineOptions(
         model=model,
-        shape=placed_model(form.shape, home),
+        shape=seen.shape if seen else placed_model(form.shape, home),
         gpu=form.gpu,
         launcher=form.launcher,
         flags=flags,
@@ -302,6 +304,7 @@ def read_options(
         home=home,
         problems=tuple(problems),
         recorded=recorded,
+        config=seen.config if seen else "",
     )
 
 

@@ -11,7 +11,7 @@ from ridgeline.engines.install import Install, flags_of
 from ridgeline.engines.knobs.releases import Version
 from ridgeline.errors import Problem, Where, near, nearest
 from ridgeline.records.expression import Value
-from ridgeline.records.measurement import metrics_of
+from ridgeline.records.measurement import Maker, metrics_of
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.workloads.engine.options import ENGINE_KNOB, EngineOptions
@@ -37,7 +37,7 @@ class KnobNames:
     def problems(self, *, serves: bool) -> Iterator[Problem]:
         yield from self.knob_problems(self._dialect.release_of(self._own_install))
         yield from field_problems(self._study, self.templates())
-        yield from self._metric_problems(serves)
+        yield from self.metric_problems("serve" if serves else "offline")
 
     @property
     def _own_install(self) -> Install:
@@ -125,8 +125,9 @@ class KnobNames:
             if wrong := wrong_value(name, value):
                 yield Problem(("workload", "flags", name), wrong)
 
-    def _metric_problems(self, serves: bool) -> Iterator[Problem]:
-        yield from metric_problems(self._study, metrics_of("serve" if serves else "offline"))
+    def metric_problems(self, maker: Maker) -> Iterator[Problem]:
+        """Goals and guards that name what `maker` does not measure."""
+        yield from metric_problems(self._study, metrics_of(maker))
         goal = self._study.goal
         if goal.metric == "goodput" and not self._options.load.slos:
             yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")

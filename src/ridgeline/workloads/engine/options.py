@@ -85,6 +85,16 @@ class EngineOptions:
     home: Path = Path()  # where relative names of engines and models start
     problems: tuple[Problem, ...] = ()
     recorded: Mapping[str, object] | None = None  # as `Study.recorded`
+    config: str = ""  # the model's config.json as it was recorded; empty: it is read where it is
+
+    @property
+    def model_record(self) -> dict[str, object]:
+        """What is recorded of the model, so that the study can be read where the model is not."""
+        from ridgeline.model.config import config_text  # the session on a node needs none of it
+
+        shape = self.shape or self.model
+        config = self.config or config_text(shape)
+        return {MODEL_RECORD: {"path": self.model, "shape": shape, "config": config}} if config else {}
 
     @property
     def engine_fields(self) -> set[str]:
@@ -107,6 +117,24 @@ class EngineOptions:
             return found
         said = self.recorded.get(found.python)
         return replace(found, recorded=said if isinstance(said, Mapping) else {})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedModel:
+    """A model as `model_record` kept it: what the engine loaded, what its shape was read from, and that text."""
+
+    path: str
+    shape: str
+    config: str
+
+
+def recorded_model(recorded: Mapping[str, object] | None) -> RecordedModel | None:
+    """None where the study may be read as it is, or nothing was recorded."""
+    said = (recorded or {}).get(MODEL_RECORD)
+    if not isinstance(said, Mapping):
+        return None
+    path, shape, config = (str(said.get(name, "")) for name in ("path", "shape", "config"))
+    return RecordedModel(path, shape, config) if path and config else None
 
 
 def _filled(text: str, fields: Mapping[str, object]) -> str:
@@ -135,6 +163,7 @@ def install_from_text(text: str, version: str, home: Path | None) -> Install:
 
 
 _INTERPRETER = re.compile(r"/(python|pypy)[\d.]*$")
+MODEL_RECORD = "model"  # of `Study.recorded`, beside the interpreters
 IN_PLACE = ("engine", "engines", "model", "shape", "sources", "flags")  # options that name what is never copied
 
 

@@ -15,7 +15,7 @@ from ridgeline.engines.memory import STARTUP_OOM, plan_memory
 from ridgeline.engines.settings import DEFAULTS, EngineSettings
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import Gpu, load_gpu, make_cluster
-from ridgeline.model.config import load_model
+from ridgeline.model.config import load_model, model_from_text
 from ridgeline.model.model import Model
 from ridgeline.records.expression import Value
 from ridgeline.records.run import Resources
@@ -33,7 +33,7 @@ def refusal(
     site: Site,
 ) -> str | None:
     """Why this setting, under our names, cannot start; None where nothing is certain."""
-    model = _model(options.shape or options.model)
+    model = _model(options.shape or options.model, options.config)
     if (reason := dialect.refusal(model, values, install, version)) is not None:
         return reason
     try:
@@ -59,7 +59,7 @@ def _expected_deployment(
 
     InputError says which value the engine would not take.
     """
-    model, gpu = _model(options.shape or options.model), _gpu(options.gpu)
+    model, gpu = _model(options.shape or options.model, options.config), _gpu(options.gpu)
     if model is None or gpu is None:
         return None
     layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
@@ -88,11 +88,11 @@ def _settings_base(version: Version) -> EngineSettings:
 
 
 @lru_cache(maxsize=16)
-def _model(name: str) -> Model | None:
+def _model(name: str, recorded: str) -> Model | None:
     """The model's shape where it can be read here; an engine may know names and paths that this machine does not."""
     try:
-        return load_model(name)
-    except InputError:
+        return model_from_text(recorded, name) if recorded else load_model(name)
+    except (InputError, ValueError):
         return None
 
 

@@ -70,6 +70,13 @@ class PastedServer:
                 yield f'export {step.variable}="${{{step.variable}:?set it to the {what} that the step {name} kept}}"'
 
 
+def made_model(shape: str) -> tuple[str, str]:
+    """The folder of a model that is a shape alone, and the command that makes it there."""
+    path = Path(shape)
+    folder = f"models/{path.parent.name if path.name == 'config.json' else path.stem}"
+    return folder, shlex.join([sys.executable, "-m", "ridgeline", "make-model", shape, folder])
+
+
 SESSION, _ENGINE_SCRIPT, _NSYS_SCRIPT = "session.json", "engine.sh", "nsys.sh"
 _RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
 
@@ -147,10 +154,8 @@ class Scripts:
         install, builds = self._options.install(settings), self._study.builds
         model, before = self._options.model, build_lines(builds, settings) if builds else []
         if self._makes_model:
-            path = Path(model)
-            model = f"models/{path.parent.name if path.name == 'config.json' else path.stem}"
-            make = [sys.executable, "-m", "ridgeline", "make-model", self._options.model, model]
-            before = [*before, shlex.join(make)]
+            model, make = made_model(model)
+            before = [*before, make]
         return PastedServer(
             self._dialect,
             install.python,

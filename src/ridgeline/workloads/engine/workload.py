@@ -182,7 +182,8 @@ class EngineWorkload(Workload):
         installs = [self._options.install(settings) for settings in self._engine_settings()]
         here = {install.python: install for install in installs if not install.container}
         names = self._names.asked_flags
-        return {python: self._dialect.self_reported(install, names) for python, install in here.items()}
+        said = {python: self._dialect.self_reported(install, names) for python, install in here.items()}
+        return {**said, **self._options.model_record}
 
     def _engine_settings(self) -> Iterator[Settings]:
         """Settings that between them have every engine of the study: by its fields, by name, by the knob `engine`."""

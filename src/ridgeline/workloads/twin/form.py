@@ -12,15 +12,16 @@ from pydantic import Field
 from ridgeline.engines.settings import DEFAULTS, EngineSettings, parse_engine
 from ridgeline.errors import InputError, Problem
 from ridgeline.hardware.cluster import Cluster, load_gpu, make_cluster
-from ridgeline.model.config import load_model
+from ridgeline.model.config import load_model, model_from_text
 from ridgeline.model.model import Model
 from ridgeline.records.site import Site
 from ridgeline.records.study import Study
 from ridgeline.study.forms import DefaultText, Text, ValueUnit, accepted_by, read_form
+from ridgeline.traffic.requests import Slo
 from ridgeline.traffic.traffic import Traffic, parse_traffic
 from ridgeline.twin.calibration import Calibration, read_calibration
 from ridgeline.workloads.engine.form import ServeForm, TrafficForm
-from ridgeline.workloads.engine.options import placed_model
+from ridgeline.workloads.engine.options import placed_model, recorded_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class TwinOptions:
     cluster: Cluster | None = None
     version: EngineSettings = DEFAULTS
     calibration: Calibration = field(default_factory=Calibration)
+    slos: tuple[Slo, ...] = ()
     precompiled: bool = False
     problems: tuple[Problem, ...] = ()
 
@@ -52,7 +54,7 @@ class TwinForm(ServeForm):
         default="", description="The GPU that is simulated, one of `ridgeline hardware`; the site's options may say it."
     )
     version: Annotated[Text, DefaultText("the newest known")] = Field(
-        default="", description="The release of SGLang whose defaults and flags count, such as 0.5.6."
+        default="", description="The engine's release whose defaults and flags count, such as 0.5.6."
     )
     concurrency: Annotated[int | None, ValueUnit("requests"), DefaultText("everything at once")] = Field(
         default=None, ge=1, description="Closed loop: so many requests at once."
@@ -69,7 +71,8 @@ class TwinForm(ServeForm):
     )
 
 
-def read_options(study: Study) -> TwinOptions:
+def read_options(study: Study, engine: str, release: str = "") -> TwinOptions:
+    """`release` is that of the engine where the study does not say it; else its newest."""
     form, problems = read_form(TwinForm, study.workload.options, study.folder, ("workload",))
 
     def tried(key: str, make: Callable[[], T]) -> T | None:
@@ -83,13 +86,14 @@ def read_options(study: Study) -> TwinOptions:
             problems.append(Problem(where, str(error)))
             return None
 
-    version = tried("version", lambda: parse_engine(f"sglang:{form.version}", DEFAULTS)) if form.version else None
+    version = tried("version", lambda: parse_engine(f"{engine}:{form.version or release}".rstrip(":"), DEFAULTS))
     calibration = Path(_beside(form.calibration, study.folder))
     return TwinOptions(
-        model=tried("model", lambda: load_model(_model(form.model, study))) if form.model else None,
+        model=tried("model", lambda: _model(form.model, study)) if form.model else None,
         cluster=tried("gpu", lambda: _cluster(form.gpu, study.site)),
         traffic=tried("traffic", lambda: _traffic(form, study.folder)),
         version=version or DEFAULTS,
+        slos=tuple(map(Slo.parse, form.slo)),
         precompiled=form.precompiled,
         calibration=(tried("calibration", lambda: read_calibration(calibration)) if form.calibration else None)
         or Calibration(),
@@ -103,9 +107,12 @@ def _beside(name: str, folder: Path) -> str:
     return str(path) if path.is_file() else name
 
 
-def _model(name: str, study: Study) -> str:
+def _model(name: str, study: Study) -> Model:
     """A config.json travels with the study; a folder, which may hold weights, stays where it is."""
-    return _beside(name, study.folder) if (study.folder / name).is_file() else placed_model(name, study.origin)
+    if seen := recorded_model(study.recorded):
+        return model_from_text(seen.config, seen.shape)
+    is_file = (study.folder / name).is_file()
+    return load_model(_beside(name, study.folder) if is_file else placed_model(name, study.origin))
 
 
 def _cluster(gpu: str, site: Site) -> Cluster:

@@ -58,7 +58,7 @@ class Transcript:
     @property
     def text(self) -> str:
         """As the player reads it. A number that follows the speed has no quotes around it in JSON either."""
-        bench = re.sub(r'"(<(?:rate|seconds) [\d.]+>)"', r"\1", json.dumps(self.bench))
+        bench = re.sub(r'"(<(?:rate|seconds|goodput) [\d. ]+>)"', r"\1", json.dumps(self.bench))
         facts = ("ranks", "startup_s", "benchmark_s", "compile", "compile_at_s", "compile_s", "exit_code")
         rows: list[tuple[Any, ...]] = [*((name, getattr(self, name)) for name in facts), ("bench", bench)]
         kernels: list[_Line] = [(n / KERNELS, True, f"{_KERNEL} {n + 1} of {KERNELS}") for n in range(KERNELS)]
@@ -158,7 +158,16 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
         spread = getattr(summary, f"{name}_ms")
         if spread is not None:
             play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in TWIN_QUANTILES}
-    play.bench["retractions"] = result.retractions
+    play.bench |= {"retractions": result.retractions, "failed_requests": summary.requests - summary.ok}
+    if summary.slos:
+        play.bench["goodput"] = f"<goodput {_margins(result)}>"
+
+
+def _margins(result: SimulationResult) -> str:
+    """The duration, and of each request how many times slower it could be within all limits: on a slower node fewer
+    meet them."""
+    margins = (min(slo.margin(record) for slo in result.summary.slos) for record in result.records)
+    return f"{result.summary.duration_s:.4f} {' '.join(f'{min(margin, 99.0):.4f}' for margin in margins if margin > 0)}"
 
 
 def _die(play: Transcript, words: Sequence[str]) -> None:

@@ -11,15 +11,18 @@ import json
 import math
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
+from ridgeline import catalog
+from ridgeline.engines.base import ServingEngine
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.failures import signatures
 from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
-from ridgeline.engines.knobs.releases import Version
+from ridgeline.engines.knobs.releases import NEWEST, Version
 from ridgeline.engines.knobs.table import ROWS
 from ridgeline.engines.layout_rules import layout_problems
 from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
@@ -44,9 +47,8 @@ from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
-from ridgeline.workloads.engine.scripts import PastedServer, Scripts
+from ridgeline.workloads.engine.scripts import PastedServer, Scripts, made_model
 from ridgeline.workloads.run_folder import filling, job_in
-from ridgeline.workloads.study_names import metric_problems
 from ridgeline.workloads.twin import player
 from ridgeline.workloads.twin.form import TwinForm, read_options
 from ridgeline.workloads.twin.log import compose
@@ -76,17 +78,21 @@ class TwinWorkload(Workload):
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self._options = read_options(study)
+        real = catalog.engine_of(study.workload.kind)
+        self._engine: ServingEngine = catalog.part("engines", real) if real else SGLANG
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
-        self._engine_arguments = engine_options(study.workload.options, study.folder, serves=True, home=study.origin)
-        self._names = KnobNames(study, self._engine_arguments, SGLANG)
+        self._engine_arguments = engine_options(
+            study.workload.options, study.folder, serves=True, home=study.origin, recorded=study.recorded
+        )
+        self._options = read_options(study, self._engine.name, self._installed_release() if real else "")
+        self._names = KnobNames(study, self._engine_arguments, self._engine)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._roomy: dict[Deployment, tuple[int, SimulationResult]] = {}  # tokens of the KV pool, and the result
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._plays: dict[tuple[object, ...], str] = {}
         self._longest: int | None = None
-        self.signatures = (*signatures(SGLANG.flags, SGLANG.failure_texts), *PROGRAM_FAILURES)
+        self.signatures = (*signatures(self._engine.flags, self._engine.failure_texts), *PROGRAM_FAILURES)
         self.logs = (LOG, "stderr")
 
     @property
@@ -99,8 +105,16 @@ class TwinWorkload(Workload):
         return [
             *self._options.problems,
             *self._names.knob_problems(self._release),
-            *metric_problems(self._study, metrics_of("twin")),
+            *self._names.metric_problems("twin"),
         ]
+
+    def programs(self) -> Mapping[str, object]:
+        return self._engine_arguments.model_record
+
+    def _installed_release(self) -> str:
+        """Empty where it cannot be read on this machine."""
+        release = self._engine.release_of(self._engine_arguments.install(self._study.baseline))
+        return "" if release == NEWEST else ".".join(map(str, release))
 
     def refusal(self, settings: Settings) -> str | None:
         case = self._case(settings)
@@ -117,12 +131,16 @@ class TwinWorkload(Workload):
         case = self._case(settings)
         if isinstance(case, str):
             return None
-        chance = min(max(NormalDist().cdf(case.plan.margin_bytes / _MEMORY_SPREAD_BYTES), 0.01), 0.99)
+        chance = 1.0
+        if self._engine.simulated:
+            chance = min(max(NormalDist().cdf(case.plan.margin_bytes / _MEMORY_SPREAD_BYTES), 0.01), 0.99)
         result = self._result(settings, case)
         mean = None if result is None else self._predicted(result)
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = (bound / result.summary.total_tok_s for bound in result.interval["total_tok_s"])
+        if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
+            return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
         return Expectation(mean, mean * low, mean * high, chance)
 
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
@@ -144,7 +162,9 @@ class TwinWorkload(Workload):
         short = replace(traffic, requests=min(traffic.requests, _SENSITIVITY_REQUESTS))
         try:
             values = [
-                self._predicted(simulate(case.deployment, short, replace(calibration, factors=factors)))
+                self._predicted(
+                    simulate(case.deployment, short, replace(calibration, factors=factors), self._options.slos)
+                )
                 for factors in (calibration.factors, *_one_off(calibration.factors))
             ]
         except DoesNotFit:
@@ -172,7 +192,7 @@ class TwinWorkload(Workload):
         values = self._values(settings)
         key = (*self._key(settings), *values.items())
         if key not in self._plays:
-            echo = SGLANG.flags.echo(values, self._release)
+            echo = self._engine.flags.echo(values, self._release)
             model = {"model_path": self._study.workload.options["model"]}
             play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
             if self._options.precompiled:
@@ -209,12 +229,17 @@ class TwinWorkload(Workload):
 
     def paste(self, settings: Settings) -> str:
         """The real engine with these settings; the site is a simulated one and adds nothing."""
-        asked, model = self._study.job.resources(settings), str(self._study.workload.options["model"])
-        env = Scripts(self._study, self._engine_arguments, SGLANG, self._names, serves=True).env(settings)
-        return PastedServer(SGLANG, Install().python, model, self._flags(settings), env, LOCAL, asked).text()
+        asked, model, before = self._study.job.resources(settings), self._engine_arguments.model, []
+        if model.endswith(".json"):
+            model, make = made_model(model)
+            before = [make]
+        env = Scripts(self._study, self._engine_arguments, self._engine, self._names, serves=True).env(settings)
+        return PastedServer(
+            self._engine, Install().python, model, self._flags(settings), env, LOCAL, asked, (), before
+        ).text()
 
     def _flags(self, settings: Settings) -> list[str]:
-        return SGLANG.flags.arguments(self._values(settings), self._release)
+        return self._engine.flags.arguments(self._values(settings), self._release)
 
     @property
     def _release(self) -> Version:
@@ -243,19 +268,20 @@ class TwinWorkload(Workload):
         if model is None or cluster is None:
             return "the study has problems; see `ridgeline check`"
         asked, values = self._study.job.resources(settings), self._values(settings)
-        if (reason := SGLANG.refusal(model, values, Install(), self._release)) is not None:
+        if (reason := self._engine.refusal(model, values, Install(), self._release)) is not None:
             return reason
-        layout = layout_of(values, asked.nodes, asked.gpus or cluster.node.gpus)
-        engine = settings_of(values, self._options.version)
-        if illegal := layout_problems(model, layout, cluster.gpu, engine, role_of(values)):
+        layout, role = layout_of(values, asked.nodes, asked.gpus or cluster.node.gpus), role_of(values)
+        engine, kept = settings_of(values, self._options.version), model_of(model, values)
+        if illegal := layout_problems(model, layout, cluster.gpu, engine, role):
             return str(illegal[0])
-        model = model_of(model, values)
-        plan = plan_memory(model, cluster.gpu, layout, engine, role_of(values))
+        meant = self._engine.meant(values, lambda: plan_memory(kept, cluster.gpu, layout, engine, role), cluster.gpu)
+        engine = settings_of(meant, self._options.version)
+        plan = plan_memory(kept, cluster.gpu, layout, engine, role)
         if plan.verdict == STARTUP_OOM and plan.margin_bytes < -_DOUBT_BYTES:
             return f"does not fit: {plan.reason}"
         if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens():
             return f"does not fit: a KV pool of {plan.kv_tokens_per_rank:,} tokens cannot hold the longest request"
-        return _Case(Deployment(model, cluster, layout, engine), plan)
+        return _Case(Deployment(kept, cluster, layout, engine), plan)
 
     def _longest_tokens(self) -> int:
         if self._longest is None:
@@ -281,7 +307,7 @@ class TwinWorkload(Workload):
         tokens, held = self._roomy.get(alike, (0, None))
         if held is not None and tokens * _peak(held) <= _ROOMY * pool:
             return replace(held, kv_usage=tuple((at_s, share * tokens / pool) for at_s, share in held.kv_usage))
-        result = simulate(deployment, self._options.traffic, self._options.calibration)
+        result = simulate(deployment, self._options.traffic, self._options.calibration, self._options.slos)
         if deployment.layout.decode is None and _peak(result) <= _ROOMY:
             self._roomy[alike] = pool, result
         return result
@@ -303,10 +329,19 @@ def _one_off(factors: Factors) -> list[Factors]:
 
 
 def _predicted(metric: str, result: SimulationResult) -> float | None:
+    if metric == "goodput":
+        return result.summary.goodput_s
     name, _, quantile = metric.removesuffix("_ms").rpartition("_")
     spread = getattr(result.summary, f"{name}_ms", None) if metric.endswith("_ms") else None
     value = spread.quantile(quantile) if spread is not None else getattr(result.summary, metric, None)
     return float(value) if isinstance(value, int | float) else None
+
+
+def _goodput_s(result: SimulationResult, speed: float) -> float:
+    """Were everything so many times faster."""
+    summary = result.summary
+    within = sum(min(slo.margin(record) for slo in summary.slos) * speed >= 1.0 for record in result.records)
+    return within * speed / summary.duration_s
 
 
 def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:
