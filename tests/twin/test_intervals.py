@@ -172,3 +172,15 @@ def test_users_of_a_loop_that_is_too_full_are_queued():
         for d in (deployment, full)
     ]
     assert shares[0] < 0.95 < shares[1]
+
+
+def test_no_server_is_predicted_to_serve_more_than_it_is_sent():
+    deployment = Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(nodes=1, gpus_per_node=1))
+    tokens_s = 10 * (1000 + 100)
+    paced = simulate(deployment, parse_traffic("fixed:1000:100", requests=400, rate_s=10, burstiness=0))
+    low, high = paced.interval["total_tok_s"]
+    assert 0.7 * tokens_s < low < paced.summary.total_tok_s <= high < 1.01 * tokens_s
+    assert paced.interval["duration_s"][0] > 39.8
+    assert paced.interval["speed"][1] > 1.2, "the server may well be faster: its latencies, not its throughput"
+    full = simulate(deployment, parse_traffic("fixed:1000:100", requests=400, concurrency=64))
+    assert full.interval["total_tok_s"][1] == pytest.approx(full.summary.total_tok_s * full.interval["speed"][1])

@@ -110,9 +110,7 @@ class Option:
     @property
     def speed_ratios(self) -> tuple[float, float]:
         """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""
-        low, high = self.interval["total_tok_s"]
-        predicted = self.summary.total_tok_s
-        return (low / predicted, high / predicted) if predicted > 0 else (1.0, 1.0)
+        return self.interval["speed"]
 
     @property
     def bounds(self) -> dict[str, tuple[float, float]]:

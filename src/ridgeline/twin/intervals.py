@@ -50,13 +50,15 @@ class UncertaintySources:
     apart: bool = False  # prefill and decode on GPUs of their own
     old_experts: bool = False  # a mixture under a release of vLLM that was slower than its kernels
     queued_share: float = 0.0  # of the mean TTFT: what the luckiest request did not wait
+    sent_for_s: float = 0.0  # when the last request is sent, where that is not the server's doing
     validation: Validation = _COMPARED  # how far this is from anything whose prediction was compared
 
 
 def intervals(
     summary: Summary, last_ttft_s: float | None, calibration: Calibration, doubts: UncertaintySources
 ) -> dict[str, tuple[float, float]]:
-    """Bounds by the name of the figure. Latencies carry the percentile, as in an SLO: ttft_p95_ms."""
+    """Bounds by the name of the figure. Latencies carry the percentile, as in an SLO: ttft_p95_ms. `speed` is how slow
+    and how fast the real thing may be, over what is predicted."""
     apart = apart_ttft = queue = 0.0
     if calibration.points == 0:
         new = doubts.validation
@@ -69,10 +71,13 @@ def intervals(
     whole = math.hypot(PREFILL_SPREAD * doubts.prefill_share, HOST_SPREAD * doubts.host_share, apart)
     low, high = calibration.ratio_interval(whole)
     longest_s = summary.duration_s * high + doubts.stall_s
-    bounds = {"duration_s": (summary.duration_s * low, longest_s)}
+    shortest_s = max(summary.duration_s * low, min(doubts.sent_for_s, summary.duration_s))
+    slowest = summary.duration_s / longest_s if longest_s > 0 else 1.0
+    # a faster server gets no more than is sent: its speed is not bounded by that, its throughput is
+    fastest = summary.duration_s / shortest_s if shortest_s > 0 else 1.0
+    bounds = {"speed": (slowest, 1.0 / low), "duration_s": (shortest_s, longest_s)}
     for name, value in (("total_tok_s", summary.total_tok_s), ("output_tok_s", summary.output_tok_s)):
-        slowest = value * summary.duration_s / longest_s if longest_s > 0 else value
-        bounds[name] = (slowest, value / low)
+        bounds[name] = (value * slowest, value * fastest)
     alone = math.hypot(TTFT_SPREAD, HOST_SPREAD * doubts.host_share, apart_ttft, calibration.first_token_spread)
     ttft = calibration.ratio_interval(math.hypot(alone, queue))
     if queue:

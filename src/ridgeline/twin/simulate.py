@@ -18,7 +18,7 @@ from ridgeline.errors import InputError
 from ridgeline.model.model import Model
 from ridgeline.traffic.lengths import Fixed, Replay
 from ridgeline.traffic.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Traffic
+from ridgeline.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.cluster import Front, Replicas, serve
 from ridgeline.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
@@ -301,6 +301,7 @@ def _doubts(
         # vLLM before 0.14: its steps are mixed, and nothing hides the host's part
         old_experts=any(e.applied.mixed and not e.applied.overlap and e.times.model.experts for e in engines),
         queued_share=0.0 if burst else queued_share(records),
+        sent_for_s=max(record.sent_s for record in records) if isinstance(traffic.pace, OpenLoop | AsRecorded) else 0.0,
     )
 
 

@@ -250,7 +250,7 @@ def test_an_older_engine_has_other_flags(tmp_path: Path) -> None:
 
 
 def _written(folder: Path, text: str) -> Path:
-    (folder / "sites").mkdir()
+    (folder / "sites").mkdir(parents=True)
     (folder / "sites" / "two-dgx-h100.yaml").write_text((EXAMPLE.parent / "sites" / "two-dgx-h100.yaml").read_text())
     file = folder / "study.yaml"
     file.write_text(text)
@@ -396,13 +396,16 @@ def test_a_kv_cache_of_another_dtype_is_simulated_by_itself() -> None:
     assert second.mean == own.mean != first.mean
 
 
-def limited(folder: Path, more: str = "  slo: [ttft_p95_ms=9000, itl_p95_ms=60]\n") -> TwinWorkload:
-    """The example as a study of goodput, with two hundred requests, 96 at once."""
+_SLO = "  slo: [ttft_p95_ms=9000, itl_p95_ms=60]\n"
+
+
+def limited(folder: Path, more: str = _SLO, load: str = "concurrency: 96") -> TwinWorkload:
+    """The example as a study of goodput, with two hundred requests."""
     text = EXAMPLE.read_text().replace("maximize: total_tok_s", "maximize: goodput")
     text = text.replace("requests: 2000,", "requests: 200,").replace(
         "successful_requests == 2000", "failed_requests == 0"
     )
-    text = text.replace("  model:", f"  concurrency: 96\n{more}  model:")
+    text = text.replace("  model:", f"  {load}\n{more}  model:")
     workload = check_study(_written(folder, text)).workload
     assert isinstance(workload, TwinWorkload)
     return workload
@@ -425,3 +428,13 @@ def test_goodput_is_that_of_the_simulation_and_fewer_meet_the_limits_on_a_slower
 def test_goodput_without_limits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="give `slo` to the workload"):
         limited(tmp_path, more="")
+
+
+def test_at_a_rate_a_faster_server_gets_no_more_requests(tmp_path: Path) -> None:
+    twin = limited(tmp_path, load="rate: 4")
+    said = twin.expectation(settings())
+    assert said is not None and said.high is not None and said.mean is not None
+    assert said.mean <= said.high < 4.3, "of 200 drawn arrivals a few more than four come a second"
+    (remark,) = twin.remarks(settings())
+    assert "at 4 requests/s no setting has a goodput beyond what is sent" in remark
+    assert limited(tmp_path / "b").remarks(settings()) == []

@@ -140,7 +140,7 @@ class EngineWorkload(Workload):
     def remarks(self, settings: Settings) -> list[str]:
         """What is taken for granted here and found out on the node."""
         install, site = self._options.install(settings), self._study.site
-        nodes, found = self._study.job.resources(settings).nodes, []
+        nodes, found = self._study.job.resources(settings).nodes, self._names.rate_remarks()
         if self._dialect.release_of(install) == NEWEST:
             latest = release_text(self._dialect.name, NEWEST)
             where = install.container or install.python

@@ -41,6 +41,7 @@ from ridgeline.records.site import LOCAL, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+from ridgeline.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.base import Workload
@@ -108,6 +109,9 @@ class TwinWorkload(Workload):
             *self._names.metric_problems("twin"),
         ]
 
+    def remarks(self, settings: Settings) -> list[str]:
+        return self._names.rate_remarks()
+
     def programs(self) -> Mapping[str, object]:
         return self._engine_arguments.model_record
 
@@ -138,9 +142,12 @@ class TwinWorkload(Workload):
         mean = None if result is None else self._predicted(result)
         if mean is None or result is None:
             return Expectation(chance=chance)
-        low, high = (bound / result.summary.total_tok_s for bound in result.interval["total_tok_s"])
+        low, high = result.interval["speed"]
         if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
-            return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
+            slow, fast = (self._goodput_s(result, speed) for speed in (low, high))
+            return Expectation(mean, slow, fast, chance)
+        if self._study.goal.metric in ("total_tok_s", "output_tok_s"):  # no more than is sent
+            return Expectation(mean, *result.interval[self._study.goal.metric], chance)
         return Expectation(mean, mean * low, mean * high, chance)
 
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
@@ -174,6 +181,13 @@ class TwinWorkload(Workload):
 
     def _predicted(self, result: SimulationResult) -> float | None:
         return _predicted(self._study.goal.metric, result)
+
+    def _goodput_s(self, result: SimulationResult, speed: float) -> float:
+        """Were everything so many times faster. Where requests come at a rate, no more come to a faster server."""
+        summary, traffic = result.summary, self._options.traffic
+        within = sum(min(slo.margin(record) for slo in summary.slos) * speed >= 1.0 for record in result.records)
+        paced = traffic is not None and isinstance(traffic.pace, OpenLoop | AsRecorded)
+        return within * (1.0 if paced else speed) / summary.duration_s
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         settings = trial.settings
@@ -335,13 +349,6 @@ def _predicted(metric: str, result: SimulationResult) -> float | None:
     spread = getattr(result.summary, f"{name}_ms", None) if metric.endswith("_ms") else None
     value = spread.quantile(quantile) if spread is not None else getattr(result.summary, metric, None)
     return float(value) if isinstance(value, int | float) else None
-
-
-def _goodput_s(result: SimulationResult, speed: float) -> float:
-    """Were everything so many times faster."""
-    summary = result.summary
-    within = sum(min(slo.margin(record) for slo in summary.slos) * speed >= 1.0 for record in result.records)
-    return within * speed / summary.duration_s
 
 
 def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:
