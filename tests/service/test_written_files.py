@@ -66,7 +66,12 @@ def test_the_next_command_that_a_plan_prints_runs_as_it_stands(tmp_path: Path) -
     said = ridgeline("plan", *SMALL, "--concurrency", "8", "--out", out, "--deploy", file)
     check, deploy = re.findall(r"ridgeline ((?:deploy )?check .*)", said)
     assert "legal points" in ridgeline(*shlex.split(check))
-    assert "is not on this machine" in ridgeline(*shlex.split(deploy), code=2)
+    refused = ridgeline(*shlex.split(deploy), code=2)
+    assert "is not on this machine" in refused
+    advised = re.findall(r"`ridgeline (deploy check [^`]*)`", refused + file.read_text())
+    assert len(advised) > 1
+    for command in advised:
+        assert Path(shlex.split(command)[2]).name == file.name, "as pasted into a shell"
 
 
 def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,7 +295,7 @@ def deployable_text(plan: Plan, file: str) -> str:
             f"--deploy {file}: not written, as no layout on {question.cluster} keeps {limits} (the nearest is "
             f"{best.layout}); relax that limit, lower the rate, shorten prompts or answers, or plan with more GPUs"
         )
-    head = f"# `ridgeline deploy check {file}` shows every command; name your model's folder and site\n"
+    head = f"# `ridgeline deploy check {shlex.quote(file)}` shows every command; name your model's folder and site\n"
     if (
         plan.asked.dtype
         and "quantization" not in question.dtype_settings
