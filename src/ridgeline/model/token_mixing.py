@@ -17,7 +17,7 @@ _WINDOWED = ("sliding_attention", "local_attention", "chunked_attention")
 def read_mixers(fields: Fields, layers: int) -> tuple[Attention, tuple[Mixer, ...]]:
     """The attention that sees furthest, and every kind with its layers; no list where there is one kind only."""
     if fields.value("attn_res_block_size"):
-        raise fields.refuse("attn_res_block_size", "(attention over the residuals of earlier layers) is not understood")
+        raise fields.not_understood("attn_res_block_size", "(attention over the residuals of earlier layers)")
     for read in (_blocks, _block_configs, _compressed, _typed, _two_patterns, _chunked, _lightning, _windows):
         mixers = read(fields, layers)
         if mixers:
@@ -136,9 +136,7 @@ def _block_configs(fields: Fields, layers: int) -> tuple[Mixer, ...]:
     kept = {n: b["attention"] for n, b in enumerate(blocks) if not b["attention"].get("no_op")}
     for block in kept.values():
         if block.get("replace_with_linear") or block.get("window_length"):
-            raise fields.refuse(
-                "block_configs", "replaces attention by something else in a layer; that is not understood"
-            )
+            raise fields.not_understood("block_configs", "(something else than attention in a layer)")
     heads = fields.positive("num_attention_heads")
     found: dict[int, list[int]] = {}
     for n, block in kept.items():
@@ -183,7 +181,7 @@ def _typed(fields: Fields, layers: int) -> tuple[Mixer, ...]:
         return ()
     unknown = sorted({str(k) for k in kinds} - {*_FULL, *_WINDOWED, "linear_attention"})
     if unknown:
-        raise fields.refuse("layer_types", f"{unknown[0]!r} is not understood")
+        raise fields.not_understood("layer_types", repr(unknown[0]))
     windowed, linear = where(kinds, *_WINDOWED), where(kinds, "linear_attention")
     found = [Mixer(_global(fields), where(kinds, *_FULL))]
     if windowed:
