@@ -11,6 +11,7 @@ from string import Template
 
 import pytest
 
+from ridgeline.model.folder import write_model_folder
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import answer_plan
 from ridgeline.service import from_results
@@ -72,6 +73,18 @@ def test_the_next_command_that_a_plan_prints_runs_as_it_stands(tmp_path: Path) -
     assert len(advised) > 1
     for command in advised:
         assert Path(shlex.split(command)[2]).name == file.name, "as pasted into a shell"
+
+
+def test_a_plan_names_the_folder_that_has_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "two words"
+    write_model_folder("llama-8b", model)
+    monkeypatch.chdir(tmp_path)
+    asked = ["--model", "two words", *SMALL[2:], "--layout", "tp 1 dp 2", "--concurrency", "8"]
+    assert "--model-path '/models/two words'" in ridgeline("plan", *asked)
+    (model / "model-00001-of-00004.safetensors").touch()
+    said = ridgeline("plan", *asked, "--deploy", "service.yaml")
+    assert f"--model-path '{model}'" in said
+    assert load_service(Path("service.yaml")).model == str(model)
 
 
 def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:

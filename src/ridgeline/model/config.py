@@ -447,14 +447,19 @@ def load_model(name_or_path: str) -> Model:
         path = path / "config.json"
         path = adapter if adapter.is_file() and not path.exists() else path
     if path.suffix == ".json" or os.path.exists(path):  # noqa: PTH110
-        return model_from_config(_with_sidecar(path), name=_name_of(path), source=str(path))
-    if (model := _hub_model(name, known)) is not None:
-        return model
+        model = model_from_config(_with_sidecar(path), name=_name_of(path), source=str(path))
+        return replace(model, folder=str(path.resolve().parent) if _has_weights(path.parent) else "")
+    if (known_model := _hub_model(name, known)) is not None:
+        return known_model
     hint = did_you_mean(name.rpartition("/")[2], known, likeness=0.5)
     raise InputError(
         f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}{' ' if hint else ''}"
         f"presets: {', '.join(known)}"
     )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
 
 
 def config_text(name_or_path: str) -> str:

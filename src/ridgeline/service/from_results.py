@@ -261,8 +261,8 @@ def printed(choice: Choice, model: str = "") -> PrintedChoice:
 
 
 def _model_folder(question: PlanQuestion) -> str:
-    """Where a plan's model is taken to lie, for people to correct."""
-    return f"/models/{question.model.name}"
+    """Where a plan's model lies; where its weights are not on this machine, a place for people to correct."""
+    return question.model.folder or f"/models/{question.model.name}"
 
 
 def plan_json(plan: Plan) -> dict[str, object]:
