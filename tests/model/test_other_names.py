@@ -28,6 +28,10 @@ GEMMA_3_SMALL = {
         "sliding_window": 1024,
     },
 }  # fmt: skip
+LLAVA = {
+    "model_type": "llava",
+    "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
+}  # fmt: skip
 FALCON = {
     "alibi": False, "architectures": ["FalconForCausalLM"], "bias": False, "hidden_size": 8192, "model_type": "falcon",
     "new_decoder_architecture": True, "num_attention_heads": 128, "num_hidden_layers": 60, "num_kv_heads": 8,
@@ -94,6 +98,7 @@ def read(config: dict[str, Any]) -> Model:
     [
         (GEMMA_3, 27.0e9, 27.0e9, 10 * 2 * 16 * 128 * 2),
         (GEMMA_3_SMALL, 3.88e9, 3.88e9, 5 * 2 * 4 * 256 * 2),
+        (LLAVA, 6.74e9, 6.74e9, 32 * 2 * 32 * 128 * 2),
         # cards say 41.8e9 and 7.22e9: files hold the table twice, engines load it once
         (FALCON, 41.3e9, 41.3e9, 60 * 2 * 8 * 64 * 2),
         (FALCON_SMALL, 6.92e9, 6.92e9, 32 * 2 * 64 * 2),
@@ -155,6 +160,12 @@ def test_the_bits_of_a_checkpoint(quant: dict[str, Any], dtype: str) -> None:
     assert read({**GLM_4, "quantization_config": quant}).weights_dtype == dtype
 
 
+def test_older_checkpoints_call_their_dtypes_otherwise() -> None:
+    group = {"weights": {"num_bits": 8, "type": "int"}}
+    older = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+    assert read({**GLM_4, "compression_config": older}).dtype == "int8"
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -164,6 +175,8 @@ def test_the_bits_of_a_checkpoint(quant: dict[str, Any], dtype: str) -> None:
         ({"model_type": "recurrent_gemma"}, "model_type recurrent_gemma is not"),
         ({"model_type": "xlm-roberta"}, "model_type xlm-roberta is not"),
         ({"model_type": "t5gemma", "is_encoder_decoder": True}, "model_type t5gemma is not"),
+        ({"model_type": "new_hybrid", "mamba_d_state": 16}, "mamba_d_state (layers that keep a state)"),
+        ({"cross_attention_layers": [3, 8]}, "cross_attention_layers (layers that attend to a picture"),
         ({"layer_types": ["hyena"] * 40}, "layer_types 'hyena' is not understood"),
     ],
 )

@@ -14,7 +14,7 @@ from ridgeline.errors import InputError, did_you_mean
 from ridgeline.model.fields import MEASURE_IT, Fields, where
 from ridgeline.model.fields import PRESETS as PRESETS
 from ridgeline.model.fields import preset_names as preset_names
-from ridgeline.model.layer_parts import Experts
+from ridgeline.model.layer_parts import Experts, LinearAttention
 from ridgeline.model.model import WHOLE_DTYPES, Model
 from ridgeline.model.other_names import UNGATED_KINDS, in_usual_names, tied_unless_said
 from ridgeline.model.token_mixing import block_pattern, read_mixers
@@ -387,6 +387,7 @@ _REFUSED_FIELDS = {
     "hidden_size_per_layer_input": "embeddings of each layer's own",
     "num_kv_shared_layers": "layers that use another layer's cache",
     "use_cla": "layers that use another layer's cache",
+    "cross_attention_layers": "layers that attend to a picture instead of the text",
     "use_double_wide_mlp": "feed-forward parts of twice the width in some layers",
 }
 
@@ -532,6 +533,8 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
     fields.need("hidden_size", *depth, "num_attention_heads", "vocab_size")
     layers = fields.positive("num_hidden_layers", blocks)
     attention, mixers = read_mixers(fields, layers)
+    if not any(isinstance(mixer.kind, LinearAttention) for mixer in mixers):
+        _refuse_other_states(fields)
     ffn = _read_feed_forward(fields, layers)
     dtypes = _read_dtypes(fields)
     seen = vision_params(fields)
@@ -573,3 +576,10 @@ def _refuse_kinds(fields: Fields) -> None:
     for name, why in _REFUSED_FIELDS.items():
         if fields.value(name):
             raise fields.not_understood(name, f"({why})")
+
+
+def _refuse_other_states(fields: Fields) -> None:
+    """Layers that keep a state, in fields that nobody reads: counted as attention, they would need far more memory."""
+    for name, value in fields.unread().items():
+        if value and re.match(r"mamba_|ssm_|rwkv_|lru_", name):
+            raise fields.not_understood(name, "(layers that keep a state)")

@@ -13,6 +13,8 @@ _OTHER_NAMES = {
     "num_layers": "num_hidden_layers", "padded_vocab_size": "vocab_size", "ffn_hidden_size": "intermediate_size",
     "multi_query_group_num": "num_key_value_heads", "kv_channels": "head_dim", "seq_length": "max_position_embeddings",
     "add_qkv_bias": "attention_bias",
+    # compressed-tensors before 0.5
+    "compression_config": "quantization_config",
     # Falcon
     "num_kv_heads": "num_key_value_heads",
     # ERNIE
