@@ -28,6 +28,25 @@ GEMMA_3_SMALL = {
         "sliding_window": 1024,
     },
 }  # fmt: skip
+STEP_3 = {
+    "model_type": "step3_vl",
+    "text_config": {
+        "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 64, "num_attention_groups": 1,
+        "num_hidden_layers": 61, "max_seq_len": 65536, "vocab_size": 128815, "moe_intermediate_size": 5120,
+        "moe_num_experts": 48, "moe_top_k": 3, "share_expert_dim": 5120, "share_q_dim": 2048, "head_dim": 256,
+        "norm_expert_weight": False, "moe_layers_enum": ",".join(map(str, range(4, 60))), "model_type": "step3_text",
+    },
+}  # fmt: skip
+STEP_3_5 = {
+    "model_type": "step3p5", "hidden_size": 4096, "intermediate_size": 11264, "num_hidden_layers": 45,
+    "num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128, "max_position_embeddings": 262144,
+    "vocab_size": 128896, "moe_num_experts": 288, "moe_top_k": 8, "moe_intermediate_size": 1280,
+    "share_expert_dim": 1280, "moe_layers_enum": ",".join(map(str, range(3, 45))), "sliding_window": 512,
+    "layer_types": ["sliding_attention" if n % 4 else "full_attention" for n in range(45)],
+    "attention_other_setting": {
+        "attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128,
+    },
+}  # fmt: skip
 LLAVA = {
     "model_type": "llava",
     "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
@@ -98,6 +117,8 @@ def read(config: dict[str, Any]) -> Model:
     [
         (GEMMA_3, 27.0e9, 27.0e9, 10 * 2 * 16 * 128 * 2),
         (GEMMA_3_SMALL, 3.88e9, 3.88e9, 5 * 2 * 4 * 256 * 2),
+        (STEP_3, 316e9, 38e9, 61 * 2 * 256 * 2),
+        (STEP_3_5, 196.8e9, 11.44e9, 12 * 2 * 8 * 128 * 2),
         (LLAVA, 6.74e9, 6.74e9, 32 * 2 * 32 * 128 * 2),
         # cards say 41.8e9 and 7.22e9: files hold the table twice, engines load it once
         (FALCON, 41.3e9, 41.3e9, 60 * 2 * 8 * 64 * 2),

@@ -302,7 +302,7 @@ _HARMLESS = re.compile(
     r"|layer_switch|order_of_interleaved_layers|position_embedding.*|use_embedding_sharing|use_gated_activation|use_parallel_.*"
     r"|alibi|parallel_attn|multi_query.*|new_decoder_architecture|bias|attention_softmax_in_fp32|attn_implementation"
     r"|post_layer_norm|attn_pdrop|embd_pdrop|resid_pdrop|_attn_implementation.*|anyres_.*|pool_type|org_vocab_size|(eod|pad|sep|.*_(end|start|init))_id"
-    r"|dense_list|cla_share_factor|use_mixed_mlp_moe|num_layers|model_parallel_size|max_seq_len"
+    r"|dense_list|cla_share_factor|use_mixed_mlp_moe|num_layers|max_seq_len|norm_expert_weight|need_fp32_gate|att_impl_type|use_head_wise_attn_gate|moe_layer_offset|moe_every_n_layer|yarn_only_types|use_moe"
     r"|moe_layer_freq|.*sink_bias|full_attention_interval|tie_word_embeddings|expert_intermediate_size|n_groups|q_lora_rank|topk_.*"
 )
 _FAMILIES = re.compile(
@@ -380,7 +380,7 @@ _UNKNOWN_KINDS = {
 # families whose cards leave the embedding table out of the parameters that a token uses
 _UNUSED_EMBEDDING = {
     "gpt_oss", "glm4_moe", "qwen3_next", "deepseek_v32", "deepseek_v4", "deepseek_ref", "glm_moe_dsa", "minimax_m2",
-    "minimax_m3", "minimax_m3_vl", "nemotron_h",
+    "minimax_m3", "minimax_m3_vl", "nemotron_h", "step3_text", "step3p5",
 }  # fmt: skip
 _REFUSED_FIELDS = {
     "linear_attn_config": "Kimi's delta attention",

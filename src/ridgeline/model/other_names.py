@@ -20,6 +20,9 @@ _OTHER_NAMES = {
     # ERNIE
     "moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok", "moe_num_shared_experts": "n_shared_experts",
     "moe_layer_start_index": "first_k_dense_replace", "moe_layer_interval": "decoder_sparse_step",
+    # Step
+    "num_attention_groups": "num_key_value_heads", "moe_top_k": "num_experts_per_tok", "moe_layers_enum": "moe_layers",
+    "max_position_embedding": "max_position_embeddings", "max_seq_len": "max_position_embeddings",
     # Hunyuan
     "moe_topk": "num_experts_per_tok", "num_shared_expert": "n_shared_experts",
 }  # fmt: skip
@@ -57,6 +60,8 @@ def in_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
     for other, usual in _OTHER_NAMES.items():
         if found.get(other) is not None and found.get(usual) is None:
             found[usual] = found.pop(other)
+    if isinstance(listed := found.get("moe_layers"), str):
+        found["moe_layers"] = [int(number) for number in listed.split(",") if number.strip().isdecimal()]
     for name in _ONE_FOR_ALL:
         values = found.get(name)
         if isinstance(values, list) and values and values.count(values[0]) == len(values):

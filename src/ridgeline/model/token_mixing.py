@@ -49,7 +49,8 @@ def attention(fields: Fields, prefix: str = "") -> Attention:
     bias = bool(fields.value("attention_bias", fields.text("model_type").startswith("qwen2")))
     over_heads = fields.value("qk_norm_type") == "per_layer"
     plain = Attention(heads, kv_heads, head_dim, bias, v_dim=v_dim, gated=gated, norm_over_heads=over_heads)
-    return _sparse(fields, plain)
+    # Step-3 compresses its queries
+    return _sparse(fields, replace(plain, q_latent=fields.count("share_q_dim")))
 
 
 def _latent(fields: Fields, heads: int) -> Attention:
@@ -185,7 +186,7 @@ def _typed(fields: Fields, layers: int) -> tuple[Mixer, ...]:
     windowed, linear = where(kinds, *_WINDOWED), where(kinds, "linear_attention")
     found = [Mixer(_global(fields), where(kinds, *_FULL))]
     if windowed:
-        found.append(Mixer(replace(attention(fields), window=_window(fields)), windowed))
+        found.append(Mixer(replace(_local(fields), window=_window(fields)), windowed))
     if linear:
         found.append(Mixer(_gated_delta(fields), linear))
     return tuple(found)
@@ -200,6 +201,20 @@ def _global(fields: Fields) -> Attention:
         head_dim=width or usual.head_dim,
         kv_heads=heads or usual.kv_heads,
         one_kv_proj=bool(fields.value("attention_k_eq_v")),
+    )
+
+
+def _local(fields: Fields) -> Attention:
+    """Step-3.5's windowed layers have heads of their own."""
+    usual, other = attention(fields), fields.value("attention_other_setting")
+    if not isinstance(other, dict):
+        return usual
+    inner = Fields(other, f"{fields.source}: attention_other_setting")
+    return replace(
+        usual,
+        heads=inner.positive("num_attention_heads", usual.heads),
+        kv_heads=inner.positive("num_attention_groups", usual.kv_heads),
+        head_dim=inner.positive("head_dim", usual.head_dim),
     )
 
 
