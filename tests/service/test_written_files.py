@@ -87,6 +87,18 @@ def test_a_plan_names_the_folder_that_has_the_weights(tmp_path: Path, monkeypatc
     assert load_service(Path("service.yaml")).model == str(model)
 
 
+def test_a_plan_says_that_a_model_brings_code_of_its_own(tmp_path: Path) -> None:
+    write_model_folder("llama-8b", tmp_path)
+    config, file = tmp_path / "config.json", tmp_path / "service.yaml"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "auto_map": {"AutoConfig": "configuration.Own"}}))
+    asked = ["--model", tmp_path, *SMALL[2:], "--layout", "tp 1 dp 2", "--concurrency", "8", "--deploy", file]
+    assert "where you trust it, add --trust-remote-code" in ridgeline("plan", *asked)
+    head, rest = file.read_text().split("version: 1")
+    assert "write trust_remote_code: true into settings" in head
+    file.write_text(f"version: 1{rest}".replace("    pp: 1\n", "    pp: 1\n    trust_remote_code: true\n"))
+    assert "--trust-remote-code" in members_of(load_service(file))[0].line
+
+
 def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:
     """Ports, policy, limits, flags: there is one place that knows them."""
     file = tmp_path / "service.yaml"

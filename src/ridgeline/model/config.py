@@ -561,6 +561,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
         vision_params=seen,
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,
+        own_code=bool(fields.value("auto_map")),
     )
     return replace(model, notes=_notes(fields, seen))
 

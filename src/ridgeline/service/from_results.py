@@ -302,6 +302,8 @@ def deployable_text(plan: Plan, file: str) -> str:
         and load_model(plan.asked.model).weights_dtype != plan.asked.dtype
     ):
         head += f"# planned with {plan.asked.dtype} weights: name a folder that holds them so\n"
+    if question.model.own_code:
+        head += "# its files bring code of their own: where you trust it, write trust_remote_code: true into settings\n"
     return head + _planned_text(best, _model_folder(question))
 
 
