@@ -68,7 +68,7 @@ CASES = [
     (f"{SIMULATE} negative.json", ("num_hidden_layers is -3",)),
     (f"{SIMULATE} words.json", ("vocab_size is 'many'",)),
     (f"{SIMULATE} cut.json", ("cut.json", "not readable as JSON")),
-    (f"{SIMULATE} empty.json", ("empty.json", "not readable as JSON")),
+    (f"{SIMULATE} empty.json", ("empty.json", "the file is empty; get")),
     (f"{SIMULATE} list.json", ("not an object",)),
     (f"{SIMULATE} folder", ("folder/config.json", "no such file")),
     (f"{SIMULATE} llama-8b --tp 3", ("tp 3", "use tp 2")),

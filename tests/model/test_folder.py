@@ -50,6 +50,18 @@ def test_layers_and_context_can_be_smaller(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == 512
 
 
+def test_a_nested_language_half_can_be_smaller(tmp_path: Path) -> None:
+    shape = tmp_path / "shape.json"
+    half = {
+        "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8,
+        "sliding_window": 64,
+    }  # fmt: skip
+    shape.write_text(json.dumps({"model_type": "gemma3", "text_config": half}))
+    write_model_folder(str(shape), tmp_path / "made", layers=2, context_tokens=512)
+    model = load_model(str(tmp_path / "made"))
+    assert (model.layers, model.context_tokens) == (2, 512)
+
+
 @given(st.integers(1, 400), st.integers(0, 2**31), st.integers(0, 5000))
 def test_a_prompt_of_n_words_is_n_tokens(words: int, salt: int, number: int) -> None:
     tokenizer = _tokenizer(4096)

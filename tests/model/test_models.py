@@ -141,7 +141,7 @@ WHOLE = {**SMALL, "intermediate_size": 8}
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({}, ("hidden_size", "num_hidden_layers", "presets")),
+        ({}, ("hidden_size", "num_hidden_layers", "give a preset")),
         (SMALL, ("intermediate_size",)),
         ({**WHOLE, "num_hidden_layers": -1}, ("num_hidden_layers",)),
         ({"model_type": "mamba"}, ("mamba", "decoder-only")),

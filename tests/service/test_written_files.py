@@ -11,6 +11,7 @@ from string import Template
 
 import pytest
 
+from ridgeline.model.folder import write_model_folder
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.planner import answer_plan
 from ridgeline.service import from_results
@@ -66,7 +67,36 @@ def test_the_next_command_that_a_plan_prints_runs_as_it_stands(tmp_path: Path) -
     said = ridgeline("plan", *SMALL, "--concurrency", "8", "--out", out, "--deploy", file)
     check, deploy = re.findall(r"ridgeline ((?:deploy )?check .*)", said)
     assert "legal points" in ridgeline(*shlex.split(check))
-    assert "is not on this machine" in ridgeline(*shlex.split(deploy), code=2)
+    refused = ridgeline(*shlex.split(deploy), code=2)
+    assert "is not on this machine" in refused
+    advised = re.findall(r"`ridgeline (deploy check [^`]*)`", refused + file.read_text())
+    assert len(advised) > 1
+    for command in advised:
+        assert Path(shlex.split(command)[2]).name == file.name, "as pasted into a shell"
+
+
+def test_a_plan_names_the_folder_that_has_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "two words"
+    write_model_folder("llama-8b", model)
+    monkeypatch.chdir(tmp_path)
+    asked = ["--model", "two words", *SMALL[2:], "--layout", "tp 1 dp 2", "--concurrency", "8"]
+    assert "--model-path '/models/two words'" in ridgeline("plan", *asked)
+    (model / "model-00001-of-00004.safetensors").touch()
+    said = ridgeline("plan", *asked, "--deploy", "service.yaml")
+    assert f"--model-path '{model}'" in said
+    assert load_service(Path("service.yaml")).model == str(model)
+
+
+def test_a_plan_says_that_a_model_brings_code_of_its_own(tmp_path: Path) -> None:
+    write_model_folder("llama-8b", tmp_path)
+    config, file = tmp_path / "config.json", tmp_path / "service.yaml"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "auto_map": {"AutoConfig": "configuration.Own"}}))
+    asked = ["--model", tmp_path, *SMALL[2:], "--layout", "tp 1 dp 2", "--concurrency", "8", "--deploy", file]
+    assert "where you trust it, add --trust-remote-code" in ridgeline("plan", *asked)
+    head, rest = file.read_text().split("version: 1")
+    assert "write trust_remote_code: true into settings" in head
+    file.write_text(f"version: 1{rest}".replace("    pp: 1\n", "    pp: 1\n    trust_remote_code: true\n"))
+    assert "--trust-remote-code" in members_of(load_service(file))[0].line
 
 
 def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
+from ridgeline.model.fields import MEASURE_IT, Fields, where
 from ridgeline.model.fields import PRESETS as PRESETS
-from ridgeline.model.fields import Fields, where
 from ridgeline.model.fields import preset_names as preset_names
-from ridgeline.model.layer_parts import Experts
+from ridgeline.model.layer_parts import Experts, LinearAttention
 from ridgeline.model.model import WHOLE_DTYPES, Model
+from ridgeline.model.other_names import UNGATED_KINDS, in_usual_names, tied_unless_said
 from ridgeline.model.token_mixing import block_pattern, read_mixers
 
 # Which weights of a checkpoint are in which dtype, from the quantization_config of its config.json.
@@ -24,7 +25,7 @@ _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp
 # what `quantization_config.quant_method` means for the bytes of a weight
 _QUANT_METHODS = {
     "fp8": "fp8", "awq": "int4", "gptq": "int4", "bitsandbytes": "int8", "modelopt": "fp8", "modelopt_fp4": "fp4",
-    "mxfp4": "mxfp4", "compressed-tensors": "int4",
+    "mxfp4": "mxfp4", "compressed-tensors": "int4", "fbgemm_fp8": "fp8", "auto-round": "int4",
 }  # fmt: skip
 _ALGORITHMS = {"FP8": "fp8", "MXFP8": "fp8", "NVFP4": "fp4", "W4A16_NVFP4": "fp4", "MXFP4": "mxfp4", "INT4_AWQ": "int4"}
 # A pattern of modules left alone ends in the name of a part, whatever wild cards follow.
@@ -77,8 +78,16 @@ def _main(quant: Mapping[str, Any], source: str) -> str:
             f"{source}: quantization_config.quant_method {method!r} is not known ({', '.join(_QUANT_METHODS)}); "
             "remove it and give the weight dtype with --dtype"
         )
-    if method in ("gptq", "awq", "bitsandbytes") and 8 in (quant.get("bits"), quant.get("w_bit")):
-        return "int8"
+    if quant.get("load_in_4bit"):
+        return "int4"
+    bits = quant.get("bits") or quant.get("w_bit")
+    if method in ("gptq", "awq", "bitsandbytes", "auto-round") and bits is not None:
+        if str(bits) not in ("4", "8"):
+            raise InputError(
+                f"{source}: quantization_config says weights of {bits!r} bits; only 4 and 8 are known: remove it and "
+                "give the weight dtype with --dtype"
+            )
+        return f"int{bits}"
     algorithm = str(quant.get("moe_quant_algo") or quant.get("quant_algo") or "")
     if algorithm in _ALGORITHMS:
         return _ALGORITHMS[algorithm]
@@ -135,6 +144,7 @@ def _kv_in_8_bits(quant: Mapping[str, Any]) -> bool:
 
 
 _PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_topk")
+_SOME_EXPERTS = re.compile(r"(.*_)?(num|n)_(.*_)?experts?")
 _UNGATED = ("relu2", "relu", "gelu_new", "gelu_fast")
 
 
@@ -149,7 +159,9 @@ class _FeedForward:
 
 
 def _read_feed_forward(fields: Fields, layers: int) -> _FeedForward:
-    gated = fields.text("mlp_hidden_act") not in _UNGATED and fields.text("hidden_act") not in _UNGATED
+    gated = not {fields.text("mlp_hidden_act"), fields.text("hidden_act")} & set(_UNGATED)
+    if fields.text("model_type").lower() in UNGATED_KINDS:
+        gated = fields.text("mlp_type") == "gated"
     blocks = fields.per_layer("block_configs", layers)
     if blocks is not None:
         return _varied(fields, blocks)
@@ -176,7 +188,7 @@ def _varied(fields: Fields, blocks: list[dict[str, dict[str, float]]]) -> _FeedF
     for n, block in enumerate(blocks):
         ffn = block["ffn"]
         if ffn.get("replace_with_linear"):
-            raise fields.refuse("block_configs", f"replaces the feed-forward part of layer {n}; that is not understood")
+            raise fields.not_understood("block_configs", f"(something else than a feed-forward part in layer {n})")
         if not ffn.get("no_op"):
             # two thirds of the multiple, rounded up to 256
             width = -(-int(2 * float(ffn["ffn_mult"]) * hidden / 3) // 256) * 256
@@ -187,8 +199,10 @@ def _varied(fields: Fields, blocks: list[dict[str, dict[str, float]]]) -> _FeedF
 
 def _experts(fields: Fields) -> Experts | None:
     key = fields.first("n_routed_experts", "num_local_experts", "num_experts")
-    if key is None or fields.value("enable_moe_block") is False:
-        return None
+    if key is None:
+        _refuse_other_experts(fields)
+    if key is None or fields.value("enable_moe_block") is False or fields.value(key) == 1:
+        return None  # Hunyuan's dense models say one expert
     asked = fields.first(*_PER_TOKEN)
     if asked is None:
         fields.need("num_experts_per_tok")
@@ -203,6 +217,13 @@ def _experts(fields: Fields) -> Experts | None:
     found = Experts(count, per_token, width, latent=fields.positive(latent) if latent else 0)
     shared, shared_width = _shared(fields, width)
     return replace(found, shared=shared, shared_width=shared_width)
+
+
+def _refuse_other_experts(fields: Fields) -> None:
+    """Experts under a name that nobody reads: a mixture counted as a dense model is several times too small."""
+    for name, value in fields.unread().items():
+        if _SOME_EXPERTS.fullmatch(name) and (isinstance(value, list) or (isinstance(value, int) and value > 1)):
+            raise fields.not_understood(name, "(a mixture of experts under a name of its own)")
 
 
 def _shared(fields: Fields, width: int) -> tuple[int, int]:
@@ -230,6 +251,8 @@ def _dense_layers(fields: Fields, experts: Experts | None, layers: int) -> tuple
         return tuple(range(layers))
     if fields.value("enable_moe_block"):
         return ()
+    if isinstance(mixed := fields.value("moe_layers"), list):
+        return tuple(n for n in range(layers) if n not in mixed)
     kinds = fields.value("mlp_layer_types")
     if kinds is not None:
         return where(fields.per_layer("mlp_layer_types", layers) or [], "dense")
@@ -241,12 +264,13 @@ def _dense_layers(fields: Fields, experts: Experts | None, layers: int) -> tuple
 def _counted_dense(fields: Fields, layers: int, first: int) -> tuple[int, ...]:
     step = fields.count("decoder_sparse_step") or fields.count("interleave_moe_layer_step")
     every = fields.count("moe_layer_freq", 1)
+    last = fields.value("moe_layer_end_index", -1)
     named = fields.value("mlp_only_layers") or []
     if not isinstance(named, list):
         raise fields.refuse("mlp_only_layers", f"is {named!r}; it must be a list of layer numbers")
 
     def is_dense(n: int) -> bool:
-        if n < first or n in named:
+        if n < first or n in named or 0 <= last < n:
             return True
         return (n + 1) % step != 0 if step else n % every != 0
 
@@ -273,10 +297,16 @@ _HARMLESS = re.compile(
     r"|use_bidirectional_attention|image_.*|img_.*|vision_.*|multimodal_projector_.*|projector_.*|num_reward_heads|process_image_mode"
     r"|text_config|llm_config|mtp_use_.*|default_theta|boi_.*|eoi_.*|boa_.*|eoa_.*|clip_.*|model_max_length|sep_token.*|head_dim"
     r"|num_key_value_heads|intermediate_size|attn_output_gate|attention_output_gate|qk_head_dim|layer_norm_epsilon|hidden_activation"
+    r"|attention_multiplier|embedding_multiplier|logit_scale|cache_implementation|lm_head_bias|.*jitter_noise|full_attn_mod"
+    r"|interpolate_factor|spatial_merge_size|mm_tokens_per_image|moe_capacity|moe_gate|moe_use_aux_free|use_rmsnorm|rmsnorm"
+    r"|layer_switch|order_of_interleaved_layers|position_embedding.*|use_embedding_sharing|use_gated_activation|use_parallel_.*"
+    r"|alibi|parallel_attn|multi_query.*|new_decoder_architecture|bias|attention_softmax_in_fp32|attn_implementation"
+    r"|post_layer_norm|attn_pdrop|embd_pdrop|resid_pdrop|_attn_implementation.*|anyres_.*|pool_type|org_vocab_size|(eod|pad|sep|.*_(end|start|init))_id"
+    r"|dense_list|cla_share_factor|use_mixed_mlp_moe|num_layers|max_seq_len|norm_expert_weight|need_fp32_gate|att_impl_type|use_head_wise_attn_gate|moe_layer_offset|moe_every_n_layer|yarn_only_types|use_moe"
     r"|moe_layer_freq|.*sink_bias|full_attention_interval|tie_word_embeddings|expert_intermediate_size|n_groups|q_lora_rank|topk_.*"
 )
 _FAMILIES = re.compile(
-    r"llama|qwen|deepseek|glm|mistral|mixtral|gemma|gpt_?oss|minimax|kimi|nemotron|phi|internlm|mimo|granite|olmo|cohere|falcon|step3"
+    r"llama|qwen|deepseek|glm|mistral|mixtral|gemma|gpt_?oss|minimax|kimi|nemotron|phi|internlm|mimo|granite|olmo|cohere|falcon|step3|ernie4_5|hunyuan"
 )
 _DRAFT = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "mtp_num_layers")
 _DRAFT_SHAPE = re.compile(r"mtp_.*|use_mtp|num_mtp_modules")
@@ -322,7 +352,7 @@ def _says_something(name: str, value: Any) -> bool:
 
 
 def vision_params(fields: Fields) -> int:
-    """Parameters of a vision tower of the usual kind: attention and an ungated feed-forward part in each layer."""
+    """Parameters of a vision tower of the usual kind: attention and a feed-forward part in each layer."""
     tower = fields.value("vision_config")
     if not isinstance(tower, dict):
         return 0
@@ -337,23 +367,27 @@ def vision_params(fields: Fields) -> int:
     merged = hidden * of("spatial_merge_size") ** 2
     mergers = 1 + len(tower.get("deepstack_visual_indexes") or ())
     outward = mergers * (merged * merged + merged * of("out_hidden_size")) if merged else 0
-    return layers * (4 * hidden * hidden + 2 * hidden * width) + outward
+    # Pixtral and Qwen2.5 gate the feed-forward part with SiLU, the others have GELU and no gate
+    matrices = 3 if tower.get("hidden_act") == "silu" else 2
+    return layers * (4 * hidden * hidden + matrices * hidden * width) + outward
 
 
 # families whose feed-forward or attention is none of the kinds below; counting them as dense would be a quiet lie
 _UNKNOWN_KINDS = {
     "mamba", "mamba2", "jamba", "rwkv", "bert", "t5", "falcon_mamba", "whisper", "bamba", "granitemoehybrid", "zamba2",
-    "falcon_h1", "lfm2",
+    "falcon_h1", "lfm2", "lfm2_moe", "recurrent_gemma", "plamo2", "xlstm", "electra", "clip",
 }  # fmt: skip
 # families whose cards leave the embedding table out of the parameters that a token uses
 _UNUSED_EMBEDDING = {
     "gpt_oss", "glm4_moe", "qwen3_next", "deepseek_v32", "deepseek_v4", "deepseek_ref", "glm_moe_dsa", "minimax_m2",
-    "minimax_m3", "minimax_m3_vl", "nemotron_h",
+    "minimax_m3", "minimax_m3_vl", "nemotron_h", "step3_text", "step3p5",
 }  # fmt: skip
 _REFUSED_FIELDS = {
     "linear_attn_config": "Kimi's delta attention",
     "hidden_size_per_layer_input": "embeddings of each layer's own",
     "num_kv_shared_layers": "layers that use another layer's cache",
+    "use_cla": "layers that use another layer's cache",
+    "cross_attention_layers": "layers that attend to a picture instead of the text",
     "use_double_wide_mlp": "feed-forward parts of twice the width in some layers",
 }
 
@@ -410,16 +444,23 @@ def load_model(name_or_path: str) -> Model:
     path = Path(name_or_path).expanduser()
     # os.path, because pathlib raises for names no file can have
     if os.path.isdir(path):  # noqa: PTH112
+        adapter = path / "adapter_config.json"
         path = path / "config.json"
+        path = adapter if adapter.is_file() and not path.exists() else path
     if path.suffix == ".json" or os.path.exists(path):  # noqa: PTH110
-        return model_from_config(_with_sidecar(path), name=_name_of(path), source=str(path))
-    if (model := _hub_model(name, known)) is not None:
-        return model
+        model = model_from_config(_with_sidecar(path), name=_name_of(path), source=str(path))
+        return replace(model, folder=str(path.resolve().parent) if _has_weights(path.parent) else "")
+    if (known_model := _hub_model(name, known)) is not None:
+        return known_model
     hint = did_you_mean(name.rpartition("/")[2], known, likeness=0.5)
     raise InputError(
         f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}{' ' if hint else ''}"
         f"presets: {', '.join(known)}"
     )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
 
 
 def config_text(name_or_path: str) -> str:
@@ -446,6 +487,8 @@ def model_from_text(text: str, path: str) -> Model:
 def _with_sidecar(path: Path) -> Mapping[str, Any]:
     """A config, and what hf_quant_config.json beside it says: older ModelOpt checkpoints keep their dtypes there."""
     config = _read_json(path)
+    if "peft_type" in config:
+        raise _an_adapter(path, config)
     beside = path.with_name(path.name.replace("config.json", "hf_quant_config.json"))
     if config.get("quantization_config") or beside == path or not beside.is_file():
         return config
@@ -455,13 +498,22 @@ def _with_sidecar(path: Path) -> Mapping[str, Any]:
     )
 
 
+def _an_adapter(path: Path, config: Mapping[str, Any]) -> InputError:
+    base = config.get("base_model_name_or_path")
+    of, instead = (f" of {base}", f"{base}, or its config.json") if base else ("", "the config.json of its base model")
+    return InputError(f"{path}: an adapter ({config['peft_type']}){of}, not a model; give {instead}")
+
+
 def _name_of(path: Path) -> str:
     return path.resolve().parent.name if path.name == "config.json" else path.stem
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(path.read_text())
+        text = path.read_text()
+        if not text.strip():
+            raise InputError(f"{path}: the file is empty; get the model's own config.json again")
+        config = json.loads(text)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; give a preset name or the path of a config.json") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -473,7 +525,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> Model:
     """A model of this shape. What cannot be counted is refused by field; what is left out is in the model's notes."""
-    fields = Fields(_language_half(config), source)
+    fields = Fields(in_usual_names(config), source)
     _refuse_kinds(fields)
     listed = fields.value("layers_block_type")
     blocks = len(listed) if isinstance(listed, list) else None
@@ -481,6 +533,8 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
     fields.need("hidden_size", *depth, "num_attention_heads", "vocab_size")
     layers = fields.positive("num_hidden_layers", blocks)
     attention, mixers = read_mixers(fields, layers)
+    if not any(isinstance(mixer.kind, LinearAttention) for mixer in mixers):
+        _refuse_other_states(fields)
     ffn = _read_feed_forward(fields, layers)
     dtypes = _read_dtypes(fields)
     seen = vision_params(fields)
@@ -497,8 +551,8 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         dtype=dtypes.dense,
         base_dtype=dtypes.base,
         kv_dtype=dtypes.kv,
-        tied_embeddings=bool(fields.value("tie_word_embeddings", _tied(fields))),
-        qk_norm=fields.text("model_type").startswith("qwen3") or bool(fields.value("use_qk_norm")),
+        tied_embeddings=bool(fields.value("tie_word_embeddings", tied_unless_said(fields.text("model_type")))),
+        qk_norm=fields.text("model_type").startswith(("qwen3", "gemma3")) or bool(fields.value("use_qk_norm")),
         mixers=mixers,
         moe_layers_only=ffn.moe_layers,
         ffn_widths=ffn.widths,
@@ -507,32 +561,26 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
         vision_params=seen,
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,
+        own_code=bool(fields.value("auto_map")),
     )
     return replace(model, notes=_notes(fields, seen))
 
 
-def _language_half(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Multimodal models keep the language half one level down."""
-    if "num_hidden_layers" in config or "layers_block_type" in config:
-        return config
-    half: Mapping[str, Any] = next(
-        (config[k] for k in ("text_config", "llm_config") if isinstance(config.get(k), dict)), {}
-    )
-    return {**config, **half}
-
-
-def _tied(fields: Fields) -> bool:
-    return fields.text("model_type").startswith("gemma")
-
-
 def _refuse_kinds(fields: Fields) -> None:
     kind = fields.text("model_type")
-    if kind in _UNKNOWN_KINDS:
+    if kind in _UNKNOWN_KINDS or "bert" in kind or fields.value("is_encoder_decoder"):
         raise fields.refuse(
             "model_type",
             f"{kind} is not a decoder-only transformer that we can count; we know the shapes of Llama, Qwen, Gemma, "
-            "Mixtral, DeepSeek, GLM, gpt-oss, MiniMax and Nemotron",
+            f"Mixtral, DeepSeek, GLM, gpt-oss, MiniMax and Nemotron; {MEASURE_IT}",
         )
     for name, why in _REFUSED_FIELDS.items():
         if fields.value(name):
-            raise fields.refuse(name, f"({why}) is not understood")
+            raise fields.not_understood(name, f"({why})")
+
+
+def _refuse_other_states(fields: Fields) -> None:
+    """Layers that keep a state, in fields that nobody reads: counted as attention, they would need far more memory."""
+    for name, value in fields.unread().items():
+        if value and re.match(r"mamba_|ssm_|rwkv_|lru_", name):
+            raise fields.not_understood(name, "(layers that keep a state)")

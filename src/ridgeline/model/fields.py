@@ -21,6 +21,10 @@ def preset_names() -> list[str]:
 _MOST_LAYERS, _MOST_OF_ANYTHING = 10_000, 10**9
 
 
+# what a user can do with a model whose config is not understood
+MEASURE_IT = "`ridgeline bench` measures any server that runs it"
+
+
 class Fields:
     """Every refusal names the file and the field; `unread` tells what nobody has looked at."""
 
@@ -46,12 +50,16 @@ class Fields:
     def refuse(self, name: str, why: str) -> InputError:
         return InputError(f"{self.source}: {name} {why}")
 
+    def not_understood(self, name: str, what: str) -> InputError:
+        return self.refuse(name, f"{what} is not understood; {MEASURE_IT}")
+
     def need(self, *names: str) -> None:
         missing = [n for n in names if self.value(n) is None]
         if missing:
             raise InputError(
                 f"{self.source}: {', '.join(missing)} missing; a config.json of the Llama, Qwen or DeepSeek kind "
-                f"has {'it' if len(missing) == 1 else 'them'} (presets: {', '.join(preset_names())})"
+                f"has {'it' if len(missing) == 1 else 'them'}: write what the model's card says into a copy of the "
+                "file, or give a preset (`ridgeline model` lists them)"
             )
 
     def positive(self, name: str, default: int | None = None) -> int:
@@ -59,14 +67,14 @@ class Fields:
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise self.refuse(name, f"is {value!r}; it must be a whole number above zero")
+            raise self.refuse(name, f"is {value!r}; it must be a whole number above zero{_unquoted(value)}")
         return self._bounded(name, value)
 
     def count(self, name: str, default: int = 0) -> int:
         """A whole number that may be zero; left out, null or false, it is the default."""
         value = self.value(name) or default
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self.refuse(name, f"is {value!r}; it must be a whole number, zero or above")
+            raise self.refuse(name, f"is {value!r}; it must be a whole number, zero or above{_unquoted(value)}")
         return self._bounded(name, value)
 
     def per_layer(self, name: str, layers: int) -> list[Any] | None:
@@ -83,6 +91,10 @@ class Fields:
         if value > limit:
             raise self.refuse(name, f"is {value:,}, more than any model has ({limit:,}); check the file")
         return value
+
+
+def _unquoted(value: object) -> str:
+    return f": write {value} without quotes" if isinstance(value, str) and value.isdecimal() else ""
 
 
 def where(pattern: list[Any], *values: Any) -> tuple[int, ...]:

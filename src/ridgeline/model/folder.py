@@ -14,6 +14,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.model.config import PRESETS, model_from_config, preset_names
+from ridgeline.model.other_names import in_usual_names, nested_half
 from ridgeline.model.vocabulary import WORDS
 
 BEGIN, END = "<|begin|>", "<|end|>"
@@ -96,12 +97,14 @@ def _config(shape: str, layers: int | None, context_tokens: int | None) -> dict[
     config = _shape(shape)
     kind = str(config.get("model_type", ""))
     config = {**_USUAL, **_BY_TYPE.get(kind, {}), **config}
+    nested = nested_half(config)
+    half = config[nested] if nested else config
     for name, value in (("num_hidden_layers", layers), ("max_position_embeddings", context_tokens)):
         if value is not None:
             if value < 1:
                 raise InputError(f"{name.replace('num_hidden_', '')} {value}: use 1 or more")
-            config[name] = value
-    vocab = config.get("vocab_size")
+            half[name] = value
+    vocab = in_usual_names(config).get("vocab_size")
     if isinstance(vocab, int):
         config |= {"bos_token_id": vocab - 2, "eos_token_id": vocab - 1}
     return config

@@ -8,7 +8,7 @@ and so cannot disagree with one another.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -227,6 +227,8 @@ class Model:
     vision_params: int = 0  # held in memory beside the language model, which all other figures are about
     embedding_used: bool = True  # whether its publisher counts the embedding table as used by every token
     notes: tuple[str, ...] = ()  # what the config says and no figure here contains
+    own_code: bool = False  # whether its files bring code of their own, which engines run only when told to
+    folder: str = field(default="", compare=False)  # that holds its weights, where they are on this machine
 
     def with_dtype(self, dtype: str | None = None, kv_dtype: str | None = None) -> Model:
         """Weights and cache in other dtypes. FP4 weights leave the attention of a mixture in 16 bits, as NVFP4

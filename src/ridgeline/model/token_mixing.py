@@ -17,7 +17,7 @@ _WINDOWED = ("sliding_attention", "local_attention", "chunked_attention")
 def read_mixers(fields: Fields, layers: int) -> tuple[Attention, tuple[Mixer, ...]]:
     """The attention that sees furthest, and every kind with its layers; no list where there is one kind only."""
     if fields.value("attn_res_block_size"):
-        raise fields.refuse("attn_res_block_size", "(attention over the residuals of earlier layers) is not understood")
+        raise fields.not_understood("attn_res_block_size", "(attention over the residuals of earlier layers)")
     for read in (_blocks, _block_configs, _compressed, _typed, _two_patterns, _chunked, _lightning, _windows):
         mixers = read(fields, layers)
         if mixers:
@@ -49,7 +49,8 @@ def attention(fields: Fields, prefix: str = "") -> Attention:
     bias = bool(fields.value("attention_bias", fields.text("model_type").startswith("qwen2")))
     over_heads = fields.value("qk_norm_type") == "per_layer"
     plain = Attention(heads, kv_heads, head_dim, bias, v_dim=v_dim, gated=gated, norm_over_heads=over_heads)
-    return _sparse(fields, plain)
+    # Step-3 compresses its queries
+    return _sparse(fields, replace(plain, q_latent=fields.count("share_q_dim")))
 
 
 def _latent(fields: Fields, heads: int) -> Attention:
@@ -136,9 +137,7 @@ def _block_configs(fields: Fields, layers: int) -> tuple[Mixer, ...]:
     kept = {n: b["attention"] for n, b in enumerate(blocks) if not b["attention"].get("no_op")}
     for block in kept.values():
         if block.get("replace_with_linear") or block.get("window_length"):
-            raise fields.refuse(
-                "block_configs", "replaces attention by something else in a layer; that is not understood"
-            )
+            raise fields.not_understood("block_configs", "(something else than attention in a layer)")
     heads = fields.positive("num_attention_heads")
     found: dict[int, list[int]] = {}
     for n, block in kept.items():
@@ -183,11 +182,11 @@ def _typed(fields: Fields, layers: int) -> tuple[Mixer, ...]:
         return ()
     unknown = sorted({str(k) for k in kinds} - {*_FULL, *_WINDOWED, "linear_attention"})
     if unknown:
-        raise fields.refuse("layer_types", f"{unknown[0]!r} is not understood")
+        raise fields.not_understood("layer_types", repr(unknown[0]))
     windowed, linear = where(kinds, *_WINDOWED), where(kinds, "linear_attention")
     found = [Mixer(_global(fields), where(kinds, *_FULL))]
     if windowed:
-        found.append(Mixer(replace(attention(fields), window=_window(fields)), windowed))
+        found.append(Mixer(replace(_local(fields), window=_window(fields)), windowed))
     if linear:
         found.append(Mixer(_gated_delta(fields), linear))
     return tuple(found)
@@ -202,6 +201,20 @@ def _global(fields: Fields) -> Attention:
         head_dim=width or usual.head_dim,
         kv_heads=heads or usual.kv_heads,
         one_kv_proj=bool(fields.value("attention_k_eq_v")),
+    )
+
+
+def _local(fields: Fields) -> Attention:
+    """Step-3.5's windowed layers have heads of their own."""
+    usual, other = attention(fields), fields.value("attention_other_setting")
+    if not isinstance(other, dict):
+        return usual
+    inner = Fields(other, f"{fields.source}: attention_other_setting")
+    return replace(
+        usual,
+        heads=inner.positive("num_attention_heads", usual.heads),
+        kv_heads=inner.positive("num_attention_groups", usual.kv_heads),
+        head_dim=inner.positive("head_dim", usual.head_dim),
     )
 
 

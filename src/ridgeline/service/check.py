@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -79,9 +80,8 @@ def requests_of(service: Service, members: Sequence[Member]) -> dict[str, str]:
 
 
 def _not_here(service: Service, file: Path) -> Iterator[Problem]:
-    elsewhere = (
-        f"name the site that has it; `ridgeline deploy check {file} --for slurm` (pbs, kubernetes) asks for none here"
-    )
+    command = f"ridgeline deploy check {shlex.quote(str(file))} --for slurm"
+    elsewhere = f"name the site that has it; `{command}` (pbs, kubernetes) asks for none here"
     if server_of(service.engine).loads_model and service.model.startswith("/") and not Path(service.model).exists():
         yield Problem(("model",), f"{service.model} is not on this machine; correct the path, or {elsewhere}")
     site = service.site

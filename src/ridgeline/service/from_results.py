@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,8 +261,8 @@ def printed(choice: Choice, model: str = "") -> PrintedChoice:
 
 
 def _model_folder(question: PlanQuestion) -> str:
-    """Where a plan's model is taken to lie, for people to correct."""
-    return f"/models/{question.model.name}"
+    """Where a plan's model lies; where its weights are not on this machine, a place for people to correct."""
+    return question.model.folder or f"/models/{question.model.name}"
 
 
 def plan_json(plan: Plan) -> dict[str, object]:
@@ -294,13 +295,15 @@ def deployable_text(plan: Plan, file: str) -> str:
             f"--deploy {file}: not written, as no layout on {question.cluster} keeps {limits} (the nearest is "
             f"{best.layout}); relax that limit, lower the rate, shorten prompts or answers, or plan with more GPUs"
         )
-    head = f"# `ridgeline deploy check {file}` shows every command; name your model's folder and site\n"
+    head = f"# `ridgeline deploy check {shlex.quote(file)}` shows every command; name your model's folder and site\n"
     if (
         plan.asked.dtype
         and "quantization" not in question.dtype_settings
         and load_model(plan.asked.model).weights_dtype != plan.asked.dtype
     ):
         head += f"# planned with {plan.asked.dtype} weights: name a folder that holds them so\n"
+    if question.model.own_code:
+        head += "# its files bring code of their own: where you trust it, write trust_remote_code: true into settings\n"
     return head + _planned_text(best, _model_folder(question))
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +81,7 @@ def _write_service(path: Path, folder: Path, answer: Answer) -> None:
     found = service_of_answer(study, settings, answer.change)
     write_whole(
         path,
-        f"# `ridgeline deploy check {path.name}` shows every command; add replicas and a router\n"
+        f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
         + service_text(found),
     )
 

@@ -233,6 +233,10 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
     said = printed(best)
     lines += [*_details(best, said.lint), *_safer(plan.choices)]
     lines += ["", f"  for {written_for(best.option.scheme)}:"]
+    if q.model.own_code:
+        lines.append(
+            "  the model's files bring code of their own (auto_map): where you trust it, add --trust-remote-code"
+        )
     lines += [f"  {c.what} on {c.node}:\n    {c}" for c in said.commands]
     return "\n".join(lines)
 
