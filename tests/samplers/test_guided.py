@@ -290,7 +290,7 @@ def test_it_says_in_one_line_why() -> None:
     sampler = guided_by(hill)
     proposal = sampler.ask()
     assert proposal is not None
-    assert proposal.why == "the prior's best untried setting; 98% likely to pass"
+    assert proposal.why == "the prior ranks it first of the untried settings; 98% likely to pass"
     for _, value in searched(sampler, hill, 8):
         assert value is not None
     later = sampler.ask()
@@ -580,7 +580,9 @@ def test_a_small_budget_with_a_twin_tries_what_looks_best_to_the_end(budget: int
         assert proposal is not None
         whys.append(proposal.why)
         sampler.tell(Observation(proposal.point, 100.0 - number(proposal.point, "a")))
-    assert [why.startswith("the twin's best untried setting") for why in whys] == [True] * led + [False] * (6 - led)
+    assert [why.startswith("the twin ranks it first of the untried settings") for why in whys] == [True] * led + [
+        False
+    ] * (6 - led)
 
 
 def test_a_third_of_a_small_budget_fills_the_space() -> None:

@@ -152,6 +152,10 @@ def predicted(chosen: ChosenCandidate, view: View) -> Prediction:
 def why(chosen: ChosenCandidate, view: View, prior: str, leads: bool) -> str:
     """'best chance to beat the best so far per node-hour; 96% likely to pass'; `prior` is what the expectation is
     called, `leads`: the point is the prior's own choice."""
-    aim = f"the {prior}'s best untried setting" if leads else f"best chance to beat {BEST_SO_FAR} per node-hour"
+    aim = (
+        f"the {prior} ranks it first of the untried settings"
+        if leads
+        else f"best chance to beat {BEST_SO_FAR} per node-hour"
+    )
     reversed_ = f"; the {prior}'s order is taken in reverse" if view.scores.trust < 0 else ""
     return f"{aim}; {chosen.chance:.0%} likely to pass{reversed_}"
