@@ -99,7 +99,7 @@ def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
     says_more = percent(sum(errors) / len(errors), 0) if errors else ""
     few = f"The twin predicted {metric} of {count(len(errors), 'run')}, and was off by {says_more}."
     many = (
-        f"Half of the {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%}; "
+        f"Half of the {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%} of it; "
         f"on average the prediction is off by {says_more}."
         if errors
         else ""

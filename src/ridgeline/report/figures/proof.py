@@ -228,7 +228,14 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
     first = None if answer.candidate is None else point_key(answer.candidate.point)
     letters = _letters_of(study, blocks, first)
     judged = answer.kind not in OF_VERSIONS
-    head = ("block", "nodes", "order", *letters.values(), *(("B / A",) if judged else ()))
+    unit = f" ({answer.unit})" if answer.unit else ""
+    head = (
+        "block",
+        "nodes",
+        "order",
+        *(f"{letter}{unit}" for letter in letters.values()),
+        *(("B / A",) if judged else ()),
+    )
     rows = []
     for block in blocks:
         measured = [
