@@ -413,6 +413,7 @@ def served(root: Path) -> tuple[Study, History, Answer]:
 
 def test_goodput_says_its_share_of_all_requests_and_which_limits_are_broken(tmp_path: Path) -> None:
     share, broken = within_limits(*served(tmp_path))
+    assert "requests whose TTFT is at most 2000 ms and mean ITL at most 50 ms: " in share
     assert share.endswith(": 25% of the baseline's, 70% of the setting's.")
     assert "ttft_p95_ms 2,000 (the baseline 5,000, the setting 2,300); itl_p95_ms 50 (the setting 60)" in broken
     question, past, told = served(tmp_path)

@@ -20,7 +20,7 @@ from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
 from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
-from ridgeline.report.figures.serving import within_limits
+from ridgeline.report.figures.serving import within_each, within_limits
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -170,7 +170,8 @@ def _values(knob: Knob) -> str:
 def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     goal, confirm = study.goal, study.confirm
     unit = f" ({answer.unit})" if answer.unit else ""
-    yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}"
+    counted = f": requests {within_each(study)}" if goal.metric == "goodput" else ""
+    yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}{counted}"
     if study.guards:
         yield _cut(f"For a run to count: {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
     searched = sum(trial.stage is Stage.SEARCH for trial in history.trials.values())

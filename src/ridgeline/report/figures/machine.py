@@ -105,7 +105,10 @@ def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
         else ""
     )
     note = "" if not errors else few if len(errors) < 3 else many
-    says = f"{metric} as the twin predicted it before the run, against what was measured; on the line they agree."
+    says = (
+        f"{metric} as the twin, which simulates the engine, predicted it before the run, against what was measured; "
+        "on the line they agree."
+    )
     return PlotFigure(
         f"twin-{metric}", "The twin against measurement", says,
         Axis(f"{metric}, predicted"), Axis(f"{metric}, measured"),

@@ -72,7 +72,7 @@ def within_limits(study: Study, history: History, answer: Answer) -> Iterator[st
     ]
     if not shares:
         return
-    yield f"Goodput counts the requests that meet every limit, each by itself: {', '.join(shares)}."
+    yield f"Goodput counts the requests {within_each(study)}: {', '.join(shares)}."
     over = []
     for name, limit in slos(study):
         means = [(label, fmean(each)) for label, runs in shown if (each := [m[name] for m in runs if name in m])]
@@ -160,6 +160,17 @@ def slos(study: Study) -> list[tuple[str, float]]:
         except ValueError:
             continue
     return found
+
+
+def within_each(study: Study, shown: Callable[[str, str], str] = lambda _, value: value) -> str:
+    """'whose TTFT is at most 2000 ms and mean ITL at most 50 ms': what goodput asks of a request, whatever percentile a
+    limit names. `shown` writes the limit of a name."""
+    limits = [
+        f"{'mean ' if name.startswith(('itl_', 'tpot_')) else ''}{name.partition('_')[0].upper()}"
+        f"{'' if at else ' is'} at most {shown(name, f'{limit:g}')} ms"
+        for at, (name, limit) in enumerate(slos(study))
+    ]
+    return f"whose {' and '.join(limits)}"
 
 
 def _knee(series: Sequence[PlotSeries], limits: Sequence[PlotLimit]) -> float | None:
