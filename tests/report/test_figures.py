@@ -322,6 +322,7 @@ def test_the_proof_agrees_with_the_verdict(confirmed: CampaignStatus) -> None:
     assert row.dots == pytest.approx([gain.ratio] * 3, rel=0.05)
     table = proof_table(confirmed.study, confirmed.history, confirmed.answer)
     assert table is not None and len(table.rows) == 3
+    assert table.title == "Every block: rate", "what its numbers are"
 
 
 def test_a_time_that_fell_is_a_ratio_above_one(tmp_path: Path) -> None:

@@ -189,6 +189,8 @@ def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
     if answer.kind == "compare":
         sense = f"{goal.sense.strip()}: " if goal.sense else ""
         return f"{sense}{candidate} against {answer.reference.label}"
+    if goal.metric == "goodput":  # else it reads as the speed
+        return f"{answer.reference.label}'s goodput"
     return goal.ratio_to("", answer.reference.label).strip()
 
 

@@ -20,7 +20,7 @@ from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
 from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
-from ridgeline.report.figures.serving import within_each, within_limits
+from ridgeline.report.figures.serving import slos, within_each, within_limits
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -397,7 +397,9 @@ def next_steps(found: Findings) -> list[str]:
         said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")
     if study.goal.metric == "goodput":
         _, broken = (*within_limits(study, history, answer), "", "")[:2]
-        said += [f"{broken} The highest load that keeps them: ridgeline bench URL --find-goodput"] if broken else []
+        limits = " ".join(f"--slo {name}={limit:g}" for name, limit in slos(study))
+        find = f"ridgeline bench URL --find-goodput {limits}"
+        said += [f"{broken} To find the highest load that keeps them: {find}"] if broken else []
     if candidate is not None and answer.kind not in NO_SEARCH:
         said += _ends_of_ranges(study, answer)
         said += _not_attributed(found)
@@ -409,7 +411,7 @@ def next_steps(found: Findings) -> list[str]:
     said += [f"{kind[:1].upper()}{kind[1:]}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
     if history.search_ended and answer.kind not in NO_SEARCH:
         why, _, left = history.search_ended.partition("; with more trials: ")
-        said.append(f"More trials ({why}): {left}" if left else f"No more trials: {why}")
+        said.append(f"More trials ({why}): {left}" if left else f"The search ended: {why}")
     return said
 
 

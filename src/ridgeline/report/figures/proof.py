@@ -228,14 +228,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
     first = None if answer.candidate is None else point_key(answer.candidate.point)
     letters = _letters_of(study, blocks, first)
     judged = answer.kind not in OF_VERSIONS
-    unit = f" ({answer.unit})" if answer.unit else ""
-    head = (
-        "block",
-        "nodes",
-        "order",
-        *(f"{letter}{unit}" for letter in letters.values()),
-        *(("B / A",) if judged else ()),
-    )
+    head = ("block", "nodes", "order", *letters.values(), *(("B / A",) if judged else ()))
     rows = []
     for block in blocks:
         measured = [
@@ -248,7 +241,8 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
     names = tuple(_setting_name(study, answer, key, letter) for key, letter in letters.items())
     aside = tuple(f"block {a.block + 1} was run again: {a.reason}" for a in history.set_aside)
     told = tuple(name for name in names if ": " in name)
-    return TextTable("Every block", head, tuple(rows), notes=(*told, *aside))
+    measured_in = f" in {answer.unit}" if answer.unit else ""
+    return TextTable(f"Every block: {study.goal.metric}{measured_in}", head, tuple(rows), notes=(*told, *aside))
 
 
 def ladder(study: Study, history: History) -> IntervalFigure | None:
