@@ -239,8 +239,7 @@ def _row(now: CampaignStatus, run: Run) -> tuple[str, ...]:
     trial = now.history.trials[run.trial]
     assert run.outcome is not None
     if run.outcome.kind == "ok":
-        goal = goal_text(now.study, now.history)
-        result = goal.value(run.metrics[goal.metric]).removeprefix(f"{goal.metric} ")  # the head of its column
+        result = goal_text(now.study, now.history).value(run.metrics[now.study.goal.metric])
     else:
         result = run.outcome.kind.text
     changed = {name: value for name, value in trial.point.items() if now.study.baseline.get(name) != value}
