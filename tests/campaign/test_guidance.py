@@ -121,7 +121,7 @@ def test_a_formula_leads_the_first_trial(tmp_path: Path) -> None:
     found = written(tmp_path, "formula", more=", expect: 100 + 7 * x")
     first = tried(tuned(found, tmp_path / "out"))[0]
     assert first["point"]["x"] == 9
-    assert "the formula's best untried setting; 98% likely to pass" in first["why"]
+    assert "the formula ranks it first of the untried settings; 98% likely to pass" in first["why"]
 
 
 def test_a_formula_with_an_unknown_name_is_a_problem_of_the_study(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_status_says_why_a_trial_was_chosen_and_what_came_of_it(
 
     head, reason, measured = said(number)
     assert head == f"#{number} search, chosen by guided: x 9"
-    assert reason.strip() == best.why and "the formula's best untried setting" in reason
+    assert reason.strip() == best.why and "the formula ranks it first of the untried settings" in reason
     assert measured == "  measured 163 steps/s"
     assert said(failed)[-1].startswith("  crash; exit code 3")
     with pytest.raises(InputError, match=f"has no trial 99; it has trials 1 to {max(trials)}"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from ridgeline.cli.main import VERBS, _actions_text, application, commands, help_of, run, verb_named
+from ridgeline.cli.main import TYPED_FIRST, VERBS, _actions_text, application, commands, help_of, run, verb_named
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.study.grant import create
 from tests.command_line import ridgeline
@@ -120,6 +120,35 @@ def test_a_verb_with_subcommands_lists_them(verb: str, capsys: pytest.CaptureFix
     assert all(f"\n  {action} " in shown for action in actions)
     with pytest.raises(InputError, match=f"`ridgeline {verb}` needs a subcommand; use one of {', '.join(actions)}"):
         run([verb])
+
+
+@pytest.mark.parametrize("word", TYPED_FIRST)
+def test_a_word_that_people_try_first_names_commands_that_exist(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert word not in VERBS
+    for line in TYPED_FIRST[word]:
+        name = max((name for name in COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
+        with pytest.raises(SystemExit):
+            run([*name.split(), "--help"])
+        shown = capsys.readouterr().out
+        assert all(option in shown for option in line.split() if option.startswith("--")), line
+    with pytest.raises(InputError, match="is not a verb; use `ridgeline ") as refused:
+        run([word])
+    assert all(f"`ridgeline {line}`" in str(refused.value) for line in TYPED_FIRST[word])
+
+
+def test_a_word_that_is_no_verb_is_answered_with_the_verb_that_does_it() -> None:
+    for typed, meant in (
+        ("find-goodput", "bench URL --find-goodput"),
+        ("--find_goodput", "bench URL --find-goodput"),
+        ("Optimize", "tune STUDY.yaml"),
+        ("sweep", "bench URL --sweep GRID"),
+        ("benchmark", "bench URL"),
+        ("serve", "deploy up SERVICE.yaml"),
+    ):
+        with pytest.raises(InputError, match=f"is not a verb; use `ridgeline {meant}"):
+            run([typed])
+    with pytest.raises(InputError, match=r"'tunne' is not a verb; did you mean tune\?"):
+        run(["tunne"])
 
 
 def test_a_subcommand_takes_only_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,24 @@ def test_an_unknown_file_is_told_which_kinds_there_are(tmp_path: Path) -> None:
     assert "not recognised" in done.stderr and "sglang-log" in done.stderr and "mpip" in done.stderr
 
 
+def test_of_a_folder_what_is_known_is_diagnosed_and_a_study_folder_names_a_run() -> None:
+    folder = SAMPLES.parents[1] / "examples/05-sglang-h200/results/mistral-nemo-serve"
+    (run,) = (folder / "runs").glob("0003-*")
+    done = ridgeline("--json", run)
+    assert done.returncode == 0, done.stderr
+    assert [Path(each["file"]).name for each in json.loads(done.stdout)["files"]] == ["engine.log"]
+    whole = ridgeline(folder)
+    assert whole.returncode == 2 and f"name one of its runs, for example {folder / 'runs'}" in whole.stderr
+
+
+def test_values_to_try_are_other_than_what_ran_and_kinds_stand_in_a_column(tmp_path: Path) -> None:
+    done = ridgeline(SAMPLES / "sglang/offline-llama8b-h200-default.log")
+    assert "try: chunked_prefill_size 4096 or 2048 instead of 8192" in " ".join(done.stdout.split())
+    (tmp_path / "letter.txt").write_text("Dear all,\n")
+    rows = ridgeline(tmp_path / "letter.txt").stderr.splitlines()[1:]
+    assert len({re.match(r"  \S+ +", row).end() for row in rows}) == 1  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("what", ["missing", "folder"])
 def test_what_is_no_file_is_named(tmp_path: Path, what: str) -> None:
     done = ridgeline(tmp_path if what == "folder" else tmp_path / "missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.engines.sglang.log import DecodeBatch, Stamp
 from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
-from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits
 from ridgeline.records.guard import parse_guard
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Kind, Outcome
@@ -21,6 +22,7 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import PredictedRange, Stage, Trial
+from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, step_times, whole_engine
 from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
@@ -30,9 +32,10 @@ from ridgeline.report.figures.machine import nodes, predicted
 from ridgeline.report.figures.progress import progress, progress_points
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
 from ridgeline.report.figures.science import closeness
-from ridgeline.report.figures.serving import against_load, energy_and_cost
+from ridgeline.report.figures.serving import against_load, energy_and_cost, within_limits
 from ridgeline.report.figures.shapes import BASELINE, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import goal_axis, knob_scale
+from ridgeline.report.sections import Findings, answer_card
 from ridgeline.study.codec import QuestionLine
 from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study
@@ -275,6 +278,20 @@ def test_slices_and_parallel_show_every_setting(tmp_path: Path) -> None:
     assert best.label.startswith("#18 mem 8")
 
 
+def test_a_line_of_a_setting_ends_at_the_mean_of_its_runs(tmp_path: Path) -> None:
+    """Not at its latest run: another setting would look better by luck."""
+    question, past = a_study(tmp_path), History(tmp_path)
+    add(past, {"mem": 0, "kind": "a"}, Stage.BASELINE, rate=10.0)
+    add(past, {"mem": 1, "kind": "b"}, rate=19.0)
+    for rate in (22.0, 18.0):
+        add(past, {"mem": 2, "kind": "a"}, Stage.CONFIRM, rate=rate)
+    found = parallel(question, past, answer(question, {"mem": 2, "kind": "a"}))
+    assert found is not None
+    assert {line.look: line.places[-1] for line in found.lines}[WINNER] == 1.0
+    assert found.axes[-1].ticks[-1] == (1.0, "20")
+    assert "failed" not in found.says
+
+
 @pytest.fixture(scope="module")
 def confirmed(tmp_path_factory: pytest.TempPathFactory) -> CampaignStatus:
     root = tmp_path_factory.mktemp("confirmed")
@@ -305,6 +322,7 @@ def test_the_proof_agrees_with_the_verdict(confirmed: CampaignStatus) -> None:
     assert row.dots == pytest.approx([gain.ratio] * 3, rel=0.05)
     table = proof_table(confirmed.study, confirmed.history, confirmed.answer)
     assert table is not None and len(table.rows) == 3
+    assert table.title == "Every block: rate", "what its numbers are"
 
 
 def test_a_time_that_fell_is_a_ratio_above_one(tmp_path: Path) -> None:
@@ -379,9 +397,47 @@ def test_latency_against_load_has_limit_and_knee(tmp_path: Path) -> None:
     figure = group.figures[0]
     assert isinstance(figure, PlotFigure)
     assert {(limit.label, limit.value) for limit in figure.limits} == {
-        ("limit ttft_p95_ms 200 ms", 200.0),
+        ("limit p95 200 ms", 200.0),
         ("knee at 8", 8.0),
     }
+
+
+def served(root: Path) -> tuple[Study, History, Answer]:
+    """A goal of goodput: the setting serves hardly more, but more of it in time."""
+    workload = WorkloadChoice("f", {"slo": ["ttft_p95_ms=2000", "itl_p95_ms=50"]})
+    question, past = a_study(root, workload=workload, goal=Goal("goodput", "maximize")), History(root)
+    add(past, {"mem": 0, "kind": "a"}, goodput=4.0, requests_s=16.0, ttft_p95_ms=5000.0, itl_p95_ms=40.0)
+    add(past, {"mem": 1, "kind": "a"}, goodput=12.0, requests_s=20.0, ttft_p95_ms=2200.0, itl_p95_ms=60.0)
+    add(past, {"mem": 1, "kind": "a"}, goodput=16.0, requests_s=20.0, ttft_p95_ms=2400.0, itl_p95_ms=60.0)
+    return question, past, answer(question, {"mem": 1, "kind": "a"})
+
+
+def test_goodput_says_its_share_of_all_requests_and_which_limits_are_broken(tmp_path: Path) -> None:
+    share, broken = within_limits(*served(tmp_path))
+    assert "requests whose TTFT is at most 2000 ms and mean ITL at most 50 ms: " in share
+    assert share.endswith(": 25% of the baseline's, 70% of the setting's.")
+    assert "ttft_p95_ms 2,000 (the baseline 5,000, the setting 2,300); itl_p95_ms 50 (the setting 60)" in broken
+    question, past, told = served(tmp_path)
+    kept = replace(question, workload=WorkloadChoice("f", {"slo": ["ttft_p95_ms=9000"]}))
+    assert len([*within_limits(kept, past, told)]) == 1
+    group = against_load(replace(question, goal=Goal("requests_s", "maximize")), past, told)
+    assert group is not None and group.notes[0] == share
+    card = answer_card(Findings(question, past, told, Exhibits()))
+    assert card.notes[-2:] == (share, broken)
+
+
+@pytest.mark.parametrize("width", [300, 900])
+def test_the_label_of_a_limit_hides_no_mark(tmp_path: Path, width: int) -> None:
+    question, past, told = served(tmp_path)
+    group = against_load(question, past, told)
+    assert group is not None
+    figure = group.figures[0]
+    assert isinstance(figure, PlotFigure)
+    text = draw(figure, width)
+    found = re.search(r"<text x=(?P<x>[\d.]+) y=(?P<y>[\d.]+)[^>]*>limit p95 2000 ms", text)
+    assert found is not None, text
+    ends = "end" in found[0]
+    assert not ends, "the marks of the setting are at the right end"
 
 
 def test_energy_is_per_million_tokens(tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ def test_methods_and_results_in_markdown_and_latex(folder: Path) -> None:
     assert not re.search(r"(?<!\\)[%#&_](?![^\n]*\\\\)", re.sub(r"(?m)^%.*$", "", tex)), "unescaped"
 
 
+def test_goodput_is_not_told_without_its_limits() -> None:
+    now, notes = read_status_as_far(H200 / "mistral-nemo-serve")
+    found = paper_text(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))
+    assert "Goodput counts the requests whose TTFT is at most 2000 ms and mean ITL at most 50 ms." in found.methods
+    assert {"2000", "50"} <= {number.text for number in found.numbers}
+
+
 def test_figures_are_standalone_svg_with_their_numbers(folder: Path) -> None:
     drawn = sorted((folder / "paper/figures").glob("*.svg"))
     assert {"proof-pair.svg", "proof-ratios.svg", "progress.svg"} <= {path.name for path in drawn}

@@ -53,6 +53,29 @@ def test_a_line_or_two_of_what_to_try_next_stand_with_the_setting() -> None:
     assert said.lines[0].startswith("At an end of what the study allows")
 
 
+def test_a_gain_of_goodput_is_not_told_as_a_gain_of_speed() -> None:
+    """What breaks the limits is served, too: the same work takes no less time for it."""
+    found = with_tables(H200 / "mistral-nemo-serve")
+    assert found["search"].title.endswith("requests/s (goodput)")
+    assert "x the baseline's goodput: " in found["proof"].title
+    assert "node-hours of this work" not in text_of(H200 / "mistral-nemo-serve")
+    assert "node-hours of this work" in text_of(H200 / "llama-8b")
+
+
+def test_what_to_try_next_names_limits_that_are_broken_and_no_slots_beyond_what_is_sent() -> None:
+    now, notes = read_status_as_far(H200 / "mistral-nemo-serve")
+    found = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes)
+    said = next_steps(found)
+    assert any(
+        "limits are broken" in line and "ridgeline bench URL --find-goodput --slo ttft_p95_ms=2000" in line
+        for line in said
+    ), said
+    assert not [line for line in said if line.startswith("At an end of what the study allows")]
+    more = replace(now.study.workload, options={**now.study.workload.options, "concurrency": 1000})
+    said = next_steps(replace(found, study=replace(now.study, workload=more)))
+    assert [line for line in said if line.startswith("At an end of what the study allows: max_running_requests")]
+
+
 def test_a_comparison_shows_what_differs_and_each_kind_its_own_question() -> None:
     found = with_tables(H200 / "llama-8b-compare")
     assert found["question"].title.startswith("Is ") and "kind" not in found

@@ -23,7 +23,7 @@ from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, ObservedData, Scale, ScoreModel
 from ridgeline.samplers.guided.sampler import NO_EFFECT, GuidedSampler
-from ridgeline.samplers.guided.view import CAUTION, acquisition
+from ridgeline.samplers.guided.view import CAUTION, Ranking, acquisition
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 SPEED = Callable[[Point], float | None]
@@ -290,7 +290,7 @@ def test_it_says_in_one_line_why() -> None:
     sampler = guided_by(hill)
     proposal = sampler.ask()
     assert proposal is not None
-    assert proposal.why == "the prior's best untried setting; 98% likely to pass"
+    assert proposal.why == "the prior ranks it first of the untried settings; 98% likely to pass"
     for _, value in searched(sampler, hill, 8):
         assert value is not None
     later = sampler.ask()
@@ -424,15 +424,20 @@ def test_runs_that_failed_or_say_no_cost_do_not_count_as_cheap() -> None:
 
 def test_of_two_that_promise_the_same_the_cheaper_comes_first() -> None:
     alike = Forecast(np.array([1.0, 1.0]), np.array([0.1, 0.1]), np.array([0.9, 0.9]))
-    first, second = acquisition(alike, 1.0, np.array([1.0, 2.0]), 0.05)
+    first, second = acquisition(alike, 1.0, np.array([1.0, 2.0]), 0.05).promise
     assert first - second == pytest.approx(math.log(2.0))
 
 
 def test_the_likelier_to_pass_comes_first_and_the_hopeless_last() -> None:
     found = Forecast(np.array([1.0, 1.0, 9.0]), np.array([0.1, 0.1, 0.1]), np.array([0.9, 0.45, 0.01]))
-    likely, doubtful, too_risky = acquisition(found, 1.0, np.ones(3), 0.05)
+    ranking = acquisition(found, 1.0, np.ones(3), 0.05)
+    likely, doubtful, _ = ranking.promise
     assert likely - doubtful == pytest.approx(CAUTION * math.log(2.0))
-    assert too_risky < doubtful - 1e6, "however much it promises"
+    assert ranking.last.tolist() == [False, False, True]
+    assert ranking.order().tolist() == sorted(range(3), key=ranking.place, reverse=True) == [0, 1, 2]
+    assert Ranking(np.array([1e15, 2.0, 2.0]), np.array([True, False, False])).order().tolist() == [1, 2, 0]
+    hopeless = Ranking(np.array([1.0, 1.0 + 1e-9]), np.array([True, True]))
+    assert hopeless.order().tolist() == [1, 0], "those that come last have an order of their own"
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1.2, 0.5), (-2.0, 0.7), (-3.0, 1.0)])
@@ -575,7 +580,9 @@ def test_a_small_budget_with_a_twin_tries_what_looks_best_to_the_end(budget: int
         assert proposal is not None
         whys.append(proposal.why)
         sampler.tell(Observation(proposal.point, 100.0 - number(proposal.point, "a")))
-    assert [why.startswith("the twin's best untried setting") for why in whys] == [True] * led + [False] * (6 - led)
+    assert [why.startswith("the twin ranks it first of the untried settings") for why in whys] == [True] * led + [
+        False
+    ] * (6 - led)
 
 
 def test_a_third_of_a_small_budget_fills_the_space() -> None:

@@ -74,6 +74,17 @@ def test_running_limits_are_of_the_server_and_say_what_a_rank_gets() -> None:
     assert "divides" not in alone
 
 
+def test_a_limit_that_vllm_applies_to_each_rank_is_a_rank_s_share() -> None:
+    """Each DP rank of vLLM is an engine core with its own scheduler, whose limit max_num_seqs is."""
+    unit = unit_of("both", tp=8, ep=8, attn_dp=8, settings=EngineSettings(engine="vllm"), cap=512)
+    value, why = told(unit)["max_running_requests"]
+    assert value == unit.cap // 8
+    assert why.startswith(f"requests at once of each of 8 attention-DP ranks, {unit.cap} together")
+    assert "divides" not in why
+    alone = unit_of("both", model="llama-8b", tp=1, ep=1, attn_dp=1, settings=EngineSettings(engine="vllm"), cap=64)
+    assert told(alone)["max_running_requests"][0] == alone.cap
+
+
 def test_the_memory_fraction_states_its_margin() -> None:
     unit = unit_of("decode")
     value, why = told(unit)["mem_fraction_static"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
+from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, percent, ratio_range
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,18 @@ def test_before_and_after_are_told_apart() -> None:
     assert speed.before_after(302, 317) == "302 -> 317 steps/s"
     assert speed.before_after(1000.2, 1000.4) == "1,000.2 -> 1,000.4 steps/s"
     assert MetricText("rate").before_after(302, 317) == "rate 302 -> 317"
+
+
+def test_goodput_is_named_since_its_unit_reads_as_that_of_all_requests() -> None:
+    goodput = MetricText("goodput", "requests/s")
+    assert goodput.before_after(5.6, 14.5) == "goodput 5.6 -> 14.5 requests/s"
+    assert goodput.value(14.5) == "goodput 14.5 requests/s"
+    assert MetricText("requests_s", "requests/s").value(14.5) == "14.5 requests/s"
+
+
+def test_a_loss_that_rounds_to_nothing_is_not_said_to_be_one() -> None:
+    assert [percent(-0.004, 0), percent(-0.0), percent(0.004, 0)] == ["0%", "0.0%", "+0%"]
+    assert [percent(-0.006, 0), percent(0.041)] == ["-1%", "+4.1%"]
 
 
 def test_percentages_are_of_the_metric_itself() -> None:

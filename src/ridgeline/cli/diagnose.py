@@ -26,7 +26,9 @@ _WAIT_S, _STEP_S, _BAR = 0.5, 0.2, 24  # of the bar that shows how far a long fi
 
 
 def diagnose(
-    files: Annotated[list[Path], typer.Argument(help="Logs, outputs or profiles, of the kinds named above.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Logs, outputs or profiles, of the kinds named above; or a folder of them.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     as_knobs: Annotated[
         bool, typer.Option("--as-knobs", help="Print the advice as YAML: knobs for a study's space and baseline.")
@@ -40,7 +42,8 @@ def diagnose(
     Knows logs of SGLang, vLLM and NCCL; outputs of NWChem; profiles of nsys (SQLite and CSV), the PyTorch profiler,
     mpiP, IPM, VTune and perf; nvidia-smi dmon; records of Slurm and PBS; the bindings that launchers report; and what
     shells, launchers, Slurm, the kernel and programs of any kind print when a run fails. A file may
-    hold several of these, be gzipped, and be of any length.
+    hold several of these, be gzipped, and be of any length. Of a folder, such as a run's, those of its files are read
+    that are of these kinds.
 
     Example: ridgeline diagnose server.log
     """
@@ -51,7 +54,7 @@ def diagnose(
     if compare:
         _compare(files, analyzers, as_json, as_knobs)
         return
-    diagnoses = [_diagnosed(path, analyzers) for path in files]
+    diagnoses = [found for path in files for found in _all_diagnosed(path, analyzers)]
     if as_knobs:
         print(knobs_yaml([f for d in diagnoses for f in d.findings]) or "# no finding names a knob to try")
     elif as_json:
@@ -77,6 +80,18 @@ def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_kno
     print(json_escaped(document) if as_json else _comparison_text(comparison))
 
 
+def _all_diagnosed(path: Path, analyzers: list[Analyzer]) -> list[Diagnosis]:
+    """Of a file, or of those files in a folder that are of a known kind."""
+    if not path.is_dir():
+        return [_diagnosed(path, analyzers)]
+    found = [_diagnosed(each, analyzers) for each in sorted(path.iterdir()) if each.is_file() and not each.is_symlink()]
+    if known := [each for each in found if each.kinds]:
+        return known
+    runs = sorted(each for each in path.glob("runs/*") if each.is_dir())
+    meant = f"name one of its runs, for example {runs[0]}" if runs else "name a file or a folder that holds some"
+    raise InputError(f"{path}: no file in this folder is a log, an output or a profile of a known kind; {meant}")
+
+
 def _diagnosed(path: Path, analyzers: list[Analyzer]) -> Diagnosis:
     from ridgeline.diagnose.base import diagnose as diagnose_file
 
@@ -91,7 +106,8 @@ def _complain(diagnoses: list[Diagnosis], analyzers: list[Analyzer]) -> None:
     """Exit code 2 for files of no known kind, 4 for those of a known kind in which nothing could be read."""
     strange = [f"{d.path} (empty)" if not d.path.stat().st_size else str(d.path) for d in diagnoses if not d.kinds]
     if strange:
-        known = "\n".join(f"  {a.kind:<14}{a.what}" for a in analyzers)
+        width = max(len(a.kind) for a in analyzers)
+        known = "\n".join(f"  {a.kind:<{width}}  {a.what}" for a in analyzers)
         raise InputError(f"{', '.join(strange)}: not recognised. Known kinds of file:\n{known}")
     unread = [note for d in diagnoses if not d.findings for note in d.notes]
     if unread:
@@ -149,7 +165,10 @@ def _finding(finding: Finding) -> str:
         lines.append(f"    at stake: {_stake(finding)}")
     lines.append(_wrapped(f"    -> {finding.advice}", "       "))
     if finding.knobs:
-        knobs = ", ".join(f"{k.name} {_values(k.values)}" for k in finding.knobs)
+        knobs = ", ".join(
+            f"{k.name} {_values(tuple(v for v in k.values if v != k.current))} instead of {_values((k.current,))}"
+            for k in finding.knobs
+        )
         lines.append(_wrapped(f"    try: {knobs}", "       "))
     return "\n".join(lines)
 

@@ -81,6 +81,24 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 _HELP = ("-h", "--help")
 Command = Callable[..., Any]
 VERBS = {verb: row for group in _GROUPS.values() for verb, row in group.items()}
+# Words that people try first, and the command line that does it; likeness of letters would name another verb.
+_GOODPUT = "bench URL --find-goodput --slo ttft_p95_ms=2000"
+TYPED_FIRST: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("find-goodput", "goodput", "saturate"), (_GOODPUT,)),
+    **dict.fromkeys(("benchmark", "load", "loadtest"), ("bench URL",)),
+    **dict.fromkeys(("optimize", "optimise", "search", "autotune"), ("tune STUDY.yaml",)),
+    **dict.fromkeys(("run", "start"), ("tune STUDY.yaml", "bench URL", "deploy up SERVICE.yaml")),
+    **dict.fromkeys(("serve", "launch"), ("deploy up SERVICE.yaml", "serve-twin")),
+    **dict.fromkeys(("analyze", "analyse", "logs", "log"), ("diagnose FILE", "report FOLDER")),
+    "profile": ("diagnose FILE", "explain"),
+    "sweep": ("bench URL --sweep GRID", "tune STUDY.yaml"),
+    **dict.fromkeys(("continue", "extend"), ("resume FOLDER",)),
+    **dict.fromkeys(("dashboard", "live", "monitor", "ui"), ("watch FOLDER",)),
+    **dict.fromkeys(("slides", "paper", "deck"), ("report FOLDER --format slides", "report FOLDER --format paper")),
+    **dict.fromkeys(("show", "result", "results"), ("best FOLDER", "report FOLDER")),
+    **dict.fromkeys(("predict", "estimate", "twin"), ("simulate", "plan")),
+    **dict.fromkeys(("validate", "lint"), ("check STUDY.yaml",)),
+}
 
 
 _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
@@ -108,11 +126,16 @@ def _exit_codes() -> Iterator[str]:
 def verb_named(name: str) -> Command | dict[str, Command]:
     """The function behind a verb, or its table of subcommands."""
     if name not in VERBS:
-        hint = did_you_mean(name, VERBS) or "`ridgeline --help` lists the verbs"
-        raise InputError(f"{name!r} is not a verb; {hint}")
+        raise InputError(f"{name!r} is not a verb; {_meant(name)}")
     module, _, attribute = VERBS[name][0].partition(":")
     found: Command | dict[str, Command] = getattr(importlib.import_module(f"ridgeline.cli.{module}"), attribute)
     return found
+
+
+def _meant(name: str) -> str:
+    if lines := TYPED_FIRST.get(name.lower().strip("-").replace("_", "-")):
+        return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
+    return did_you_mean(name, VERBS) or "`ridgeline --help` lists the verbs"
 
 
 def commands() -> Iterator[tuple[str, Command]]:

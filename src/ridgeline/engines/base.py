@@ -236,6 +236,7 @@ class ServingEngine:
     rendezvous_spacing: int = 1
 
     plan_legend: tuple[str, ...] = ()  # what a plan's table of settings calls cap, chunk and fraction
+    limits_each_rank: bool = False  # its limit of running requests is that of each attention-DP rank, not of all
     planned_whole: bool = False  # planned only as engines of one node that do both phases, without attention DP
 
     failure_texts: tuple[FailureText, ...] = (PORT_IN_USE, WRONG_ARGUMENTS, WATCHDOG, CUDA_OOM)

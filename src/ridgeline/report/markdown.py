@@ -65,9 +65,7 @@ def _part(part: Part, heading: str) -> Iterator[str]:
             for each in part.parts:
                 yield from _part(each, "")
             yield from ("</details>", "")
-        case FigureGroup():
-            yield from (f"*{_e(part.title)}: {_e(part.says)} See report.html.*", "")
-        case PlotFigure():
+        case FigureGroup() | PlotFigure():
             yield from (f"*{_e(part.title)}: {_e(part.says)} See report.html.*", "")
             yield from (line for note in part.notes for line in (_e(note), ""))
         case _:

@@ -21,6 +21,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import HALF_PX, WIDE_PX, draw, legend, table_of
 from ridgeline.report.figures.proof import comparisons, ladder, proof_blocks
+from ridgeline.report.figures.serving import within_each
 from ridgeline.report.figures.shapes import Figure, FigureGroup, ParallelFigure
 from ridgeline.report.figures.values import is_ok
 from ridgeline.report.markdown import markdown
@@ -90,6 +91,8 @@ def _methods(study: Study, history: History, answer: Answer, n: Callable[[str, s
             f"We searched for the {aim} {goal.metric}{unit} over {knobs} in {tried} trials with {with_what}, "
             f"seed {seed}."
         )
+    if goal.metric == "goodput":
+        yield f"Goodput counts the requests {within_each(study, lambda name, value: n(name, value, 'study.yaml'))}."
     runs, failed = len(history.runs), sum(not is_ok(run) for run in history.runs.values())
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
     where = f" on {count(len(nodes), 'node')}" if nodes else ""

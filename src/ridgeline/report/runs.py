@@ -44,5 +44,6 @@ def _place(name: str, order: list[str]) -> tuple[int, int]:
 
 
 def _heading(name: str) -> str:
-    # a knob may well be called block
-    return "of block" if name == "block" else name.removeprefix("set.").removeprefix("got.")
+    # a knob may well be called block, and a workload may measure a duration_s of its own
+    own = {"block": "of block", "duration_s": "run_s"}
+    return own.get(name, name.removeprefix("set.").removeprefix("got."))

@@ -23,7 +23,7 @@ from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair, proof_table
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.science import time_split as science_time
-from ridgeline.report.figures.serving import against_load, energy_and_cost
+from ridgeline.report.figures.serving import against_load, energy_and_cost, within_limits
 from ridgeline.report.figures.shapes import Figure, IntervalFigure
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, measured, place_text
@@ -141,7 +141,10 @@ def answer_card(found: Findings) -> AnswerCard:
         command_title=("Keep this:" if over else "Until then, keep this:") if answer.keep else "Use this:",
         command_note=command_note,
         doubts=tuple(page_sentence(doubt, found) for doubt in found.exhibits.doubts),
-        notes=tuple(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
+        notes=(
+            *(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
+            *(within_limits(study, history, answer) if study.goal.metric == "goodput" else ()),
+        ),
         figure=_first_figure(found),
     )
     gain, before = None if candidate is None else candidate.gain, answer.reference.value
@@ -186,6 +189,8 @@ def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
     if answer.kind == "compare":
         sense = f"{goal.sense.strip()}: " if goal.sense else ""
         return f"{sense}{candidate} against {answer.reference.label}"
+    if goal.metric == "goodput":  # else it reads as the speed
+        return f"{answer.reference.label}'s goodput"
     return goal.ratio_to("", answer.reference.label).strip()
 
 
@@ -238,7 +243,7 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
         yield "proof", count(len(blocks), "block"), f"of interleaved runs{f' on {nodes}' if whole else ''}"
     elif answer.reference.value is not None:
         yield answer.reference.label, metric_text(answer.reference.value), answer.unit
-    yield "cost", count(len(history.runs), "run"), node_time_text(history.node_hours)
+    yield "cost", count(len(history.runs), "run"), f"in {node_time_text(history.node_hours)}"
     yield "where", study.site.name, origin_text(study, history)
 
 
@@ -347,10 +352,11 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     estimated = effects(study, history, answer)
     if estimated is not None:
         yield estimated
+    names = f"{', '.join(changed[:-1])} and {changed[-1]}"
     text = (
         "These are estimates from the search."
         if estimated is not None
-        else f"The search can't separate the gains of {', '.join(changed)}: it rarely changed one without the others."
+        else f"The search can't separate the gains of {names}: it rarely changed one without the others."
     )
     place = place_text(history)
     ask = f"To measure what each change gains, run this {place[:1].lower()}{place[1:]}:"

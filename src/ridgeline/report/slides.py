@@ -20,6 +20,7 @@ from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
 from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
+from ridgeline.report.figures.serving import slos, within_each, within_limits
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -67,6 +68,7 @@ _STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
 _FEWEST_LINES, _FEW_LINES, _SHORT_LINE = 4, 7, 60  # too few for a slide; whose text may be larger; characters of one
 _LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
+_RUNNING = ("max_running_requests", "max_num_seqs")
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 
@@ -168,7 +170,8 @@ def _values(knob: Knob) -> str:
 def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     goal, confirm = study.goal, study.confirm
     unit = f" ({answer.unit})" if answer.unit else ""
-    yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}"
+    counted = f": requests {within_each(study)}" if goal.metric == "goodput" else ""
+    yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}{counted}"
     if study.guards:
         yield _cut(f"For a run to count: {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
     searched = sum(trial.stage is Stage.SEARCH for trial in history.trials.values())
@@ -234,7 +237,7 @@ def _search(found: Findings) -> Slide | None:
     trials = count(sum(t.stage is Stage.SEARCH for t in history.trials.values()), "trial")
     card, over = answer_card(found), answer.conclusion is not None
     if card.before:
-        title = f"The search: {card.before} to {card.after} {answer.unit} in {trials}".replace("  ", " ")
+        title = f"{trials} of search led from {card.before} to {card.after} {card.unit}"
     else:
         title = f"The search: {trials}, {'nothing better' if answer.keep else 'no verdict'}{'' if over else ' yet'}"
     return Slide("search", title, (figure,))
@@ -392,6 +395,11 @@ def next_steps(found: Findings) -> list[str]:
             said.append(f"{seen}; more blocks, where nothing else runs: ridgeline resume {folder} --blocks +5")
     if answer.simulated:
         said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")
+    if study.goal.metric == "goodput":
+        _, broken = (*within_limits(study, history, answer), "", "")[:2]
+        limits = " ".join(f"--slo {name}={limit:g}" for name, limit in slos(study))
+        find = f"ridgeline bench URL --find-goodput {limits}"
+        said += [f"{broken} To find the highest load that keeps them: {find}"] if broken else []
     if candidate is not None and answer.kind not in NO_SEARCH:
         said += _ends_of_ranges(study, answer)
         said += _not_attributed(found)
@@ -403,7 +411,7 @@ def next_steps(found: Findings) -> list[str]:
     said += [f"{kind[:1].upper()}{kind[1:]}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
     if history.search_ended and answer.kind not in NO_SEARCH:
         why, _, left = history.search_ended.partition("; with more trials: ")
-        said.append(f"More trials ({why}): {left}" if left else f"No more trials: {why}")
+        said.append(f"More trials ({why}): {left}" if left else f"The search ended: {why}")
     return said
 
 
@@ -418,6 +426,9 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
             ends = (min(numbers), max(numbers)) if len(numbers) == len(knob.values) >= _FEWEST_VALUES else ()
         else:
             ends = (knob.low, knob.high)
+        sent = study.workload.options.get("concurrency")
+        if knob.name in _RUNNING and is_number(value) and is_number(sent) and value >= sent:
+            continue  # no more than what is sent can run at once
         if is_number(value) and value in ends and value != study.baseline.get(knob.name):
             found.append(f"{knob.name} {value}")
     if not found:
@@ -486,7 +497,10 @@ def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tup
     """What the gain is worth in node-hours, where the goal is a speed."""
     gain = None if answer.candidate is None else answer.candidate.gain
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
-    speed = goal.is_time or (study.goal.direction == "maximize" and answer.unit.endswith("/s"))
+    # goodput is no speed: what breaks the limits is served, too, and takes as long
+    speed = goal.is_time or (
+        study.goal.direction == "maximize" and answer.unit.endswith("/s") and goal.metric != "goodput"
+    )
     if gain is None or not speed or answer.conclusion != CONFIRMED or gain.ratio < _LEAST_GAP:
         return
     yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"

@@ -86,8 +86,10 @@ def _running(unit: Unit, value: Value) -> str:
     limit = "" if unit.role == "prefill" else ", as the limits and its KV pool allow"
     if ranks == 1:
         return f"requests at once{limit}"
-    engine = engine_named(unit.settings.engine).title
-    return f"{engine} divides it by attention DP {ranks}: {unit.cap // ranks} a rank{limit}"
+    engine = engine_named(unit.settings.engine)
+    if engine.limits_each_rank:
+        return f"requests at once of each of {ranks} attention-DP ranks, {unit.cap} together{limit}"
+    return f"{engine.title} divides it by attention DP {ranks}: {unit.cap // ranks} a rank{limit}"
 
 
 def _memory(unit: Unit, value: Value) -> str:

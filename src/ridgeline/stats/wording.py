@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h", "seconds"})
+# metrics whose unit reads as that of another: requests that met the limits are not all that were served
+_NAMED = frozenset({"goodput"})
 _COST_UNITS = frozenset({"dollars", "J", "kWh", "Wh", "g", "kg"})
 
 
@@ -18,8 +20,9 @@ def decimals(width: float, least: int, most: int = 6) -> int:
 
 
 def percent(change: float, places: int = 1) -> str:
-    """0.041 -> '+4.1%'."""
-    return f"{change * 100:+.{places}f}%"
+    """0.041 -> '+4.1%'; a loss that rounds to nothing is not said to be one."""
+    found = f"{change * 100:+.{places}f}%"
+    return found if found.strip("-0.%") else found[1:]
 
 
 def percent_range(low: float, high: float) -> str:
@@ -74,13 +77,17 @@ class MetricText:
         return (self.unit or self.metric.rpartition("_")[2]).split("/")[0]
 
     def value(self, value: float) -> str:
-        """'317 steps/s'; the metric is named where it has no unit."""
-        return f"{metric_text(value)} {self.unit}" if self.unit else f"{self.metric} {metric_text(value)}".strip()
+        """'317 steps/s'; the metric is named where its unit does not tell what it is: 'goodput 14.57 requests/s'."""
+        return self._said(metric_text(value))
 
     def before_after(self, before: float, after: float) -> str:
         """'302 -> 317 steps/s', with as many digits as tell the two apart."""
         first, second = _distinguished(before, after)
-        return f"{first} -> {second} {self.unit}" if self.unit else f"{self.metric} {first} -> {second}".strip()
+        return self._said(f"{first} -> {second}")
+
+    def _said(self, values: str) -> str:
+        named = not self.unit or self.metric in _NAMED
+        return " ".join(part for part in (self.metric if named else "", values, self.unit) if part)
 
     @property
     def sense(self) -> str:

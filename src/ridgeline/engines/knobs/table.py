@@ -159,7 +159,8 @@ _ROWS = (
                                 Spelling("attn_dp_size", _ATTENTION_DP))},
          Domain.WHOLE, "1", ("attn_dp_size", "attention_data_parallel_size"), _LAYOUT, "attn_dp", "groups",
          omit_when=1),
-    # SGLang divides it by the attention-DP size; a limit below that stops every release before 0.5.23
+    # of all attention-DP ranks together: SGLang divides it by their number, and a limit below that stops every release
+    # before 0.5.23; vLLM's max_num_seqs is of each rank, so what it is given is a share (`planned_values`)
     Knob("max_running_requests", _each("max_running_requests", "max_num_seqs"), Domain.WHOLE,
          "tokens of the KV pool / context x 512, within 2048 and 4096", ("max_seqs",), _SETTINGS,
          "max_running_requests", "requests", lever="requests"),

@@ -31,6 +31,7 @@ from ridgeline.engines.base import (
 from ridgeline.engines.install import Install, version_of
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.releases import Version
+from ridgeline.engines.knobs.table import rank_share
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.memory import MemoryPlan
 from ridgeline.engines.settings import EngineSettings
@@ -113,6 +114,7 @@ class _Vllm(ServingEngine):
     info_path = "/version"
     metrics = _METRICS
     # how its split roles queue and hand over is not modelled; over several nodes it wants Ray or a launcher of its own
+    limits_each_rank = True  # every DP rank is an engine core with a scheduler of its own, which has max_num_seqs
     planned_whole = True
     plan_legend = (
         "cap, chunk: --max-num-seqs, --max-num-batched-tokens; fraction: weights and KV of what is free on a GPU",
@@ -182,7 +184,7 @@ class _Vllm(ServingEngine):
             values["pp"] = layout.pp
         if layout.ep > 1:
             values["enable_expert_parallel"] = True
-        values["max_running_requests"] = cap
+        values["max_running_requests"] = rank_share(cap, layout.attn_dp)
         values["max_num_batched_tokens"] = chunk
         values["gpu_memory_utilization"] = utilization(memory, gpu)
         if settings.cuda_graph_max_bs is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ridgeline.report.drawing import svg
 from ridgeline.report.drawing.scales import PixelScale, pixel_scale, thinned, ticks
-from ridgeline.report.figures.shapes import PlotFigure, PlotSeries
+from ridgeline.report.figures.shapes import PlotFigure, PlotLimit, PlotSeries
 
 _LANE_PX = 17.0
 _STRIP_GAP_PX = 8.0  # below the axis, whose lowest tick may have its text there
@@ -150,7 +150,8 @@ def _limits(
     for limit in figure.limits:
         if limit.across == "y":
             yield svg.line(left, y(limit.value), width - RIGHT_PX, y(limit.value), "limit")
-            yield svg.text(width - RIGHT_PX - 2, y(limit.value) - 4, limit.label, '"tick halo"', "end")
+            across, down, anchor = _beside_the_line(figure, x, y, limit, left, width - RIGHT_PX)
+            yield svg.text(across, down, limit.label, '"tick halo"', anchor)
     # the last one's text is highest, and each line begins at its own text: those to the left pass below it
     upright = sorted((each for each in figure.limits if each.across == "x"), key=lambda each: -x(each.value))
     free = width
@@ -161,3 +162,21 @@ def _limits(
         yield svg.line(at, begin, at, end, "limit")
         yield svg.text(at + (4 if right else -4), begin + 11, limit.label, '"tick halo"', "start" if right else "end")
         free = at
+
+
+def _beside_the_line(
+    figure: PlotFigure, x: PixelScale, y: PixelScale, limit: PlotLimit, left: float, right: float
+) -> tuple[float, float, str]:
+    """Where the label of a level line hides the fewest marks: above it or below it, at its right or its left end."""
+    room, at = len(limit.label) * svg.CHARACTER_PX, y(limit.value)
+    marks = [(x(p.x), y(p.y)) for series in figure.series for p in series.points]
+
+    def hidden(place: tuple[float, float, str]) -> int:
+        across, down, anchor = place
+        begin = across - room if anchor == "end" else across
+        return sum(begin - 4 < px < begin + room + 4 and down - 15 < py < down + 6 for px, py in marks)
+
+    places = [
+        (side, at + step, anchor) for step in (-4, 13) for side, anchor in ((right - 2, "end"), (left + 2, "start"))
+    ]
+    return min(places, key=hidden)

@@ -142,7 +142,7 @@ def over_time(logged: Sequence[EngineCourse]) -> FigureGroup | None:
         return None
     flat = ", ".join(figure.title for figure in drawn if figure not in shown)
     notes = (f"Not shown, since nothing but 0 was logged: {flat}.",) if flat else ()
-    says = "From the engine's own log, since its first decode step: running requests, KV pool, queue, output."
+    says = "From the engine's own log, since its first decode step, warm-up included."
     return FigureGroup("over-time", "The engine over time", says, shown, notes=notes)
 
 
@@ -182,7 +182,7 @@ def step_times(logged: Sequence[EngineCourse]) -> PlotFigure | None:
     says = (
         "A decode step produces one token per running request, so it takes running requests over tokens per second. "
         "What grows with the batch is attention and KV cache; what is left at a small batch is weights, launches and "
-        "communication."
+        "communication. A point far above the others is a stretch of the log in which prompts were computed, too."
     )
     x, y = Axis("running requests in the step"), [point.y for one in series for point in one.points]
     # one slow step, such as the first beside a prefill, would press all others onto the axis
@@ -277,5 +277,11 @@ def power(logged: Sequence[EngineCourse]) -> PlotFigure | None:
         return None
     axis = Axis("seconds", from_zero=True)
     return PlotFigure(
-        "time-power", "GPU power", "", axis, Axis("W, all GPUs", from_zero=True), tuple(series), small=True
+        "time-power",
+        "GPU power while measured",
+        "",
+        axis,
+        Axis("W, all GPUs", from_zero=True),
+        tuple(series),
+        small=True,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import changes, value_text
@@ -188,12 +189,17 @@ def look_of(study: Study, answer: Answer, trial: Trial) -> str:
 def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure | None:
     """All knobs and the goal beside each other, one line a setting that ran."""
     names = varied_knobs(study, history)
-    latest = {t.key: (t, r) for t, r in judged_runs(history) if t.stage in (*_SEARCHED, Stage.CONFIRM)}
+    every = [(t, r) for t, r in judged_runs(history) if t.stage in (*_SEARCHED, Stage.CONFIRM)]
+    latest = {t.key: (t, r) for t, r in every}
     runs = [*latest.values()]
     if len(names) < 2 or len(runs) < 3:
         return None
     scales = [_scale(study, name, runs) for name in names]
-    values = {t.number: r.metrics[study.goal.metric] for t, r in runs if is_ok(r) and study.goal.metric in r.metrics}
+    measured: dict[str, list[float]] = {}
+    for t, r in every:
+        if is_ok(r) and study.goal.metric in r.metrics:
+            measured.setdefault(t.key, []).append(r.metrics[study.goal.metric])
+    values = {t.number: fmean(measured[t.key]) for t, _ in runs if t.key in measured}
     ranked = sorted(values, key=lambda number: study.goal.score(values[number]))
     shares = {number: at / max(1, len(ranked) - 1) for at, number in enumerate(ranked)}
     runs.sort(key=lambda pair: shares.get(pair[0].number, -1.0))
@@ -214,7 +220,8 @@ def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure |
     )
     axes = tuple(_axis(scale) for scale in scales)
     goal = ParallelAxis(study.goal.metric, tuple((at, metric_text(low + at * (high - low))) for at in (0.0, 0.5, 1.0)))
-    says = "One line per setting, from the values of its knobs to its result; failed ones are dashed."
+    failed = "; failed ones are red" if len(values) < len(runs) else ""
+    says = f"One line per setting, from the values of its knobs to the mean of its runs{failed}."
     chosen = "" if answer.candidate is None else answer.candidate.label
     return ParallelFigure("parallel", "All knobs together", says, (*axes, goal), lines, chosen)
 

@@ -99,13 +99,16 @@ def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
     says_more = percent(sum(errors) / len(errors), 0) if errors else ""
     few = f"The twin predicted {metric} of {count(len(errors), 'run')}, and was off by {says_more}."
     many = (
-        f"Half of the {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%}; "
+        f"Half of the {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%} of it; "
         f"on average the prediction is off by {says_more}."
         if errors
         else ""
     )
     note = "" if not errors else few if len(errors) < 3 else many
-    says = f"{metric} as the twin predicted it before the run, against what was measured; on the line they agree."
+    says = (
+        f"{metric} as the twin, which simulates the engine, predicted it before the run, against what was measured; "
+        "on the line they agree."
+    )
     return PlotFigure(
         f"twin-{metric}", "The twin against measurement", says,
         Axis(f"{metric}, predicted"), Axis(f"{metric}, measured"),

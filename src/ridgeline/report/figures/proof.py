@@ -241,7 +241,8 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
     names = tuple(_setting_name(study, answer, key, letter) for key, letter in letters.items())
     aside = tuple(f"block {a.block + 1} was run again: {a.reason}" for a in history.set_aside)
     told = tuple(name for name in names if ": " in name)
-    return TextTable("Every block", head, tuple(rows), notes=(*told, *aside))
+    measured_in = f" in {answer.unit}" if answer.unit else ""
+    return TextTable(f"Every block: {study.goal.metric}{measured_in}", head, tuple(rows), notes=(*told, *aside))
 
 
 def ladder(study: Study, history: History) -> IntervalFigure | None:

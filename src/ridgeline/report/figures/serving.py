@@ -51,8 +51,35 @@ def against_load(study: Study, history: History, answer: Answer) -> FigureGroup 
     shown = tuple(figure for figure in figures if figure.series)
     if not shown:
         return None
-    sent = "what was sent" if knob else "what was served (every run was sent the same load, so each point is a setting)"
-    return FigureGroup("load", "Latency and goodput against load", f"One point for each run, against {sent}.", shown)
+    says = (
+        "One point for each run, against what was sent."
+        if knob
+        else "One point for each run, against what was served: all were sent the same load, which settings served at "
+        "different speeds."
+    )
+    said_first = study.goal.metric == "goodput"  # with the answer
+    notes = () if said_first else tuple(within_limits(study, history, answer))
+    return FigureGroup("load", "Latency and goodput against load", says, shown, notes=notes)
+
+
+def within_limits(study: Study, history: History, answer: Answer) -> Iterator[str]:
+    """What share of the requests goodput counts, and which limits the percentile of a whole run breaks all the same."""
+    shown = [(label, [run.metrics for run in runs]) for label, runs in settings_shown(study, history, answer)]
+    shares = [
+        f"{fmean(each):.0%} of {label}'s"
+        for label, runs in shown
+        if (each := [m["goodput"] / m["requests_s"] for m in runs if m.get("requests_s") and "goodput" in m])
+    ]
+    if not shares:
+        return
+    yield f"Goodput counts the requests {within_each(study)}: {', '.join(shares)}."
+    over = []
+    for name, limit in slos(study):
+        means = [(label, fmean(each)) for label, runs in shown if (each := [m[name] for m in runs if name in m])]
+        if broken := [f"{label} {metric_text(mean)}" for label, mean in means if mean > limit]:
+            over.append(f"{name} {metric_text(limit)} ({', '.join(broken)})")
+    if over:
+        yield f"Over all requests of a run these limits are broken: {'; '.join(over)}."
 
 
 def _load(history: History, knob: str | None) -> tuple[Callable[[Trial, Run], float | None], str]:
@@ -82,7 +109,9 @@ def _latency(
         if points:
             series.append(PlotSeries(quantile, points, str(at), "both" if joined else "points"))
     limits = [
-        PlotLimit(f"limit {name} {value:g} ms", value) for name, value in slos(study) if name.startswith(f"{short}_")
+        PlotLimit(f"limit {name.removeprefix(f'{short}_').removesuffix('_ms')} {value:g} ms", value)
+        for name, value in slos(study)
+        if name.startswith(f"{short}_")
     ]
     values = [p.y for s in series for p in s.points]
     knee = _knee(series, limits) if joined else None
@@ -131,6 +160,17 @@ def slos(study: Study) -> list[tuple[str, float]]:
         except ValueError:
             continue
     return found
+
+
+def within_each(study: Study, shown: Callable[[str, str], str] = lambda _, value: value) -> str:
+    """'whose TTFT is at most 2000 ms and mean ITL at most 50 ms': what goodput asks of a request, whatever percentile a
+    limit names. `shown` writes the limit of a name."""
+    limits = [
+        f"{'mean ' if name.startswith(('itl_', 'tpot_')) else ''}{name.partition('_')[0].upper()}"
+        f"{'' if at else ' is'} at most {shown(name, f'{limit:g}')} ms"
+        for at, (name, limit) in enumerate(slos(study))
+    ]
+    return f"whose {' and '.join(limits)}"
 
 
 def _knee(series: Sequence[PlotSeries], limits: Sequence[PlotLimit]) -> float | None:

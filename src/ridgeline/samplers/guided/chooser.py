@@ -27,6 +27,7 @@ from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.view import (
     ChosenCandidate,
     Field,
+    Ranking,
     View,
     acquisition,
     forecast,
@@ -161,7 +162,7 @@ class Chooser:
         tried = [*(observation.point for observation in observations), *pending]
         family = self._same_family(tried, field.rows) if prior_leads else None
 
-        def judge(field: Field) -> tuple[Forecast, Array]:
+        def judge(field: Field) -> tuple[Forecast, Ranking]:
             found = forecast(scores, view.chances, field)
             if family is not None:
                 return found, prior_lead(
@@ -187,20 +188,20 @@ class Chooser:
         observations: Sequence[Observation],
         taken: Collection[str],
         mode: PriorMode,
-        judge: Callable[[Field], tuple[Forecast, Array]],
+        judge: Callable[[Field], tuple[Forecast, Ranking]],
     ) -> ChosenCandidate | None:
         """The candidate that leads; of the leading ones the prior itself is asked, until one that was asked leads."""
         asked: dict[str, Point] = {}
         for turn in range(TURNS + 1):
-            found, promise = judge(field)
-            chosen = self._leading(promise, field, taken)
+            found, ranking = judge(field)
+            chosen = self._leading(ranking, field, taken)
             if not chosen:
                 return None
             if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
                 break
             asked |= {field.keys[i]: field.points[i] for i in chosen}
             field = replace(field, prior_values=self._prior_values(mode, field.keys, field.rows, asked))
-        row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: promise[i], default=chosen[0])
+        row = max((i for i, key in enumerate(field.keys) if key in asked), key=ranking.place, default=chosen[0])
         return ChosenCandidate(field.only([row]), float(found.chance[row]))
 
     def _prior_values(
@@ -233,7 +234,7 @@ class Chooser:
         field = screened(view, view.scores)
         found = forecast(view.scores, view.chances, field)
         promise = log_expected_improvement(found.mean, found.spread, goal) + np.log(found.chance)
-        leading = self._leading(promise, field, taken, DRAWN_AT)
+        leading = self._leading(Ranking(promise, np.zeros(len(promise), dtype=bool)), field, taken, DRAWN_AT)
         whole = self._pool.exhausted
         if not leading:
             return Prospect(0.0, worth, 0.0, whole=whole)
@@ -391,13 +392,11 @@ class Chooser:
             self._legal_before[key] = self._is_legal(field.points[row])
         return self._legal_before[key]
 
-    def _leading(
-        self, acquisition: Array, field: Field, taken: Collection[str], count: int = ASKED_EXACTLY
-    ) -> list[int]:
+    def _leading(self, ranking: Ranking, field: Field, taken: Collection[str], count: int = ASKED_EXACTLY) -> list[int]:
         """The legal, untried candidates that promise most; fewer where most of those looked at may not run."""
         found: list[int] = []
         checks = 0
-        for row in map(int, np.argsort(-acquisition, kind="stable")):
+        for row in map(int, ranking.order()):
             if field.keys[row] in taken:
                 continue
             if self._legal(field, row):

@@ -77,6 +77,23 @@ class ChosenCandidate:
         return self.field.points[0]
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """What each candidate promises, and which come last whatever they promise: those that almost surely fail."""
+
+    promise: Array
+    last: Array
+
+    def order(self) -> Array:
+        """Rows, the most promising first; of equal ones the first in the field."""
+        found: Array = np.lexsort((-self.promise, self.last))
+        return found
+
+    def place(self, row: int) -> tuple[bool, float]:
+        """Larger is better."""
+        return not self.last[row], float(self.promise[row])
+
+
 def incumbents(
     scores: ScoreModel | Blend, seen: ObservedData, observations: Sequence[Observation]
 ) -> tuple[float, list[Point]]:
@@ -95,8 +112,9 @@ def screened(view: View, scores: ScoreModel | Blend, by_mean: bool = False) -> F
     mean, spread = scores.roughly(field.rows, field.expected)
     rough = mean if by_mean else log_expected_improvement(mean, spread, view.to_beat)
     chance = view.chances.roughly(field.rows, field.odds)
-    rough = np.where(chance < TOO_RISKY * float(chance.max()), rough - 1e12, rough + CAUTION * np.log(chance))
-    return field.only(np.sort(np.argsort(-rough, kind="stable")[:_SCREENED]).tolist())
+    last = chance < TOO_RISKY * float(chance.max())
+    ranking = Ranking(np.where(last, rough, rough + CAUTION * np.log(chance)), last)
+    return field.only(np.sort(ranking.order()[:_SCREENED]).tolist())
 
 
 def forecast(scores: ScoreModel | Blend, chances: Feasibility, field: Field) -> Forecast:
@@ -104,21 +122,21 @@ def forecast(scores: ScoreModel | Blend, chances: Feasibility, field: Field) -> 
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
 
 
-def prior_lead(forecast: Forecast, same_family: Array, worth: float, too_risky: float) -> Array:
+def prior_lead(forecast: Forecast, same_family: Array, worth: float, too_risky: float) -> Ranking:
     """The best mean leads, not the widest interval: an engineer tries what the twin puts first. A setting that the
     prior takes for much the same as one already tried has to be better by `worth`."""
-    last = forecast.chance < min(too_risky, _FAR_BELOW * float(forecast.chance.max()))
-    found: Array = forecast.mean - worth * same_family - 1e12 * last
-    return found
+    return Ranking(forecast.mean - worth * same_family, _hopeless(forecast, too_risky))
 
 
-def acquisition(forecast: Forecast, best: float, costs: Array, too_risky: float) -> Array:
+def acquisition(forecast: Forecast, best: float, costs: Array, too_risky: float) -> Ranking:
     """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
     promises: beyond an edge of memory a model sees speed that nobody will ever have."""
     gains = log_expected_improvement(forecast.mean, forecast.spread, best)
-    acquisition = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
-    last = forecast.chance < min(too_risky, _FAR_BELOW * float(forecast.chance.max()))
-    found: Array = np.where(last, acquisition - 1e12, acquisition)
+    return Ranking(gains + CAUTION * np.log(forecast.chance) - np.log(costs), _hopeless(forecast, too_risky))
+
+
+def _hopeless(forecast: Forecast, too_risky: float) -> Array:
+    found: Array = forecast.chance < min(too_risky, _FAR_BELOW * float(forecast.chance.max()))
     return found
 
 
@@ -134,6 +152,10 @@ def predicted(chosen: ChosenCandidate, view: View) -> Prediction:
 def why(chosen: ChosenCandidate, view: View, prior: str, leads: bool) -> str:
     """'best chance to beat the best so far per node-hour; 96% likely to pass'; `prior` is what the expectation is
     called, `leads`: the point is the prior's own choice."""
-    aim = f"the {prior}'s best untried setting" if leads else f"best chance to beat {BEST_SO_FAR} per node-hour"
+    aim = (
+        f"the {prior} ranks it first of the untried settings"
+        if leads
+        else f"best chance to beat {BEST_SO_FAR} per node-hour"
+    )
     reversed_ = f"; the {prior}'s order is taken in reverse" if view.scores.trust < 0 else ""
     return f"{aim}; {chosen.chance:.0%} likely to pass{reversed_}"
