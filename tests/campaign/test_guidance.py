@@ -312,3 +312,21 @@ def test_a_search_that_starts_from_nothing_says_why(tmp_path: Path, old: str, ne
     said = unpredicted(served(tmp_path, SGLANG, old, new))
     assert len(said) == bool(why)
     assert all(text.startswith("nothing is predicted before the first run: ") and why in text for text in said)
+
+
+@pytest.mark.parametrize("gpu", ["", "  gpu: h200\n"])
+@pytest.mark.parametrize(
+    ("names", "said", "engine"),
+    [
+        (VLLM, "  version: 0.32.0+cpu\n", "vLLM"),
+        (SGLANG, "  flags: {device: cpu}\n", "SGLang"),
+    ],
+    ids=["vllm", "sglang"],
+)
+def test_nobody_on_cpus_is_asked_for_a_gpu_or_promised_its_speed(
+    tmp_path: Path, names: dict[str, str], said: str, engine: str, gpu: str
+) -> None:
+    found = served(tmp_path, names, "  gpu: h200\n", gpu + said)
+    assert prior_of(found.study, found.workload) is None
+    (text,) = unpredicted(found)
+    assert text.endswith(f"this {engine} runs on CPUs, and the twin simulates GPUs")

@@ -288,7 +288,7 @@ def test_mistakes_in_the_study_are_named_with_the_nearest_remedy(
 
 def test_which_gpu_is_simulated_must_be_said_somewhere(tmp_path: Path) -> None:
     text = EXAMPLE.read_text().replace("site: sites/two-dgx-h100.yaml", "site: {nodes: 2}")
-    with pytest.raises(StudyError, match="which GPU is simulated"):
+    with pytest.raises(StudyError, match="the GPU is not stated"):
         check_study(_written(tmp_path, text))
     (tmp_path / "study.yaml").write_text(text.replace("  model:", "  gpu: h100\n  model:"))
     assert check_study(tmp_path / "study.yaml").workload.refusal(settings()) is None

@@ -106,17 +106,15 @@ def _twin_of(study: Study) -> Workload | str:
         return "the twin does not simulate one half of serving alone"
     kind = catalog.part("workloads", "twin")
     known = {name: value for name, value in options.items() if name in kind.form.model_fields}
-    if not known.get("gpu") and not study.site.options.get("gpu"):
-        return "the GPU is not stated; `workload: gpu: h200`, say, lets the twin rank settings before the first run"
     try:
         if options.get("shape"):
             known["model"] = options["shape"]
         asked = replace(study, workload=replace(study.workload, options=known), guards=(), second_goal=None)
         twin: Workload = kind(asked)
-        problems = twin.problems()
+        problems = [problem.message for problem in twin.problems()]
     except (RidgelineError, ExpressionError, ValueError) as error:
         return str(error)
-    return problems[0].message if problems else twin
+    return problems[0] if problems else twin
 
 
 _LITTLE_LEFT = "little is left to find"

@@ -129,5 +129,5 @@ class KnobNames:
         """Goals and guards that name what `maker` does not measure."""
         yield from metric_problems(self._study, metrics_of(maker))
         goal = self._study.goal
-        if goal.metric == "goodput" and not self._options.load.slos:
+        if goal.metric == "goodput" and not self._study.workload.options.get("slo"):
             yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")

@@ -78,7 +78,7 @@ class TwinWorkload(Workload):
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        real = catalog.engine_of(study.workload.kind)
+        self._real = real = catalog.engine_of(study.workload.kind)  # empty: the study is of kind twin
         self._engine: ServingEngine = catalog.part("engines", real) if real else SGLANG
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
         self._engine_arguments = engine_options(
@@ -102,11 +102,18 @@ class TwinWorkload(Workload):
         return tuple(name for name in IN_PLACE if name not in ("model", "shape") or not is_file)
 
     def problems(self) -> list[Problem]:
+        if self._real and self._on_processors():
+            title = self._engine.title or self._engine.name
+            return [Problem(("workload", "engine"), f"this {title} runs on CPUs, and the twin simulates GPUs")]
         return [
             *self._options.problems,
             *self._names.knob_problems(self._release),
             *self._names.metric_problems("twin"),
         ]
+
+    def _on_processors(self) -> bool:
+        baseline = self._study.baseline
+        return self._engine.on_processors(self._engine_arguments.install(baseline), self._values(baseline))
 
     def programs(self) -> Mapping[str, object]:
         return self._engine_arguments.model_record
