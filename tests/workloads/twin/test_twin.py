@@ -270,6 +270,11 @@ def _written(folder: Path, text: str) -> Path:
         ("maximize: total_tok_s", "maximize: total_toks", "did you mean total_tok_s?"),
         ("cached_token_share <", "cached_share <", "cached_share is not a metric"),
         ("  model: deepseek-r1", "  model: deepseek-r1\n  calibraton: x", "did you mean calibration?"),
+        (
+            "  model: deepseek-r1",
+            "  model: deepseek-r1\n  flags: {max_model_len: 512}",
+            "no such knob for twin, which simulates SGLang; SGLang calls it context_length",
+        ),
         ("tp: 16, pp: 1, dp: 1, attn_dp: 1", "tp: 8, pp: 1, dp: 2, attn_dp: 1", "weights need"),
     ],
 )

@@ -92,9 +92,14 @@ class KnobNames:
             if name in elsewhere - known_flags:
                 continue
             if name not in known_flags:
-                yield Problem(where, f"no such knob for {self._study.workload.kind}; {self._meant(name, release)}")
+                yield Problem(where, f"no such knob for {self._whose}; {self._meant(name, release)}")
             elif not (self._options.engines or self._options.engine_fields) and (gap := flags.missing(name, release)):
                 yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+
+    @property
+    def _whose(self) -> str:
+        kind, title = self._study.workload.kind, self._dialect.title or self._dialect.name
+        return kind if kind.startswith(self._dialect.name) else f"{kind}, which simulates {title}"
 
     def _meant(self, name: str, release: Version) -> str:
         """The engine's own name for what another one calls so; else the nearest name, or the usual ones."""
