@@ -43,7 +43,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
-from ridgeline.workloads.base import Workload
+from ridgeline.workloads.base import ServedAs, Workload
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
@@ -240,10 +240,17 @@ class TwinWorkload(Workload):
         if model.endswith(".json"):
             model, make = made_model(model)
             before = [make]
-        env = Scripts(self._study, self._engine_arguments, self._engine, self._names, serves=True).env(settings)
+        env = self._scripts.env(settings)
         return PastedServer(
             self._engine, Install().python, model, self._flags(settings), env, LOCAL, asked, (), before
         ).text()
+
+    def served_as(self, settings: Settings) -> ServedAs:
+        return self._scripts.served_as(settings)
+
+    @property
+    def _scripts(self) -> Scripts:
+        return Scripts(self._study, self._engine_arguments, self._engine, self._names, serves=True)
 
     def _flags(self, settings: Settings) -> list[str]:
         return self._engine.flags.arguments(self._values(settings), self._release)
