@@ -111,10 +111,13 @@ def _twin_of(study: Study) -> Workload | str:
             known["model"] = options["shape"]
         asked = replace(study, workload=replace(study.workload, options=known), guards=(), second_goal=None)
         twin: Workload = kind(asked)
-        problems = [problem.message for problem in twin.problems()]
+        problems = twin.problems()
     except (RidgelineError, ExpressionError, ValueError) as error:
         return str(error)
-    return problems[0] if problems else twin
+    if problems and problems[0].where[:2] == ("workload", "model") and not options.get("shape"):
+        # a name of a hub, or a folder that only the nodes see
+        return f"the shape of {options['model']} cannot be read here; name a preset or a config.json as `shape`"
+    return problems[0].message if problems else twin
 
 
 _LITTLE_LEFT = "little is left to find"

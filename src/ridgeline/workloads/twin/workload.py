@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 
@@ -56,6 +57,7 @@ from ridgeline.workloads.twin.log import compose
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.txt"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 _DOUBT_BYTES = 1.0 * GIB
+_RATES = ("requests_s", "total_tok_s", "input_tok_s", "output_tok_s")
 _ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
 _SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 _MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
@@ -146,8 +148,11 @@ class TwinWorkload(Workload):
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = (bound / result.summary.total_tok_s for bound in result.interval["total_tok_s"])
+        least_s = self._last_arrival_s
         if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
-            return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
+            return Expectation(mean, _goodput_s(result, low, least_s), _goodput_s(result, high, least_s), chance)
+        if self._study.goal.metric in _RATES and least_s:
+            high = min(high, result.summary.duration_s / least_s)
         return Expectation(mean, mean * low, mean * high, chance)
 
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
@@ -302,6 +307,11 @@ class TwinWorkload(Workload):
             self._longest = self._options.traffic.longest_tokens() if self._options.traffic else 0
         return self._longest
 
+    @cached_property
+    def _last_arrival_s(self) -> float:
+        """However fast a server is, requests of an open loop are not answered before they come."""
+        return self._options.traffic.arrivals()[-1].at_s if self._options.traffic else 0.0
+
     def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
         """None where the engine does not come up."""
         key = self._key(settings)
@@ -351,11 +361,11 @@ def _predicted(metric: str, result: SimulationResult) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _goodput_s(result: SimulationResult, speed: float) -> float:
-    """Were everything so many times faster."""
+def _goodput_s(result: SimulationResult, speed: float, least_s: float) -> float:
+    """Were everything so many times faster, and no shorter than `least_s`."""
     summary = result.summary
     within = sum(min(slo.margin(record) for slo in summary.slos) * speed >= 1.0 for record in result.records)
-    return within * speed / summary.duration_s
+    return within / max(summary.duration_s / speed, least_s)
 
 
 def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:
