@@ -158,7 +158,8 @@ def test_a_server_keeps_all_that_it_was_measured_with(tmp_path: Path) -> None:
     (home / "my model" / "config.json").write_text('{"model_type": "llama"}')
     (home / "study.yaml").write_text(
         "version: 1\nname: small\n"
-        "workload:\n  kind: vllm-serve\n  model: ./my model\n  load_format: dummy\n  engine: ./venv\n  version: 0.12.0\n"
+        "workload:\n  kind: vllm-serve\n  model: ./my model\n  load_format: dummy\n"
+        "  engine: ./venv\n  version: 0.12.0\n"
         "  env: {OMP_NUM_THREADS: '{threads}'}\n  concurrency: 4\n"
         "space: {max_num_seqs: [1, 8], NCCL_ALGO: [Ring, Tree]}\nderived: {threads: max_num_seqs * 2}\n"
         "baseline: {max_num_seqs: 1, NCCL_ALGO: Tree}\ngoal: {maximize: total_tok_s}\nbudget: {trials: 2}\n"
