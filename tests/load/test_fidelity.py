@@ -141,6 +141,14 @@ def test_a_client_that_uses_up_its_core_or_loses_a_worker_voids_its_run():
 
 def test_a_run_in_which_nothing_succeeded_is_void():
     assert "no request succeeded (cut x 3)" in why(run(records=[replace(r, status="cut") for r in rows(3)]))
+    assert "none was sent" in why(run(records=[]))
+
+
+def test_requests_that_have_not_ended_were_sent():
+    out = run(records=[])
+    out.under_way.extend(rows(2))
+    assert "none was sent" not in why(out)
+    assert "no request of it has ended yet" in why(out)
 
 
 # the middle, not the least

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.model.config import load_model, model_from_config
+from ridgeline.model.config import load_model, model_from_config, model_from_text
 from ridgeline.model.model import Model
 
 PLAIN = {
@@ -248,3 +248,9 @@ def test_fp4_leaves_the_attention_of_a_mixture_alone() -> None:
     assert (model.weights_dtype, model.attention_dtype) == ("fp4", "bf16")
     assert load_model("llama-70b").with_dtype("fp4").attention_dtype == ""
     assert load_model("gpt-oss-120b").with_dtype("mxfp4") == load_model("gpt-oss-120b")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"hidden_size": ', "null"])
+def test_what_was_recorded_of_a_model_may_be_anything(text: str) -> None:
+    with pytest.raises(InputError, match=r"/gone: what was recorded of it is no config\.json"):
+        model_from_text(text, "/gone")

@@ -18,6 +18,7 @@ from ridgeline.service import from_results
 from ridgeline.service.file import load_service, service_text
 from ridgeline.service.from_results import service_of
 from ridgeline.service.members import members_of, variable
+from ridgeline.study.study_file import read_study_file
 from tests import command_line
 
 DEMO = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
@@ -178,3 +179,25 @@ def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
     ridgeline("tune", study, "--out", tmp_path / "out")
     assert "is not a server" in ridgeline("best", tmp_path / "out", "--deploy", tmp_path / "no.yaml", code=2)
     assert not (tmp_path / "no.yaml").exists()
+
+
+def test_a_server_keeps_all_that_it_was_measured_with(tmp_path: Path) -> None:
+    """The file may lie anywhere: what the study says from its own folder is said in full."""
+    home = tmp_path / "a home"
+    (home / "my model").mkdir(parents=True)
+    (home / "my model" / "config.json").write_text('{"model_type": "llama"}')
+    (home / "study.yaml").write_text(
+        "version: 1\nname: small\n"
+        "workload:\n  kind: vllm-serve\n  model: ./my model\n  load_format: dummy\n"
+        "  engine: ./venv\n  version: 0.12.0\n"
+        "  env: {OMP_NUM_THREADS: '{threads}'}\n  concurrency: 4\n"
+        "space: {max_num_seqs: [1, 8], NCCL_ALGO: [Ring, Tree]}\nderived: {threads: max_num_seqs * 2}\n"
+        "baseline: {max_num_seqs: 1, NCCL_ALGO: Tree}\ngoal: {maximize: total_tok_s}\nbudget: {trials: 2}\n"
+    )
+    study = read_study_file(home / "study.yaml").study
+    found = from_results.service_of_answer(study, study.space.settings(study.baseline), "")
+    assert found["model"] == str(home / "my model")
+    assert found["engine"] == {"kind": "vllm", "release": "0.12.0", "python": str(home / "venv" / "bin" / "python")}
+    (unit,) = found["units"]
+    assert unit["settings"] == {"load_format": "dummy", "max_num_seqs": 1}
+    assert unit["env"] == {"OMP_NUM_THREADS": "2", "NCCL_ALGO": "Tree"}

@@ -9,7 +9,8 @@ import pytest
 
 from ridgeline.errors import StoreError
 from ridgeline.study import folder as folder_module
-from ridgeline.study.folder import StudyFolder, needed_files
+from ridgeline.study.folder import StudyFolder, needed_files, to_be_read
+from ridgeline.study.history import History
 from ridgeline.study.journal import Journal
 from ridgeline.study.study_file import read_study_file
 
@@ -191,3 +192,20 @@ def test_what_a_link_leads_to_outside_is_not_copied(tmp_path, source):
     files = [path for path in made.path.rglob("*") if path.is_file() and not path.is_symlink()]
     assert files and not [path for path in files if "secret" in path.read_text()]
     assert (made.path / "sources" / "a.h").read_text() == "secret", "it is still found where it is"
+
+
+def test_what_a_program_said_is_kept_when_the_campaign_is_taken_up_without_it(tmp_path: Path, source) -> None:
+    there = {"python": {"versions": {"vllm": "0.12.0"}, "flags": {}}, "model": {"path": "/m", "config": "{}"}}
+    gone = {"python": {"versions": {}, "flags": {}}}
+    newer = {"python": {"versions": {"vllm": "0.13.0"}, "flags": {}}}
+
+    def recorded(*programs: object) -> object:
+        history = History(tmp_path)
+        history.receipts += [{"programs": said} for said in programs]
+        return to_be_read(source, history).study.recorded
+
+    assert recorded(there, gone) == there
+    assert recorded(there, None, "anything") == there
+    assert recorded(there, newer) == there | newer
+    assert recorded(gone) == gone
+    assert recorded() == {}

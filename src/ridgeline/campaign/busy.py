@@ -30,13 +30,16 @@ def _busy_text(run: Run) -> str:
     if load is None or not cores:
         return ""
     threads = run.resources.cores or 1
-    starved = cpu_s is not None and cpu_s < _ENOUGH_CPU * wall_s * threads and load + threads > cores
+    waits = "ready_s" in run.metrics  # a server waits for requests and GPUs: its CPU time does not say what it lacked
+    enough_s = 0.0 if waits else _ENOUGH_CPU * wall_s * threads
+    starved = cpu_s is not None and cpu_s < enough_s and load + threads > cores
     if load < cores and not starved:
         return ""
     text = f"busy machine: load average {load:.1f} on {cores:.0f} cores before the first run"
     if starved:
         text += f", which got {cpu_s:.1f} s of CPU time in {wall_s:.1f} s"
-    return f"{text}; other programs slow down what is timed: stop them, pin to free cores, or make `cpu_s` the goal"
+    stop = "stop them or pin to free cores" if waits else "stop them, pin to free cores, or make `cpu_s` the goal"
+    return f"{text}; other programs slow down what is timed: {stop}"
 
 
 def busy_machine(history: History) -> str:

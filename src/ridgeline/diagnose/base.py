@@ -9,6 +9,7 @@ the lines that show it, and it gives the same findings when called again.
 from __future__ import annotations
 
 import re
+import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -230,7 +231,7 @@ def opened(path: Path, watch: Watch | None = None) -> TextFile:
     if not path.exists():
         raise InputError(f"{path}: no such file")
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name the files in it, for example {path}/*")
+        raise InputError(f"{path} is a folder; name the files in it, for example {shlex.quote(str(path))}/*")
     return TextFile(path, watch)
 
 

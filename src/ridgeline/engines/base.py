@@ -335,6 +335,10 @@ class ServingEngine:
         """Why this build of the engine certainly does not start so, beyond what holds for every engine."""
         return None
 
+    def on_processors(self, install: Install, values: Mapping[str, Value]) -> bool:
+        """Whether this build, so set under our names, certainly computes on CPUs."""
+        return values.get("device") == "cpu"
+
     def introspect(self) -> str:
         """Python text that prints the installed engine's flags as JSON, name to kind: value, switch, toggle or list."""
         return "print('{}')"

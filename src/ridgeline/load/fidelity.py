@@ -74,7 +74,7 @@ def judge(
     lag = Spread.of(out.lag_s)
     why: list[str] = []
     if summary.ok == 0:
-        why.append(_nothing_came(summary))
+        why.append(_nothing_came(out, summary))
     if by_kernel:
         why += _coalesced_tokens(out, summary, gaps_us, scale)
         error50_s = error99_s = _STAMP_S
@@ -126,7 +126,9 @@ class _Scale:
         return tuple(slo.quantile for slo in self.limits if slo.latency == latency) if self.limits else ("p50", "p99")
 
 
-def _nothing_came(summary: Summary) -> str:
+def _nothing_came(out: LoadResult, summary: Summary) -> str:
+    if out.under_way and not summary.errors:
+        return "no request of it has ended yet"
     kinds = ", ".join(f"{kind} x {count}" for kind, count in sorted(summary.errors.items())) or "none was sent"
     return f"no request succeeded ({kinds})"
 

@@ -477,7 +477,10 @@ def config_text(name_or_path: str) -> str:
 
 def model_from_text(text: str, path: str) -> Model:
     """From what `config_text` gave, wherever that file is now."""
-    config = json.loads(text)
+    try:
+        config = json.loads(text)
+    except ValueError:
+        config = None
     if not isinstance(config, dict):
         raise InputError(f"{path}: what was recorded of it is no config.json")
     file = Path(path) if path.endswith(".json") else Path(path) / "config.json"

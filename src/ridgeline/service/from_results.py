@@ -14,6 +14,7 @@ import yaml
 from ridgeline import catalog
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import uses_deepep
+from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.releases import release_written
 from ridgeline.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.errors import InputError, NothingFound
@@ -33,6 +34,7 @@ from ridgeline.service.members import Member, members_of, variable
 from ridgeline.service.routers import can_queue
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import USUAL_ROUTER
+from ridgeline.workloads.base import Workload
 
 # SGLang waits five minutes by default, longer than clients do; prompts that wait only for KV room need a few seconds.
 _BOOTSTRAP_S = 10
@@ -365,7 +367,9 @@ _SIZES = ("nodes", "gpus_per_node", "gpus")
 def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) -> dict[str, Any]:
     """`settings` are those to use; `change` is what they brought. InputError where the program is not a server."""
     kind, _, _ = study.workload.kind.partition("-")
-    if kind not in (*catalog.names("engines"), "twin"):
+    workload: Workload = catalog.part("workloads", study.workload.kind)(study)
+    server = workload.served_as(settings)
+    if server is None or kind not in (*catalog.names("engines"), "twin"):
         raise InputError(
             f"{study.name} tunes {study.workload.kind}, which is not a server; deploy takes the answer of a study of "
             f"{', '.join(catalog.names('engines'))} or twin"
@@ -375,14 +379,17 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
     resources = study.job.resources(settings)
     # a knob that does not exist at this setting is None
     known = {name: value for name, value in settings.items() if value is not None and flags.knows(name)}
-    chosen = {**_flags(options), **known}
+    chosen = {**server.flags, **known}
     engine: dict[str, Any] = {"kind": server_of(kind).name}
+    if kind != "twin":  # whose servers are ours, whatever engine they stand for
+        engine |= {"release": server.release} if server.release else {}
+        engine |= {"python": server.python} if server.python != Install().python else {}
     if gpu := options.get("gpu"):
         engine["gpu"] = str(gpu)
     return {
         "version": 1,
         "name": study.name,
-        "model": str(options.get("model", "")),
+        "model": server.model,
         "engine": engine,
         "units": [
             {
@@ -390,13 +397,8 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
                 "nodes": resources.nodes,
                 "gpus": resources.gpus,
                 "settings": {name: value for name, value in chosen.items() if name not in _SIZES},
+                **({"env": dict(server.env)} if server.env else {}),
             }
         ],
         "expected": {"origin": "simulated" if kind == "twin" else "measured", "change": change},
     }
-
-
-def _flags(options: Mapping[str, Any]) -> dict[str, Value]:
-    """What the study gives the engine beside its knobs."""
-    given = options.get("flags")
-    return dict(given) if isinstance(given, Mapping) else {}

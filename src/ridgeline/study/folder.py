@@ -197,9 +197,16 @@ class StudyFolder:
 
 
 def to_be_read(file: StudyFile, history: History | None) -> StudyFile:
-    """The study with what its programs said when the campaign ran, so that none of them is started to be asked."""
-    said = (receipt.get("programs") for receipt in reversed(history.receipts if history is not None else ()))
-    recorded: Mapping[str, object] = next((found for found in said if isinstance(found, dict)), {})
+    """The study with what its programs said when the campaign ran, so that none of them is started to be asked.
+
+    A campaign that was taken up where one of them is missing keeps what it said before.
+    """
+    recorded: dict[str, object] = {}
+    for receipt in history.receipts if history is not None else ():
+        programs = receipt.get("programs")
+        for name, said in programs.items() if isinstance(programs, dict) else ():
+            if name not in recorded or (any(said.values()) if isinstance(said, dict) else said):
+                recorded[name] = said
     return replace(file, study=replace(file.study, recorded=recorded))
 
 

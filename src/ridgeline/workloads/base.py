@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from ridgeline.errors import Problem, Where
+from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Reading
 from ridgeline.records.observation import Expectation
 from ridgeline.records.outcome import Signature
@@ -20,6 +22,17 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAs:
+    """What a server has beside its knobs, as it can be deployed from any folder; `release` "" where nobody knows it."""
+
+    model: str
+    python: str
+    release: str = ""
+    flags: Mapping[str, Value] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Workload(ABC):
@@ -55,6 +68,10 @@ class Workload(ABC):
     @abstractmethod
     def paste(self, settings: Settings) -> str:
         """The setting as a person would type it: flags, environment, input lines."""
+
+    def served_as(self, settings: Settings) -> ServedAs | None:
+        """None where it is not a server."""
+        return None
 
     @property
     def in_place(self) -> Sequence[str]:

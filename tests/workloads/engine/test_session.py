@@ -159,6 +159,33 @@ def test_everything_an_engine_started_is_ended_with_it(tmp_path: Path) -> None:
     assert _members(engine.pid) == []
 
 
+def test_an_engine_has_its_grace_and_its_cpu_time_is_counted(tmp_path: Path) -> None:
+    """As a session starts it: `sh ./engine.sh`, which becomes the engine."""
+    program = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n"
+        "    until = time.process_time() + 0.3\n"
+        "    while time.process_time() < until: pass\n"
+        "    pathlib.Path('in-order').touch()\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path('up').touch()\n"
+        "while True: time.sleep(0.05)\n"
+    )
+    (tmp_path / "engine.py").write_text(program)
+    (tmp_path / "engine.sh").write_text(f"exec {shlex.quote(sys.executable)} engine.py\n")
+    before = os.times()
+    engine = EngineProcess("sh ./engine.sh", tmp_path, tmp_path / "log", {})
+    until = time.monotonic() + 20
+    while not (tmp_path / "up").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert engine.stop(grace_s=20.0) == []
+    assert (tmp_path / "in-order").exists()
+    after = os.times()
+    spent_s = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent_s > 0.25
+
+
 def test_death_by_signal_is_seen_through_a_shell(tmp_path: Path) -> None:
     engine = EngineProcess("sh -c 'kill -4 $$'", tmp_path, tmp_path / "log", {})
     assert engine.wait(20) == -4

@@ -87,6 +87,8 @@ def test_a_served_study_must_say_how_hard_to_load_and_by_which_limits(tmp_path: 
     assert any("concurrency" in m for m in found)
     assert any("slo" in m for m in found)
     assert messages(sglang_serve(study(tmp_path, "sglang-serve", slo=["ttft_p95=3"])))
+    wrong = messages(sglang_serve(study(tmp_path, "sglang-serve", goal="goodput", concurrency=4, slo=["e2e_ms=5000"])))
+    assert len(wrong) == 1 and "e2e_p99_ms=5000" in wrong[0], "limits that are there but wrong are not asked for again"
 
 
 def test_goals_and_guards_name_metrics_that_exist(tmp_path: Path) -> None:

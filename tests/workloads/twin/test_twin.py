@@ -270,6 +270,11 @@ def _written(folder: Path, text: str) -> Path:
         ("maximize: total_tok_s", "maximize: total_toks", "did you mean total_tok_s?"),
         ("cached_token_share <", "cached_share <", "cached_share is not a metric"),
         ("  model: deepseek-r1", "  model: deepseek-r1\n  calibraton: x", "did you mean calibration?"),
+        (
+            "  model: deepseek-r1",
+            "  model: deepseek-r1\n  flags: {max_model_len: 512}",
+            "no such knob for twin, which simulates SGLang; SGLang calls it context_length",
+        ),
         ("tp: 16, pp: 1, dp: 1, attn_dp: 1", "tp: 8, pp: 1, dp: 2, attn_dp: 1", "weights need"),
     ],
 )
@@ -288,7 +293,7 @@ def test_mistakes_in_the_study_are_named_with_the_nearest_remedy(
 
 def test_which_gpu_is_simulated_must_be_said_somewhere(tmp_path: Path) -> None:
     text = EXAMPLE.read_text().replace("site: sites/two-dgx-h100.yaml", "site: {nodes: 2}")
-    with pytest.raises(StudyError, match="which GPU is simulated"):
+    with pytest.raises(StudyError, match="the GPU is not stated"):
         check_study(_written(tmp_path, text))
     (tmp_path / "study.yaml").write_text(text.replace("  model:", "  gpu: h100\n  model:"))
     assert check_study(tmp_path / "study.yaml").workload.refusal(settings()) is None

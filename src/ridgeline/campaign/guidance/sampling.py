@@ -106,8 +106,6 @@ def _twin_of(study: Study) -> Workload | str:
         return "the twin does not simulate one half of serving alone"
     kind = catalog.part("workloads", "twin")
     known = {name: value for name, value in options.items() if name in kind.form.model_fields}
-    if not known.get("gpu") and not study.site.options.get("gpu"):
-        return "the GPU is not stated; `workload: gpu: h200`, say, lets the twin rank settings before the first run"
     try:
         if options.get("shape"):
             known["model"] = options["shape"]
@@ -116,6 +114,9 @@ def _twin_of(study: Study) -> Workload | str:
         problems = twin.problems()
     except (RidgelineError, ExpressionError, ValueError) as error:
         return str(error)
+    if problems and problems[0].where[:2] == ("workload", "model") and not options.get("shape"):
+        # a name of a hub, or a folder that only the nodes see
+        return f"the shape of {options['model']} cannot be read here; name a preset or a config.json as `shape`"
     return problems[0].message if problems else twin
 
 

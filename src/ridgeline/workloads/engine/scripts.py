@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ridgeline.engines.base import HEAD, MODEL, NSYS, PORT, PROFILE_FOLDER, RENDEZVOUS, ServingEngine, Span
 from ridgeline.engines.install import Install
-from ridgeline.engines.knobs.releases import OWN_CHOICE
+from ridgeline.engines.knobs.releases import NEWEST, OWN_CHOICE
 from ridgeline.model.config import preset_names
 from ridgeline.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
@@ -21,6 +21,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
+from ridgeline.workloads.base import ServedAs
 from ridgeline.workloads.engine.names import ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.prepare import PrepareStep, container_options, given_arguments, steps
@@ -175,14 +176,28 @@ class Scripts:
 
     def env(self, settings: Settings, build: str = ".") -> dict[str, str]:
         """The trial's environment. `{build}` is the folder that the study's `builds` made, seen from the run folder."""
-        fields = {"build": build, **settings}
-        env = render_env(self._options.env, fields, self._study.space.optional)
-        env |= {n: _env_text(v) for n, v in settings.items() if ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
+        env = self._asked_env(settings, build)
         if any(name.startswith("NCCL_") for name in env):
             # NCCL ignores what it does not understand without a word; its own echo is the proof
             env.setdefault("NCCL_DEBUG", "INFO")
             env.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,TUNING")
         return env
+
+    def _asked_env(self, settings: Settings, build: str = ".") -> dict[str, str]:
+        env = render_env(self._options.env, {"build": build, **settings}, self._study.space.optional)
+        knobs = {n: _env_text(v) for n, v in settings.items() if ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
+        return env | knobs
+
+    def served_as(self, settings: Settings) -> ServedAs:
+        install = self._options.install(settings)
+        release = self._dialect.release_of(install)
+        return ServedAs(
+            self._options.model.removesuffix("/config.json"),
+            install.python,
+            "" if release == NEWEST else ".".join(map(str, release)),
+            self._options.flags,
+            self._asked_env(settings),
+        )
 
     @property
     def launcher(self) -> str:

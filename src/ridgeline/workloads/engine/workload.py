@@ -25,7 +25,7 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Continuous, Settings, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.base import Workload
+from ridgeline.workloads.base import ServedAs, Workload
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.workloads.engine.names import MOST_VALUES, KnobNames
@@ -205,3 +205,6 @@ class EngineWorkload(Workload):
 
     def paste(self, settings: Settings) -> str:
         return self._scripts.paste(settings)
+
+    def served_as(self, settings: Settings) -> ServedAs:
+        return self._scripts.served_as(settings)

@@ -118,7 +118,10 @@ def _model(name: str, study: Study) -> Model:
 def _cluster(gpu: str, site: Site) -> Cluster:
     chosen, fabric = gpu or site.options.get("gpu"), site.options.get("fabric")
     if not isinstance(chosen, str):
-        raise InputError("which GPU is simulated is not said; write gpu: h100 here or in the options of the site")
+        raise InputError(
+            "the GPU is not stated; name it as `gpu` in `workload` or in the options of the site "
+            "(`ridgeline hardware` lists what the twin knows)"
+        )
     return make_cluster(chosen, site.nodes, site.gpus_per_node or _GPUS_PER_NODE, str(fabric) if fabric else None)
 
 

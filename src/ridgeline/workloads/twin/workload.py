@@ -41,10 +41,9 @@ from ridgeline.records.site import LOCAL, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
-from ridgeline.workloads.base import Workload
+from ridgeline.workloads.base import ServedAs, Workload
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
@@ -57,6 +56,7 @@ from ridgeline.workloads.twin.log import compose
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.txt"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 _DOUBT_BYTES = 1.0 * GIB
+_RATES = ("requests_s", "total_tok_s", "input_tok_s", "output_tok_s")
 _ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
 _SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 _MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
@@ -79,7 +79,7 @@ class TwinWorkload(Workload):
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        real = catalog.engine_of(study.workload.kind)
+        self._real = real = catalog.engine_of(study.workload.kind)  # empty: the study is of kind twin
         self._engine: ServingEngine = catalog.part("engines", real) if real else SGLANG
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
         self._engine_arguments = engine_options(
@@ -103,6 +103,9 @@ class TwinWorkload(Workload):
         return tuple(name for name in IN_PLACE if name not in ("model", "shape") or not is_file)
 
     def problems(self) -> list[Problem]:
+        if self._real and self._on_processors():
+            title = self._engine.title or self._engine.name
+            return [Problem(("workload", "engine"), f"this {title} runs on CPUs, and the twin simulates GPUs")]
         return [
             *self._options.problems,
             *self._names.knob_problems(self._release),
@@ -111,6 +114,10 @@ class TwinWorkload(Workload):
 
     def remarks(self, settings: Settings) -> list[str]:
         return self._names.rate_remarks()
+
+    def _on_processors(self) -> bool:
+        baseline = self._study.baseline
+        return self._engine.on_processors(self._engine_arguments.install(baseline), self._values(baseline))
 
     def programs(self) -> Mapping[str, object]:
         return self._engine_arguments.model_record
@@ -143,11 +150,11 @@ class TwinWorkload(Workload):
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = result.interval["speed"]
+        sent_s = result.doubts.sent_for_s
         if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
-            slow, fast = (self._goodput_s(result, speed) for speed in (low, high))
-            return Expectation(mean, slow, fast, chance)
-        if self._study.goal.metric in ("total_tok_s", "output_tok_s"):  # no more than is sent
-            return Expectation(mean, *result.interval[self._study.goal.metric], chance)
+            return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
+        if self._study.goal.metric in _RATES and sent_s:
+            high = min(high, result.summary.duration_s / sent_s)
         return Expectation(mean, mean * low, mean * high, chance)
 
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
@@ -181,13 +188,6 @@ class TwinWorkload(Workload):
 
     def _predicted(self, result: SimulationResult) -> float | None:
         return _predicted(self._study.goal.metric, result)
-
-    def _goodput_s(self, result: SimulationResult, speed: float) -> float:
-        """Were everything so many times faster. Where requests come at a rate, no more come to a faster server."""
-        summary, traffic = result.summary, self._options.traffic
-        within = sum(min(slo.margin(record) for slo in summary.slos) * speed >= 1.0 for record in result.records)
-        paced = traffic is not None and isinstance(traffic.pace, OpenLoop | AsRecorded)
-        return within * (1.0 if paced else speed) / summary.duration_s
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         settings = trial.settings
@@ -247,10 +247,17 @@ class TwinWorkload(Workload):
         if model.endswith(".json"):
             model, make = made_model(model)
             before = [make]
-        env = Scripts(self._study, self._engine_arguments, self._engine, self._names, serves=True).env(settings)
+        env = self._scripts.env(settings)
         return PastedServer(
             self._engine, Install().python, model, self._flags(settings), env, LOCAL, asked, (), before
         ).text()
+
+    def served_as(self, settings: Settings) -> ServedAs:
+        return self._scripts.served_as(settings)
+
+    @property
+    def _scripts(self) -> Scripts:
+        return Scripts(self._study, self._engine_arguments, self._engine, self._names, serves=True)
 
     def _flags(self, settings: Settings) -> list[str]:
         return self._engine.flags.arguments(self._values(settings), self._release)
@@ -349,6 +356,13 @@ def _predicted(metric: str, result: SimulationResult) -> float | None:
     spread = getattr(result.summary, f"{name}_ms", None) if metric.endswith("_ms") else None
     value = spread.quantile(quantile) if spread is not None else getattr(result.summary, metric, None)
     return float(value) if isinstance(value, int | float) else None
+
+
+def _goodput_s(result: SimulationResult, speed: float) -> float:
+    """Were everything so many times faster, and no request answered before it is sent."""
+    summary = result.summary
+    within = sum(min(slo.margin(record) for slo in summary.slos) * speed >= 1.0 for record in result.records)
+    return within / max(summary.duration_s / speed, result.doubts.sent_for_s)
 
 
 def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:

@@ -26,10 +26,11 @@ class EngineProcess:
     """Started in a session of its own, so that everything it leaves behind can be found and ended."""
 
     def __init__(self, command: str, folder: Path, log: Path | None, env: Mapping[str, str]) -> None:
-        """Its output goes to `log`; None: where ours goes."""
+        """Its output goes to `log`; None: where ours goes. `command` is one command of a shell."""
         with nullcontext() if log is None else log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S602  the command is shell text of our own making
-                command,
+                # a shell in between would die of SIGTERM first: the engine's grace and its CPU time would be lost
+                f"exec env {command}",  # env: a launcher may be given variables of its own, "VAR=x mpirun"
                 shell=True,
                 cwd=folder,
                 env={**os.environ, **env},

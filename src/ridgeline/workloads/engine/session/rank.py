@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         unpack(Path(caches["tar"]), Path(caches["folder"]))
     elif caches:
         Path(caches["folder"]).mkdir(parents=True, exist_ok=True, mode=0o700)
-    engine = node.EngineProcess(f"exec sh {script.name}", folder, None, env)
+    engine = node.EngineProcess(f"sh {script.name}", folder, None, env)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     marks = RankMarks(folder, str(ranks["start"]))
     try:
