@@ -217,7 +217,7 @@ def test_a_refusal_says_what_can_be_done_instead(fields: dict[str, Any], words: 
     with pytest.raises(InputError) as error:
         read({**GLM_4, **fields})
     assert words in str(error.value)
-    assert str(error.value).endswith("; `ridgeline bench` measures any server that runs it")
+    assert str(error.value).endswith("; measure a server that runs it instead (`ridgeline bench --help`)")
 
 
 @pytest.mark.parametrize(
