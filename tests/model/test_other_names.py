@@ -47,6 +47,15 @@ STEP_3_5 = {
         "attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128,
     },
 }  # fmt: skip
+QWEN = {
+    "model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "kv_channels": 128, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "seq_length": 8192, "tie_word_embeddings": False, "vocab_size": 151936,
+}  # fmt: skip
+MINICPM = {
+    "model_type": "minicpm3", "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62,
+    "num_attention_heads": 40, "num_key_value_heads": 40, "q_lora_rank": 768, "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "vocab_size": 73448,
+}  # fmt: skip
 LLAVA = {
     "model_type": "llava",
     "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
@@ -119,6 +128,8 @@ def read(config: dict[str, Any]) -> Model:
         (GEMMA_3_SMALL, 3.88e9, 3.88e9, 5 * 2 * 4 * 256 * 2),
         (STEP_3, 316e9, 38e9, 61 * 2 * 256 * 2),
         (STEP_3_5, 196.8e9, 11.44e9, 12 * 2 * 8 * 128 * 2),
+        (QWEN, 7.72e9, 7.72e9, 32 * 2 * 32 * 128 * 2),
+        (MINICPM, 4.07e9, 4.07e9, 62 * (256 + 32) * 2),
         (LLAVA, 6.74e9, 6.74e9, 32 * 2 * 32 * 128 * 2),
         # cards say 41.8e9 and 7.22e9: files hold the table twice, engines load it once
         (FALCON, 41.3e9, 41.3e9, 60 * 2 * 8 * 64 * 2),
@@ -197,6 +208,7 @@ def test_older_checkpoints_call_their_dtypes_otherwise() -> None:
         ({"model_type": "xlm-roberta"}, "model_type xlm-roberta is not"),
         ({"model_type": "t5gemma", "is_encoder_decoder": True}, "model_type t5gemma is not"),
         ({"model_type": "new_hybrid", "mamba_d_state": 16}, "mamba_d_state (layers that keep a state)"),
+        ({"parallel_attn_mlp_res": True}, "parallel_attn_mlp_res (a dense part beside the experts)"),
         ({"cross_attention_layers": [3, 8]}, "cross_attention_layers (layers that attend to a picture"),
         ({"layer_types": ["hyena"] * 40}, "layer_types 'hyena' is not understood"),
     ],
@@ -205,7 +217,7 @@ def test_a_refusal_says_what_can_be_done_instead(fields: dict[str, Any], words: 
     with pytest.raises(InputError) as error:
         read({**GLM_4, **fields})
     assert words in str(error.value)
-    assert str(error.value).endswith("; `ridgeline bench` measures any server that runs it")
+    assert str(error.value).endswith("; measure a server that runs it instead (`ridgeline bench --help`)")
 
 
 @pytest.mark.parametrize(

@@ -387,6 +387,7 @@ _REFUSED_FIELDS = {
     "hidden_size_per_layer_input": "embeddings of each layer's own",
     "num_kv_shared_layers": "layers that use another layer's cache",
     "use_cla": "layers that use another layer's cache",
+    "parallel_attn_mlp_res": "a dense part beside the experts",
     "cross_attention_layers": "layers that attend to a picture instead of the text",
     "use_double_wide_mlp": "feed-forward parts of twice the width in some layers",
 }

@@ -22,7 +22,7 @@ _MOST_LAYERS, _MOST_OF_ANYTHING = 10_000, 10**9
 
 
 # what a user can do with a model whose config is not understood
-MEASURE_IT = "`ridgeline bench` measures any server that runs it"
+MEASURE_IT = "measure a server that runs it instead (`ridgeline bench --help`)"
 
 
 class Fields:

@@ -47,7 +47,7 @@ _NESTED_DEFAULTS: Mapping[str, Mapping[str, int]] = {
 # feed-forward parts of two matrices, which no field says
 UNGATED_KINDS = ("falcon", "refinedweb", "refinedwebmodel", "gpt2", "gpt_neox", "opt", "starcoder2", "phi")
 # the embedding table is the LM head as well unless the config denies it
-_TIED = ("gemma", "cohere", "falcon", "refinedweb", "gpt2", "opt", "ernie4_5")
+_TIED = ("gemma", "cohere", "falcon", "refinedweb", "gpt2", "opt", "ernie4_5", "minicpm")
 
 
 def tied_unless_said(kind: str) -> bool:
@@ -71,6 +71,8 @@ def in_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
         found["num_key_value_heads"] = 1
     if kind in UNGATED_KINDS and found.get("intermediate_size") is None and isinstance(found.get("hidden_size"), int):
         found["intermediate_size"] = 4 * found["hidden_size"]
+    if kind == "qwen" and isinstance(found.get("intermediate_size"), int):
+        found["intermediate_size"] //= 2  # the first Qwen counts gate and up projection together
     if kind.startswith(("falcon", "refinedweb")):
         found.setdefault("max_position_embeddings", 2048)
     if kind.startswith("cohere") and found.get("model_max_length"):
