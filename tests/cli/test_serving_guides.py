@@ -71,8 +71,11 @@ def printed_by(
 
 
 def trimmed(printed: str) -> str:
-    """Commands of a server are longer than a page is wide."""
-    lines = [s if len(s) <= WIDEST else s[: WIDEST - 10].rsplit(" ", 1)[0] + " ..." for s in printed.splitlines()]
+    """Commands of a server are longer than a page is wide; of a message the end is what helps."""
+    lines = [
+        s if len(s) <= WIDEST or s.startswith("ridgeline: ") else s[: WIDEST - 10].rsplit(" ", 1)[0] + " ..."
+        for s in printed.splitlines()
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -29,8 +29,9 @@ class EngineProcess:
         """Its output goes to `log`; None: where ours goes. `command` is one command of a shell."""
         with nullcontext() if log is None else log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S602  the command is shell text of our own making
-                # a shell in between would die of SIGTERM first: the engine's grace and its CPU time would be lost
-                f"exec env {command}",  # env: a launcher may be given variables of its own, "VAR=x mpirun"
+                # a shell in between would die of SIGTERM first: the engine's grace and its CPU time would be lost;
+                # env, because a launcher may be given variables of its own ("VAR=x mpirun")
+                f"exec env {command}",
                 shell=True,
                 cwd=folder,
                 env={**os.environ, **env},
