@@ -21,6 +21,7 @@ from ridgeline.errors import InputError, StoreError, StudyError
 from ridgeline.records.observation import Expectation, Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Settings, Space
 from ridgeline.records.study import DEFAULT_SAMPLER, Budget, ConfirmStage, Goal, JobLimits, SearchStage
+from ridgeline.samplers.base import BoundedPrior
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, rate, study
@@ -344,3 +345,21 @@ def test_no_more_is_expected_than_comes(tmp_path: Path, goal: str) -> None:
     said = prior({"max_num_seqs": 96, "max_num_batched_tokens": 8192})
     assert said is not None and said.low is not None and said.mean is not None and said.high is not None
     assert said.low <= said.mean <= said.high < 2.05, "120 requests, two a second, whatever the server can do"
+
+
+def test_a_rate_bounds_what_any_setting_can_reach(tmp_path: Path) -> None:
+    bounds = {}
+    for load, goal in (
+        ("rate: 5", "{maximize: goodput}"),
+        ("rate: 5", "{minimize: ttft_p95_ms}"),
+        ("concurrency: 96", "{maximize: goodput}"),
+    ):
+        text = SERVED.format(**SGLANG).replace("concurrency: 96", load).replace("{maximize: goodput}", goal)
+        (tmp_path / "study.yaml").write_text(text)
+        found = check_study(tmp_path / "study.yaml")
+        prior = prior_of(found.study, found.workload)
+        assert isinstance(prior, BoundedPrior)
+        bounds[load, goal] = prior.highest
+    (at_a_rate, *others) = bounds.values()
+    assert at_a_rate == pytest.approx(5, rel=0.25), "120 drawn arrivals"
+    assert others == [None, None]

@@ -333,6 +333,32 @@ def test_where_much_may_be_found_the_search_is_not_over() -> None:
     assert prospect is not None and not prospect.over
 
 
+class _Sent:
+    """A prior that expects much of every setting, and knows what no setting exceeds."""
+
+    def __init__(self, highest: float | None) -> None:
+        self.highest = highest
+
+    def __call__(self, point: Point) -> Expectation:
+        return Expectation(50.0, 10.0, 250.0)
+
+
+def test_nothing_is_left_to_find_beyond_what_no_setting_exceeds() -> None:
+    def prospect(highest: float | None) -> Prospect:
+        sampler = make()
+        sampler.expect(_Sent(highest))
+        for a in range(12):
+            sampler.tell(Observation({"a": a, "b": 0}, 98.0 + a / 10))
+        found = sampler.prospect()
+        assert found is not None
+        return found
+
+    assert prospect(None).chance > 0.3 and not prospect(None).over
+    bounded = prospect(100.0)  # less than 2% above the best
+    assert bounded.chance == 0.0 and bounded.over
+    assert bounded.gain < prospect(None).gain
+
+
 def test_a_search_that_gained_lately_does_not_end_whatever_its_model_says() -> None:
     line = Space((Discrete("a", tuple(range(40)), True),), {})
     sampler = make(line)

@@ -45,6 +45,14 @@ class NamedPrior(Protocol):
     def called(self) -> str: ...
 
 
+@runtime_checkable
+class BoundedPrior(Protocol):
+    """A prior that may know a score beyond which no setting comes, such as what is sent to a server."""
+
+    @property
+    def highest(self) -> float | None: ...
+
+
 class Sampler(Protocol):
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
 

@@ -102,6 +102,11 @@ class Workload(ABC):
         """What the goal's metric is expected to be here, and the chance to pass; None where the model cannot say."""
         return None
 
+    @property
+    def highest(self) -> float | None:
+        """A value of the goal's metric that no setting can exceed, such as what is sent to a server."""
+        return None
+
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
         """How the expectation would move: the log of the factor on the goal's metric, were each assumption one standard
         deviation off. The same assumptions at every setting; empty where there is nothing to say here."""

@@ -22,6 +22,7 @@ _FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupE
 
 _Predicted = Callable[[Settings], Expectation | None]
 _Sensitivities = Callable[[Settings], tuple[float, ...]]
+_Prediction = tuple[_Predicted, _Sensitivities, float | None]  # and the highest value that any setting can have
 
 
 def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
@@ -29,7 +30,7 @@ def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
     priors = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_prior(study)))
     for called, prior in priors:
         if prior is not None:
-            return _StudyPrior(study, *prior, called)
+            return _StudyPrior(study, *prior, called=called)
     return None
 
 
@@ -50,7 +51,13 @@ class _StudyPrior:
     study: Study
     predicted: _Predicted
     leaned: _Sensitivities
-    called: str
+    bound: float | None = None
+    called: str = ""
+
+    @property
+    def highest(self) -> float | None:
+        goal = self.study.goal
+        return None if self.bound is None or goal.direction != "maximize" else goal.score(self.bound)
 
     def __call__(self, point: Point) -> Expectation | None:
         try:
@@ -75,7 +82,7 @@ def _on_nothing(settings: Settings) -> tuple[float, ...]:
     return ()
 
 
-def _formula(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
+def _formula(study: Study) -> _Prediction | None:
     text = study.search.options.get(_FORMULA)
     if not text:
         return None
@@ -86,14 +93,14 @@ def _formula(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return Expectation(float(value)) if is_number else None  # type: ignore[arg-type]
 
-    return predicted, _on_nothing
+    return predicted, _on_nothing, None
 
 
-def _predicting(workload: Workload) -> tuple[_Predicted, _Sensitivities] | None:
-    return (workload.expectation, workload.sensitivities) if workload.predicts else None
+def _predicting(workload: Workload) -> _Prediction | None:
+    return (workload.expectation, workload.sensitivities, workload.highest) if workload.predicts else None
 
 
-def _twin_prior(study: Study) -> tuple[_Predicted, _Sensitivities] | None:
+def _twin_prior(study: Study) -> _Prediction | None:
     twin = _twin_of(study) if catalog.engine_of(study.workload.kind) else ""
     return None if isinstance(twin, str) else _predicting(twin)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import NamedPrior, Prior
+from ridgeline.samplers.base import BoundedPrior, NamedPrior, Prior
 from ridgeline.samplers.encoding import encode
 from ridgeline.samplers.guided.blend import Blend, Fits, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
@@ -109,6 +109,10 @@ class Chooser:
     @property
     def _called(self) -> str:
         return self._prior.called if isinstance(self._prior, NamedPrior) else "prior"
+
+    def _highest(self, scale: Scale) -> float | None:
+        highest = self._prior.highest if isinstance(self._prior, BoundedPrior) else None
+        return None if highest is None else scale.seen(highest)
 
     def forget(self) -> None:
         """Other observations follow: what was made of these is of no more use."""
@@ -243,6 +247,8 @@ class Chooser:
         truths = view.scores.draws(field.rows, field.expected, DRAWS, rng)
         middle = found.mean[leading]
         truths = middle + (truths - middle) * view.scores.overconfidence
+        if (highest := self._highest(view.scale)) is not None:
+            truths = np.minimum(truths, max(highest, best))
         runs = rng.random(truths.shape) < found.chance[leading]
         top = np.where(runs, truths, -np.inf).max(axis=1) - best
         gain = max(0.0, float(np.quantile(top, 0.95, method="higher")))

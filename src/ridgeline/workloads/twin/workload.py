@@ -41,6 +41,7 @@ from ridgeline.records.site import LOCAL, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+from ridgeline.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.base import ServedAs, Workload
@@ -156,6 +157,19 @@ class TwinWorkload(Workload):
         if self._study.goal.metric in _RATES and sent_s:
             high = min(high, result.summary.duration_s / sent_s)
         return Expectation(mean, mean * low, mean * high, chance)
+
+    @property
+    def highest(self) -> float | None:
+        """At a rate no server serves more than comes, until the last request does."""
+        traffic, metric = self._options.traffic, self._study.goal.metric
+        if traffic is None or not isinstance(traffic.pace, OpenLoop | AsRecorded):
+            return None
+        arrivals = traffic.arrivals()
+        prompts, answers = (sum(getattr(a, n) for a in arrivals) for n in ("input_tokens", "output_tokens"))
+        sent = {"input_tok_s": prompts, "output_tok_s": answers, "total_tok_s": prompts + answers}
+        sent |= dict.fromkeys(("goodput", "requests_s"), len(arrivals))
+        last_s = max(arrival.at_s for arrival in arrivals)
+        return sent[metric] / last_s if metric in sent and last_s > 0 else None
 
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
         """By how much the answer moves with each factor of the physics; a short traffic tells that well enough.
