@@ -73,6 +73,7 @@ class Knowing:
     """A workload that predicts, badly at one point."""
 
     predicts = True
+    highest = None
 
     def expectation(self, settings: Any) -> Expectation | None:
         if settings["x"] == 3:
