@@ -176,10 +176,10 @@ def test_an_engine_has_its_grace_and_its_cpu_time_is_counted(tmp_path: Path) -> 
     (tmp_path / "engine.sh").write_text(f"exec {shlex.quote(sys.executable)} engine.py\n")
     before = os.times()
     engine = EngineProcess("sh ./engine.sh", tmp_path, tmp_path / "log", {})
-    until = time.monotonic() + 20
+    until = time.monotonic() + 600
     while not (tmp_path / "up").exists() and time.monotonic() < until:
         time.sleep(0.05)
-    assert engine.stop(grace_s=20.0) == []
+    assert engine.stop(grace_s=600.0) == []
     assert (tmp_path / "in-order").exists()
     after = os.times()
     spent_s = after.children_user + after.children_system - before.children_user - before.children_system
@@ -188,7 +188,7 @@ def test_an_engine_has_its_grace_and_its_cpu_time_is_counted(tmp_path: Path) -> 
 
 def test_death_by_signal_is_seen_through_a_shell(tmp_path: Path) -> None:
     engine = EngineProcess("sh -c 'kill -4 $$'", tmp_path, tmp_path / "log", {})
-    assert engine.wait(20) == -4
+    assert engine.wait(600) == -4
 
 
 def write_tool(folder: Path, name: str, text: str) -> None:

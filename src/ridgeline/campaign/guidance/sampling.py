@@ -38,7 +38,7 @@ def unpredicted(found: CheckedStudy) -> list[str]:
     """That the search of this study of an engine starts from nothing, and why; empty where something is predicted."""
     study = found.study
     takes_prior = issubclass(catalog.part("samplers", study.search.sampler), TakesPrior)
-    if not takes_prior or not catalog.engine_of(study.workload.kind) or prior_of(study, found.workload) is not None:
+    if not takes_prior or not catalog.engine_of(study.workload.kind) or _formula(study) is not None:
         return []
     twin = _twin_of(study)
     return [f"nothing is predicted before the first run: {twin}"] if isinstance(twin, str) else []

@@ -18,7 +18,7 @@ from ridgeline.workloads.engine.options import ENGINE_KNOB, EngineOptions
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
 MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
-_NO_MORE_THAN_SENT = ("goodput", "requests_s", "total_tok_s", "output_tok_s", "input_tok_s")
+NO_MORE_THAN_SENT = ("goodput", "requests_s", "total_tok_s", "output_tok_s", "input_tok_s")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -100,7 +100,7 @@ class KnobNames:
     def rate_remarks(self) -> list[str]:
         """That nothing can serve more than it is sent, where the goal asks for as much as can be."""
         metric, rate_s = self._study.goal.metric, self._options.load.rate_s
-        if rate_s is None or metric not in _NO_MORE_THAN_SENT:
+        if rate_s is None or metric not in NO_MORE_THAN_SENT:
             return []
         return [
             f"at {rate_s:g} requests/s no setting has a {metric} beyond what is sent: those that keep up look alike; "

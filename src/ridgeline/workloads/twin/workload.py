@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 
@@ -46,7 +47,7 @@ from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.base import ServedAs, Workload
 from ridgeline.workloads.engine.form import read_options as engine_options
-from ridgeline.workloads.engine.names import KnobNames
+from ridgeline.workloads.engine.names import NO_MORE_THAN_SENT, KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.scripts import PastedServer, Scripts, made_model
 from ridgeline.workloads.run_folder import filling, job_in
@@ -57,7 +58,6 @@ from ridgeline.workloads.twin.log import compose
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.txt"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 _DOUBT_BYTES = 1.0 * GIB
-_RATES = ("requests_s", "total_tok_s", "input_tok_s", "output_tok_s")
 _ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
 _SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 _MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
@@ -151,25 +151,22 @@ class TwinWorkload(Workload):
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = result.interval["speed"]
-        sent_s = result.doubts.sent_for_s
         if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
             return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
-        if self._study.goal.metric in _RATES and sent_s:
-            high = min(high, result.summary.duration_s / sent_s)
-        return Expectation(mean, mean * low, mean * high, chance)
+        most = mean * high if self.highest is None else min(mean * high, max(mean, self.highest))
+        return Expectation(mean, mean * low, most, chance)
 
-    @property
+    @cached_property
     def highest(self) -> float | None:
         """At a rate no server serves more than comes, until the last request does."""
         traffic, metric = self._options.traffic, self._study.goal.metric
-        if traffic is None or not isinstance(traffic.pace, OpenLoop | AsRecorded):
+        if metric not in NO_MORE_THAN_SENT or traffic is None or not isinstance(traffic.pace, OpenLoop | AsRecorded):
             return None
         arrivals = traffic.arrivals()
         prompts, answers = (sum(getattr(a, n) for a in arrivals) for n in ("input_tokens", "output_tokens"))
-        sent = {"input_tok_s": prompts, "output_tok_s": answers, "total_tok_s": prompts + answers}
-        sent |= dict.fromkeys(("goodput", "requests_s"), len(arrivals))
+        tokens = {"input_tok_s": prompts, "output_tok_s": answers, "total_tok_s": prompts + answers}
         last_s = max(arrival.at_s for arrival in arrivals)
-        return sent[metric] / last_s if metric in sent and last_s > 0 else None
+        return tokens.get(metric, len(arrivals)) / last_s if last_s > 0 else None
 
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
         """By how much the answer moves with each factor of the physics; a short traffic tells that well enough.
