@@ -1,4 +1,4 @@
-"""Runs that have not ended: how long they take, how long their like took, and the last thing they wrote."""
+"""Runs that have not ended: how long they take, how long similar runs took, and the last thing they wrote."""
 
 from __future__ import annotations
 

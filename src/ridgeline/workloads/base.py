@@ -1,7 +1,7 @@
 """The seam: how to run a program and read it.
 
 A workload is a subclass of `Workload`, made from a study and its site (`WorkloadFactory`). It says how to prepare a run
-and how to read it; all else has a default. A factory with an attribute `form` (a `forms.form.Form` of its keys in a
+and how to read it; all else has a default. A factory with an attribute `form` (a `study.forms.Form` of its keys in a
 study) has them completed by editors and listed in the reference.
 """
 
