@@ -24,7 +24,7 @@ from ridgeline.records.study import DEFAULT_SAMPLER, Budget, ConfirmStage, Goal,
 from ridgeline.samplers.base import BoundedPrior
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
-from tests.campaign.harness import campaign, rate, study
+from tests.campaign.harness import campaign, study
 
 STUDY = """
 version: 1
@@ -155,8 +155,8 @@ def test_an_earlier_study_of_another_space_or_goal_is_refused_in_words(tmp_path:
         warm_start.gather(found.study, [tmp_path / "nowhere"])
 
 
-def _passing_again(root: Path, point: Point, rate: float) -> History:
-    """The journal of `root`, and the setting that failed tried once more, as the baseline's run ended but for its rate."""
+def _passing_again(root: Path, point: Point, measured: float) -> History:
+    """The journal of `root`, and the setting that failed tried once more: it ends well, as the baseline did."""
     events = [json.loads(line) for line in (root / "journal.jsonl").read_text().splitlines()]
     trial = next(event for event in events if event["event"] == "trial" and event["point"] == point)
     run = next(event for event in events if event["event"] == "run" and event["trial"] == trial["trial"])
@@ -166,15 +166,16 @@ def _passing_again(root: Path, point: Point, rate: float) -> History:
     later = [
         {**trial, "trial": last},
         {**run, "run": number, "trial": last},
-        {**ended, "run": number, "measurements": [["rate", rate, "", "stdout", "measured"]]},
+        {**ended, "run": number, "measurements": [["rate", measured, "", "stdout", "measured"]]},
     ]
     return History.replay(root, [*events, *later])
 
 
 def test_of_an_earlier_study_what_failed_is_learned_too_unless_it_passed_another_time(tmp_path: Path) -> None:
     """x 7 always fails, x 9 fails in the search and passes when it is tried again; the others pass."""
-    asked = replace(study(tmp_path), search=SearchStage("random", seed=1, sentinel_every=0), confirm=ConfirmStage(top=0))
-    asked = replace(asked, space=Space((Discrete("x", (0, 7, 8, 9), ordered=True), Discrete("y", (0, 1), ordered=True)), {}))
+    space = Space((Discrete("x", (0, 7, 8, 9), ordered=True), Discrete("y", (0, 1), ordered=True)), {})
+    search = SearchStage("random", seed=1, sentinel_every=0)
+    asked = replace(study(tmp_path), space=space, search=search, confirm=ConfirmStage(top=0))
     failing = {7, 9}
 
     def answered(settings: Settings) -> ScriptedAnswer:
@@ -198,7 +199,7 @@ def test_of_an_earlier_study_what_failed_is_learned_too_unless_it_passed_another
     expected = {point: score for point, score in scores_of(earlier.history).items() if point[0] in (0, 7)}
     assert scores_of(earlier.history, narrow) == expected, "points that are none of this space say nothing"
 
-    again = _passing_again(tmp_path / "out", {"x": 9, "y": 0}, rate=190.0)
+    again = _passing_again(tmp_path / "out", {"x": 9, "y": 0}, 190.0)
     assert scores_of(again) == {**passed, (7, 0): None, (7, 1): None, (9, 0): 190.0, (9, 1): None}
 
 

@@ -131,7 +131,7 @@ def test_the_cases_say_what_they_are_called() -> None:
     assert [(index, change < 0) for index, change, *_ in of("outliers")] == [(5, True), (11, False)]
     assert of("unpaired").verdict == "better"
     assert of("search gain").seen > 0.1
-    assert [part.knobs for part in of("contributions")][0] == ("a",) and of("contributions")[0].change > 0.2
+    assert of("contributions")[0].knobs == ("a",) and of("contributions")[0].change > 0.2
     assert of("scaling").pays_to == 4
     assert of("gate, slower")[1].slower is True and of("gate, faster")[1].slower is False
     assert of("gate, slower")[1].change > 0.05 and of("gate, faster")[1].change < -0.05
@@ -166,7 +166,7 @@ def test_the_front_is_what_none_beats_in_both_whatever_the_directions(first: Dir
         for name, values in POINTS.items()
     }
     found = tradeoffs(runs, (first, second))
-    assert [one.setting for one in found][0] == "fast" and [one.setting for one in found][-1] == "cheap"
+    assert found[0].setting == "fast" and found[-1].setting == "cheap"
     assert {one.setting: one.place for one in found} == {
         "fast": "on", "cheap": "on", "middle": "on", "twin": "on", "dominated": "behind", "as good and dearer": "near",
     }  # fmt: skip
