@@ -22,6 +22,24 @@ from pathlib import Path
 
 from tests.free_ports import free_row
 
+# What a user may have exported: sbatch obeys it before the script, and queries print by it. The cluster's own commands
+# do without it; whatever Ridgeline does under the cluster has it around itself
+EXPORTED = {
+    "SBATCH_PARTITION": "short",
+    "SBATCH_TIMELIMIT": "1",
+    "SBATCH_REQUEUE": "1",
+    "SBATCH_EXCLUSIVE": "user",
+    "SBATCH_MEM_PER_NODE": "1",
+    "SQUEUE_FORMAT": "%i",
+    "SQUEUE_FORMAT2": "jobid",
+    "SQUEUE_STATES": "SUSPENDED",
+    "SACCT_FORMAT": "jobid",
+    "SCANCEL_STATE": "SUSPENDED",
+    "SLURM_TIME_FORMAT": "relative",
+    "SRUN_CPUS_PER_TASK": "64",
+    "SLURM_DISTRIBUTION": "nonsense",
+}
+
 NODES = ("n1", "n2", "n3", "n4")
 # of the size of a real cluster's, so that real requests can be tried on them; what they have is only said
 GPU_NODES = ("g1", "g2")
@@ -52,6 +70,7 @@ SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
+JobRequeue=1
 SlurmdParameters=config_overrides
 MessageTimeout=5
 KillWait={kill_wait_s}
@@ -190,7 +209,8 @@ class SlurmCluster:
 
     @property
     def env(self) -> dict[str, str]:
-        return {"SLURM_CONF": str(self.conf)}
+        """What a command under this cluster gets: where it is, and what its user has exported."""
+        return {"SLURM_CONF": str(self.conf), **EXPORTED}
 
     def _apart(self, node: str) -> bool:
         return self.networks and node in NODES
@@ -357,8 +377,9 @@ class SlurmCluster:
 
     @property
     def _environ(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if name not in EXPORTED}
         # by MYSQL_UNIX_PORT slurmdbd finds its database
-        return {**os.environ, **self.env, "PATH": _PATH, "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")}
+        return {**own, "SLURM_CONF": str(self.conf), "PATH": _PATH, "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")}
 
 
 def _alive(pid: int) -> bool:

@@ -212,6 +212,7 @@ def test_no_accounting_is_no_answer_about_a_job_but_a_broken_one_is_a_reason_to_
 
 def test_a_job_around_us_does_not_shape_the_jobs_we_submit() -> None:
     assert DIALECT.obeys("SLURM_NTASKS") and DIALECT.obeys("SLURM_JOB_ID")
+    assert DIALECT.obeys("SBATCH_REQUEUE") and DIALECT.obeys("SQUEUE_STATES")
     assert not DIALECT.obeys("SLURM_CONF"), "it says where the cluster is"
     assert not DIALECT.obeys("PATH")
 

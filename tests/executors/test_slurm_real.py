@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -307,6 +308,21 @@ def test_a_controller_inside_a_job_does_not_hand_its_own_limits_on(slurm: SlurmC
             del os.environ[name]
     assert until_ended(runner, ticket)[0].exit_code == 0
     assert (tmp_path / "j/stdout").read_text() == "none\n"
+
+
+def test_a_job_is_what_its_script_says_whatever_is_exported(slurm: SlurmCluster, tmp_path: Path) -> None:
+    assert {os.environ["SBATCH_PARTITION"], os.environ["SBATCH_TIMELIMIT"]} == {"short", "1"}
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "env | grep -E '^(SBATCH|SRUN|SQUEUE)_'; sleep 60", limit_s=600.0))
+    until_running(tmp_path / "j")
+    said = dict(re.findall(r"(\S+?)=(\S*)", slurm.run("scontrol", "show", "job", ticket.split()[0]).stdout))
+    runner.cancel(ticket)
+    assert until_ended(runner, ticket)[0].cause is Cause.CANCELLED, "SCANCEL_STATE names other jobs"
+    asked = {name: said[name] for name in ("Partition", "TimeLimit", "Requeue", "OverSubscribe", "MinMemoryNode")}
+    assert asked == {"Partition": "debug", "TimeLimit": "00:11:00", "Requeue": "0", "OverSubscribe": "OK"} | {
+        "MinMemoryNode": "0"
+    }
+    assert (tmp_path / "j/stdout").read_text() == ""
 
 
 def test_sbatch_run_sh_by_hand_repeats_the_run(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -188,10 +188,8 @@ def run(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | 
 
 
 def _environment(dialect: BatchDialect) -> dict[str, str]:
-    """Ours, but when we run inside a job ourselves, without what was set for that job: commands would obey it."""
-    inside = dialect.job_variable in os.environ
-    kept = {name: value for name, value in os.environ.items() if not (inside and dialect.obeys(name))}
-    return {**kept, "LC_ALL": "C"}
+    """Ours, without what the commands would obey before they obey the script, or print otherwise than they are read."""
+    return {**{name: value for name, value in os.environ.items() if not dialect.obeys(name)}, "LC_ALL": "C"}
 
 
 @contextmanager

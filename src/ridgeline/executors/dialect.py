@@ -117,9 +117,10 @@ class BatchDialect(Protocol):
         ...
 
     def obeys(self, variable: str) -> bool:
-        """Whether a job gets this environment variable and commands inside the job take it for a request.
+        """Whether a command of the batch system, or one inside a job, takes this environment variable for a request.
 
-        Such variables are left out when the controller itself runs in a job.
+        Such variables are left out of what the commands are given: a job is what its script says, whatever the caller
+        has exported, and whether or not the controller itself runs in a job. What says where the cluster is stays.
         """
         return False
 

@@ -243,6 +243,12 @@ _REFUSALS = (
 
 _NAME_LENGTH = 15  # of PBS before 2020, and of sites that still check it
 
+# PBS_DPREFIX makes qsub pass over every #PBS line, PBS_QSTAT_* hide jobs from qstat; the others belong to a job around
+# us. PBS_DEFAULT, PBS_SERVER and PBS_CONF_FILE stay: they say which server it is
+_OBEYED = re.compile(
+    r"PBS_(DPREFIX|QSTAT_\w+|O_\w+|ACCOUNT|ARRAY_\w+|ENVIRONMENT|JOB\w+|MOMPORT|NODE\w+|QUEUE|TASKNUM|TMPDIR)|QSUB_\w+"
+)
+
 
 class Pbs(BatchDialect):
     name = "pbs"
@@ -295,6 +301,9 @@ class Pbs(BatchDialect):
         if not plain[0].isalpha():
             plain = f"r{plain}"
         return f"{plain[: _NAME_LENGTH - len(tag) - 1]}-{tag}" if tag else plain[:_NAME_LENGTH]
+
+    def obeys(self, variable: str) -> bool:
+        return _OBEYED.fullmatch(variable) is not None
 
     def submit_command(self, script: Path, name: str) -> list[str]:
         return ["qsub", "-N", name, "-j", "oe", "-o", str(script.parent / BATCH_OUTPUT), str(script)]

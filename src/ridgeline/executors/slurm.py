@@ -321,6 +321,12 @@ _LONG = {"-N": "--nodes", "-p": "--partition", "-A": "--account", "-t": "--time"
 _LONG |= {"-D": "--chdir", "-w": "--nodelist", "-x": "--exclude", "-c": "--cpus-per-task"}
 
 
+# SBATCH_PARTITION overrides the script's own line, SLURM_NTASKS of a job around us is taken for a request, SRUN_* and
+# SLURM_* go on into the job and change its steps, and the others change what a query prints
+_OBEYED = re.compile(r"(SBATCH|SALLOC|SRUN|SLURMD?|SQUEUE|SACCT|SCANCEL|SCONTROL|SINFO)_")
+_WHERE_AND_WHO = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_SOCKET")  # which cluster it is, and who asks
+
+
 class Slurm(BatchDialect):
     name = "slurm"
     programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol")
@@ -379,8 +385,7 @@ class Slurm(BatchDialect):
         return _LONG.get(first, first)
 
     def obeys(self, variable: str) -> bool:
-        # sbatch takes SLURM_NTASKS of the job around it for a request; SLURM_CONF says where the cluster is
-        return variable.startswith("SLURM_") and variable != "SLURM_CONF"
+        return _OBEYED.match(variable) is not None and variable not in _WHERE_AND_WHO
 
     def job_name(self, name: str, tag: str) -> str:
         plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name)[:100] or "ridgeline"
