@@ -379,7 +379,12 @@ class SlurmCluster:
     def _environ(self) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if name not in EXPORTED}
         # by MYSQL_UNIX_PORT slurmdbd finds its database
-        return {**own, "SLURM_CONF": str(self.conf), "PATH": _PATH, "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")}
+        return {
+            **own,
+            "SLURM_CONF": str(self.conf),
+            "PATH": _PATH,
+            "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock"),
+        }
 
 
 def _alive(pid: int) -> bool:

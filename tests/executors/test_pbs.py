@@ -356,3 +356,27 @@ def test_one_qstat_an_interval_for_all_jobs(pbs_standin: Path, tmp_path: Path) -
     until_ended(runner, *tickets)
     asked = (pbs_standin / "questions").read_text().count("qstat")
     assert asked <= (time.monotonic() - began) / 0.5 + 2
+
+
+@pytest.mark.parametrize(
+    ("comment", "words"),
+    [
+        (
+            "Not Running: Insufficient amount of resource: ncpus (R: 8 A: 0 T: 32)",
+            "what it needs is in use (Insufficient amount of resource: ncpus (R: 8 A: 0 T: 32))",
+        ),
+        (
+            "Not Running: User has reached queue workq running job limit.",
+            "a limit of yours is reached (User has reached queue workq running job limit.)",
+        ),
+        (
+            "Not Running: Queue workq has reached its running job limit",
+            "a limit of the queue is reached (Queue workq has reached its running job limit)",
+        ),
+        ("Not Running: Queue not started", "the operator has closed the queue (Queue not started)"),
+        ("Not Running: something new", "something new"),
+        ("", ""),
+    ],
+)
+def test_why_a_job_waits_is_said_in_words_with_the_servers_own(comment: str, words: str) -> None:
+    assert Pbs().in_words(comment) == words

@@ -261,3 +261,26 @@ def test_node_lists_expand_to_every_node(numbers: list[int]) -> None:
 )
 def test_node_lists(text: str, names: list[str]) -> None:
     assert list(Slurm().node_names(text)) == names
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "jobs of higher priority are ahead of it (Priority)"),
+        ("Resources", "the nodes it needs are busy (Resources)"),
+        ("AssocMaxJobsLimit", "you run as many jobs as your account may at once (AssocMaxJobsLimit)"),
+        ("AssocGrpCpuLimit", "all that your account may use at once is in use (AssocGrpCpuLimit)"),
+        ("QOSMaxJobsPerUserLimit", "you run as many jobs as the QOS allows at once (QOSMaxJobsPerUserLimit)"),
+        ("QOSMaxCpuPerUserLimit", "you use as much as the QOS allows at once (QOSMaxCpuPerUserLimit)"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n4",
+            "nodes that it needs are down, drained or reserved (ReqNodeNotAvail, UnavailableNodes:n4)",
+        ),
+        ("JobHeldAdmin", "it is held by the operator of the cluster, who must release it (JobHeldAdmin)"),
+        ("SomethingNew", "SomethingNew"),
+        ("None", ""),
+        ("", ""),
+    ],
+)
+def test_why_a_job_waits_is_said_in_words_with_slurms_own(reason: str, words: str) -> None:
+    assert DIALECT.in_words(reason) == words

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError
+from ridgeline.executors.base import waiting_for
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.script import exit_record
 from ridgeline.executors.slurm import slurm as slurm_executor
 from ridgeline.records.launch import launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
-from tests.slurm_cluster import SlurmCluster, _alive
+from ridgeline.state_files import put_away, write_result
+from tests.slurm_cluster import SlurmCluster, _alive, _until
 
 pytestmark = pytest.mark.slurm
 
@@ -251,6 +253,7 @@ from pathlib import Path
 from ridgeline.executors.slurm import slurm
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
+from ridgeline.state_files import put_away, write_result
 runner = slurm(Site(batch="slurm", queue="debug", poll_s=0.3))
 folder = Path(sys.argv[1])
 print(runner.submit(Job(folder.name, folder, "sleep 2; echo done", limit_s=60.0)), flush=True)
@@ -453,6 +456,52 @@ def test_a_requeued_job_keeps_the_evidence_of_its_first_start(slurm: SlurmCluste
     assert (asked.folder / "starts").read_text() == "start\n"
     assert (asked.folder / "stdout").read_text() == "first\n"
     assert not slurm.run("squeue", "-h", "-t", "PD,R", "-j", number, check=False).stdout.strip()
+
+
+def test_a_job_requeued_after_its_run_has_ended_does_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    asked = job(tmp_path, "j", "echo start >> starts; until [ -e go ]; do sleep 0.1; done")
+    ticket = runner.submit(asked)
+    number = ticket.split()[0]
+    wait_for(asked.folder / "starts")
+    slurm.run("scontrol", "update", f"JobId={number}", "Requeue=1")
+    (asked.folder / "go").touch()
+    assert until_ended(runner, ticket)[0].exit_code == 0
+    put_away(asked.folder, runner.state_files, write_result(asked.folder, {"run": 1}, runner.state_files))
+    assert _until(lambda: "COMPLETED" in slurm.run("scontrol", "show", "job", number).stdout, 30)
+    slurm.run("scontrol", "requeue", number)
+    deadline = time.monotonic() + 120
+    while "74:0" not in (said := slurm.run("scontrol", "show", "job", number).stdout):
+        assert time.monotonic() < deadline, said
+        # Slurm holds a requeued job back for two minutes, counted from the end of its first start
+        slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now", check=False)
+        time.sleep(0.5)
+    assert "Restarts=1" in said
+    assert (asked.folder / "starts").read_text() == "start\n"
+    assert not list(tmp_path.glob("j.by-hand-*"))
+
+
+def test_why_a_job_waits_is_known_in_words_until_it_starts(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    first = runner.submit(job(tmp_path, "first", "until [ -e go ]; do sleep 0.1; done", on_nodes=("n4",)))
+    until_running(tmp_path / "first")
+    second = runner.submit(job(tmp_path, "second", "true", on_nodes=("n4",), resources=Resources(ranks_per_node=2)))
+    assert waiting_for(tmp_path / "second") == "", "taken, and not asked about yet"
+
+    def said() -> bool:
+        runner.poll([first, second])
+        runner.wait(1)
+        return bool(waiting_for(tmp_path / "second"))
+
+    assert _until(said, 30)
+    assert waiting_for(tmp_path / "second") in (
+        "the nodes it needs are busy (Resources)",
+        "jobs of higher priority are ahead of it (Priority)",
+    )
+    assert waiting_for(tmp_path / "first") is None
+    (tmp_path / "first/go").touch()
+    assert [ending.exit_code for ending in until_ended(runner, first, second)] == [0, 0]
+    assert waiting_for(tmp_path / "second") is None
 
 
 def test_a_whole_node_is_asked_for_as_such_and_not_as_its_cores(slurm: SlurmCluster, tmp_path: Path) -> None:

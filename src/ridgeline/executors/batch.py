@@ -3,6 +3,7 @@
 What is in a run folder beside run.sh and the program's output, as long as the run lasts (`state_files.py`):
 - `submission`: the unique name under which the job is handed over, written before it is;
 - `ticket`: the job id, written when the batch system has answered;
+- `waiting`: why the batch system has not started the job yet, as of the last poll;
 - `started`, `exit`, `stopped`: written by the job itself;
 - `refused`: why the batch system cannot take this request.
 """
@@ -22,8 +23,8 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
-from ridgeline.executors.base import EXIT_FILE, Executor
-from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE, TICKET_FILE
+from ridgeline.executors.base import EXIT_FILE, STARTED_FILE, TICKET_FILE, WAITING_FILE, Executor
+from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, JobStatus, OutputReport, Phase
 from ridgeline.executors.energy import measured_joules
 from ridgeline.executors.options import BatchOptions, option
@@ -71,7 +72,7 @@ class Folder:
 
     def settled(self, dialect: BatchDialect, seen: JobStatus) -> bool:
         """Whether all that the job and the batch system write at the end can be seen here."""
-        if seen.ending is None or (not self.has(batch_script.STARTED_FILE) and seen.ending.cause in _SUDDEN):
+        if seen.ending is None or (not self.has(STARTED_FILE) and seen.ending.cause in _SUDDEN):
             return True
         # listing the folder makes a network file system look again
         if self.path.is_dir():
@@ -140,7 +141,7 @@ def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) ->
         last = ((folder.read("stderr") or "") + "\n" + (folder.read(BATCH_OUTPUT) or "")).strip()
         said = "; ".join(last.splitlines()[-2:]) or f"run.sh could not write into {folder.path}: is its disk full?"
         return replace(ending, cause=Cause.NODE_FAILED, reason=said)
-    if not folder.has(batch_script.STARTED_FILE):
+    if not folder.has(STARTED_FILE):
         why = f"{folder.path} is not visible on the compute nodes, or not writable there: put studies on a shared disk"
     else:
         why = f"{folder.path / EXIT_FILE} was not written: the disk may be full"
@@ -151,7 +152,7 @@ def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) ->
 
 
 def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
-    lines = (folder.read(batch_script.STARTED_FILE) or "").splitlines()
+    lines = (folder.read(STARTED_FILE) or "").splitlines()
     return dialect.node_names("\n".join(lines[1:]))
 
 
@@ -245,6 +246,7 @@ class BatchExecutor(Executor):
         SUBMISSION_FILE,
         *batch_script.LEFT_BY_RUN_SH,
         TICKET_FILE,
+        WAITING_FILE,
         REFUSED_FILE,
         BATCH_OUTPUT,
         script.ENV_FILE,
@@ -316,7 +318,7 @@ class BatchExecutor(Executor):
             return None
         with submitting(files.path / SUBMISSION_FILE):
             pass  # a submit command of a dead controller may still be talking; it holds the lock until it ends
-        known = files.read(TICKET_FILE) or files.first_line(batch_script.STARTED_FILE)
+        known = files.read(TICKET_FILE) or files.first_line(STARTED_FILE)
         if known is not None:
             return self._accepted(files, known)
         for command in self.dialect.find_commands(name):
@@ -448,12 +450,11 @@ class BatchExecutor(Executor):
         if seen is None:
             return self._missing(watch, now_s)
         watch.passed("missing", *(phase for phase in (Phase.STUCK, Phase.HOPELESS) if phase is not seen.phase))
-        self.waiting.pop(ticket, None)
+        self._note_waiting(ticket, watch, seen)
         if seen.phase is Phase.ENDED:
             return self._ended(watch, seen, now_s)
         if seen.phase is not Phase.RUNNING:
-            self.waiting[ticket] = seen.reason
-            if watch.folder.has(batch_script.STARTED_FILE) and watch.held("requeued", now_s) > 0:
+            if watch.folder.has(STARTED_FILE) and watch.held("requeued", now_s) > 0:
                 # seen twice in a row: the first time it may have started since the batch system was asked
                 text = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
                 return self._give_up(ticket, Cause.CANCELLED, text)
@@ -465,6 +466,17 @@ class BatchExecutor(Executor):
             held = f"{self.dialect.name} says: {seen.reason}; the operator must bring these nodes back, or avoid them"
             return self._give_up(ticket, Cause.NODE_FAILED, held)
         return None
+
+    def _note_waiting(self, ticket: str, watch: _Watch, seen: JobStatus) -> None:
+        """Also for those who look at the run folder from elsewhere."""
+        if seen.phase in (Phase.RUNNING, Phase.ENDED):
+            self.waiting.pop(ticket, None)
+            return
+        why = self.dialect.in_words(seen.reason)
+        if self.waiting.get(ticket) != why:
+            self.waiting[ticket] = why
+            if not watch.folder.has(STARTED_FILE):
+                watch.folder.write(WAITING_FILE, why)
 
     def _ended(self, watch: _Watch, seen: JobStatus, now_s: float) -> Ending | None:
         if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._limit_s("settle_s"):

@@ -28,6 +28,7 @@ from ridgeline.executors.dialect import (
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
+    worded,
 )
 from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.readers.batch_footer import clock_s, read_batch_footer, size_bytes
@@ -45,6 +46,18 @@ _STUCK = re.compile(
 )
 _EXCEEDED = re.compile(r"exceeded resource (\w+)|exceeded limit|walltime \d+ exceeded", re.IGNORECASE)
 _TERMINATED = re.compile(r"terminated by|deleted by|delete[d]? (job )?request", re.IGNORECASE)
+# why a job is queued: the comment of the server, without its beginning, and what it means to who waits
+_REASONS = (
+    (r"Insufficient amount of|No available resources|Not enough (free nodes|of the right)", "what it needs is in use"),
+    (r"(User|Group|Project) has reached .*limit|.*would exceed .*(user|group|project)", "a limit of yours is reached"),
+    (r".*(has reached .*limit|would exceed .*limit)", "a limit of the queue is reached"),
+    (r"Draining system", "the nodes are kept free for a job that has waited too long"),
+    (r"Queue not started|Job is not in an? .*queue", "the operator has closed the queue"),
+    (r"Job is in the hold state|job held", "it is held: `qrls`, or the operator, lets it go"),
+    (r".*([Dd]edicated time|[Rr]eservation|calendar)", "its nodes are kept for something else"),
+)
+_PREAMBLE = re.compile(r"(Not Running|Can Never Run): *", re.IGNORECASE)
+
 # Negative exit codes are PBS's own, not the program's
 _OWN_CODES = {
     -29: (Cause.TIME_LIMIT, "over its walltime"),
@@ -323,6 +336,9 @@ class Pbs(BatchDialect):
         jobs = _read_qstat(answer.stdout)
         # 153: some of the ids are unknown, 35: finished and no history is kept; the other jobs are printed all the same
         return None if not jobs and answer.code not in (0, 35, 153) else jobs
+
+    def in_words(self, reason: str) -> str:
+        return worded(_PREAMBLE.sub("", reason, count=1), _REASONS)
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         # servers before PBS 18 do not know -F json, and print nothing with it

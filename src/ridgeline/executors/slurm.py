@@ -28,6 +28,7 @@ from ridgeline.executors.dialect import (
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
+    worded,
 )
 from ridgeline.executors.options import BatchOptions, takes_options
 from ridgeline.records.run import Cause, Ending, Job, Resources, is_signal
@@ -104,6 +105,32 @@ _HOPELESS = re.compile(
 )
 _STUCK = re.compile(
     r"ReqNodeNotAvail|Nodes required for job are DOWN|launch failed requeued held|PartitionDown|PartitionInactive"
+)
+
+
+# why a job is pending: Slurm's word, and what it means to who waits
+_COUNTED = r"(Jobs|Cpu|Node|Mem|Gres|GRES|TRES)\w*"
+_REASONS = (
+    (r"Priority", "jobs of higher priority are ahead of it"),
+    (r"Resources|NodesBusy|Nodes required for job are (?!DOWN)", "the nodes it needs are busy"),
+    (r"Dependency", "it waits for another job"),
+    (r"BeginTime", "Slurm holds it back until its start time"),
+    (r"JobHeldUser", "it is held: `scontrol release` lets it go"),
+    (r"JobHeldAdmin", "it is held by the operator of the cluster, who must release it"),
+    (r"AssocMaxJobsLimit|MaxJobsPerAccount", "you run as many jobs as your account may at once"),
+    (r"QOSMaxJobsPer(User|Account)\w*", "you run as many jobs as the QOS allows at once"),
+    (r"(Assoc|QOS)(Grp|Max)\w*(Minutes|RunMins|RunMinutes)\w*", "the time that your account may use is taken"),
+    (rf"AssocGrp{_COUNTED}", "all that your account may use at once is in use"),
+    (rf"AssocMax{_COUNTED}", "you use as much as your account may at once"),
+    (rf"QOSGrp{_COUNTED}", "all that the QOS may use at once is in use"),
+    (rf"QOSMax{_COUNTED}", "you use as much as the QOS allows at once"),
+    (r"ReqNodeNotAvail", "nodes that it needs are down, drained or reserved"),
+    (r"Nodes required for job are DOWN", "nodes that it needs are out of service"),
+    (r"Reservation", "it waits for its reservation to begin"),
+    (r"Licenses", "all licences that it needs are in use"),
+    (r"Partition(Down|Inactive)", "the operator has closed the partition"),
+    (r"launch failed requeued held", "it could not be started on its node, and is held for the operator"),
+    (r"Cleaning|Prolog", "its nodes are being prepared"),
 )
 
 
@@ -332,6 +359,7 @@ class Slurm(BatchDialect):
     programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol")
     job_variable = "SLURM_JOB_ID"
     submit_folder_variable = "SLURM_SUBMIT_DIR"
+    restart_variable = "SLURM_RESTART_COUNT"
     nodes_text = 'printf "%s\\n" "$SLURM_JOB_NODELIST"'
     hosts_text = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     directive = "#SBATCH"
@@ -413,6 +441,9 @@ class Slurm(BatchDialect):
 
     def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         return None if answer.code != 0 else _read_squeue(answer.stdout)
+
+    def in_words(self, reason: str) -> str:
+        return "" if reason in ("None", "(null)") else worded(reason, _REASONS)
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         return [[*_SACCT, "-j", ",".join(job_ids)], ["sh", "-c", _JOBCOMP]]
