@@ -71,6 +71,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
 JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SlurmdParameters=config_overrides
 MessageTimeout=5
 KillWait={kill_wait_s}
@@ -84,6 +86,7 @@ JobCompLoc={folder}/log/jobcomp.txt
 PartitionName=debug Nodes=n[1-4] Default=YES MaxTime=02:00:00 State=UP
 PartitionName=short Nodes=n[1-4] MaxTime=00:10:00 State=UP
 PartitionName=gpu Nodes=g[1-2] MaxTime=2-00:00:00 State=UP
+PartitionName=urgent Nodes=n[1-4] PriorityTier=10 MaxTime=00:10:00 State=UP
 PartitionName=members Nodes=n[1-4] AllowAccounts=members MaxTime=00:10:00 State=UP
 """
 

@@ -423,6 +423,39 @@ def test_a_job_that_is_put_back_before_it_began_begins_once(tmp_path: Path) -> N
     assert "second time" in (asked.folder / "requeued").read_text()
 
 
+@pytest.mark.parametrize(
+    ("lasted_s", "over", "cause"),
+    [
+        (30.0, True, Cause.CANCELLED),
+        (598.0, True, Cause.CANCELLED),
+        (599.0, True, Cause.TIME_LIMIT),
+        (661.0, True, Cause.TIME_LIMIT),
+        (30.0, False, Cause.TIME_LIMIT),
+    ],
+)
+def test_a_limit_that_the_operator_shortened_is_not_the_settings_time_out(
+    tmp_path: Path, lasted_s: float, over: bool, cause: Cause
+) -> None:
+    folder = Folder(tmp_path)
+    folder.write("submission", "j-1f2e\n600")
+    ending = Ending(
+        Cause.TIME_LIMIT, reason="Slurm says TIMEOUT (TimeLimit)", started_s=1000.0, ended_s=1000 + lasted_s
+    )
+    status = JobStatus("7", Phase.ENDED, ending=ending, charged_s=lasted_s, over_walltime=over)
+    found = conclude(folder, Slurm(), status)
+    assert found.cause is cause
+    if cause is Cause.CANCELLED:
+        wanted = f"slurm ended it after {lasted_s:.0f} s, before its own limit of 600 s (Slurm says TIMEOUT"
+        assert found.reason.startswith(wanted) and "somebody shortened its time" in found.reason
+    # what run.sh stopped itself was over the limit by its own clock
+    folder.write("stopped", "time-limit: ran longer than its limit of 600 s")
+    assert conclude(folder, Slurm(), status).cause is Cause.TIME_LIMIT
+    # as earlier releases wrote it
+    folder.clear("stopped")
+    folder.write("submission", "j-1f2e")
+    assert conclude(folder, Slurm(), status).cause is Cause.TIME_LIMIT
+
+
 def test_a_job_is_not_submitted_again_into_a_folder_whose_state_files_are_folded(
     pbs_standin: Path, tmp_path: Path
 ) -> None:

@@ -276,10 +276,15 @@ def test_the_servers_walltime_is_told_from_a_failure(
     pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PBS_STANDIN_WALLTIME_S", "1")
-    runner = executor()
-    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "sleep 60")))
+    slow = executor(setup=("sleep 60",))  # before the job's own clock starts
+    (ending,) = until_ended(slow, slow.submit(job(tmp_path, "slow", "true", limit_s=1.0)))
     assert ending.cause is Cause.TIME_LIMIT
     assert "walltime" in ending.reason
+    # as after a `qalter -l walltime`: the job had asked for a minute
+    runner = executor()
+    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "sleep 60", limit_s=60.0)))
+    assert ending.cause is Cause.CANCELLED
+    assert "before its own limit of 60 s" in ending.reason and "walltime" in ending.reason
 
 
 @pytest.mark.parametrize(

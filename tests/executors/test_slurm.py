@@ -50,7 +50,7 @@ def test_what_is_no_line_of_a_job_in_sacct_is_passed_over() -> None:
         ("OUT_OF_MEMORY", "OutOfMemory", "125", Cause.MEMORY_LIMIT, None, None),
         ("CANCELLED", "None", "0", Cause.CANCELLED, None, None),
         ("NODE_FAIL", "NodeDown", "0", Cause.NODE_FAILED, None, None),
-        ("PREEMPTED", "None", "0", Cause.NODE_FAILED, None, None),
+        ("PREEMPTED", "None", "0", Cause.CANCELLED, None, None),
         ("BOOT_FAIL", "None", "0", Cause.NODE_FAILED, None, None),
         ("REVOKED", "None", "0", Cause.CANCELLED, None, None),
         ("SPECIAL_EXIT", "None", "768", Cause.EXITED, 3, None),
@@ -168,6 +168,25 @@ def test_a_refusal_says_whether_waiting_helps(said: str, blame: Blame) -> None:
     refusal = DIALECT.refusal(JobReply(1, "", said), Site(queue="q1", account="a1"))
     assert refusal.blame is blame
     assert said.splitlines()[-1] in refusal.message
+
+
+def test_a_closed_partition_is_no_matter_of_the_account() -> None:
+    said = "sbatch: error: Batch job submission failed: User's group not permitted to use this partition"
+    refusal = DIALECT.refusal(JobReply(1, "", said), Site(queue="q1", account="a1"))
+    assert refusal.blame is Blame.SITE_FILE
+    assert "set `queue` in the site file to a partition that is open to one of your groups (now q1" in refusal.message
+    assert "account" not in refusal.message
+
+
+@pytest.mark.parametrize("history", ["squeue", "sacct", "jobcomp"])
+def test_a_job_that_was_preempted_blames_nobody(history: str) -> None:
+    found = seen(State="PREEMPTED", Reason="None", NodeList="n1", StartTime="1794715130", EndTime="1794715140")
+    if history == "sacct":
+        found = DIALECT.read_history(JobReply(0, "3|PREEMPTED|0:15|1794717822|1794717823|n1|a-1f|/tmp\n"))["3"]
+    if history == "jobcomp":
+        found = DIALECT.read_history(JobReply(0, "JobId=3 JobState=PREEMPTED Name=a NodeList=n1 ExitCode=0:15 "))["3"]
+    assert found.ending is not None and found.ending.cause is Cause.CANCELLED
+    assert found.ending.reason == "Slurm says PREEMPTED (its nodes were given to a job that goes first)"
 
 
 @pytest.mark.parametrize(("text", "job_id"), [("12\n", "12"), ("12;ridge\n", "12"), ("Hello, user!\n345\n", "345")])

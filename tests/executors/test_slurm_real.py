@@ -388,14 +388,42 @@ def test_the_users_own_script_runs_unchanged_with_the_trials_environment(slurm: 
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot(slurm: SlurmCluster, tmp_path: Path) -> None:
     # setup runs before the job's own clock starts; Slurm counts in minutes and looks twice a minute. Deaf to Slurm's
     # TERM, all of it dies at once: if the sleep died first, the job's own command might just have time to run
     runner = executor(setup=("trap '' TERM", "sleep 300"), options={"walltime_slack_s": 0})
-    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "true", limit_s=30.0)), limit_s=150)
+    over = runner.submit(job(tmp_path, "j", "true", limit_s=30.0))
+    # the operator takes from another what it had asked for
+    other = executor()
+    shortened = other.submit(job(tmp_path, "shortened", "sleep 600", limit_s=600.0))
+    slurm.run("scontrol", "update", f"JobId={shortened.split()[0]}", "TimeLimit=1")
+    (ending,) = until_ended(runner, over, limit_s=150)
     assert ending.cause is Cause.TIME_LIMIT
     assert "TIMEOUT" in ending.reason
+    (ending,) = until_ended(other, shortened, limit_s=150)
+    assert ending.cause is Cause.CANCELLED
+    assert "before its own limit of 600 s" in ending.reason
+
+
+def test_a_preempted_job_blames_neither_its_setting_nor_its_node(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "sleep 300", on_nodes=("n4",), resources=Resources(ranks_per_node=2)))
+    until_running(tmp_path / "j")
+    first = slurm.run("sbatch", "--parsable", "-p", "urgent", "-w", "n4", "--exclusive", "-o/dev/null", "--wrap=true")
+    (ending,) = until_ended(runner, ticket)
+    assert _until(lambda: not slurm.run("squeue", "-h", "-j", first.stdout.strip(), check=False).stdout.strip(), 30)
+    assert (ending.cause, ending.nodes) == (Cause.CANCELLED, ("n4",))
+    assert "PREEMPTED" in ending.reason and "a job that goes first" in ending.reason
+
+
+def test_nodes_are_avoided_as_far_as_there_are_others(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    some = runner.submit(job(tmp_path, "some", "true", avoid_nodes=("n1", "n2", "n4")))
+    everywhere = runner.submit(job(tmp_path, "all", "true", avoid_nodes=("n1", "n2", "n3", "n4")))
+    one, other = until_ended(runner, some, everywhere)
+    assert (one.exit_code, one.nodes) == (0, ("n3",))
+    assert (other.cause, other.exit_code, len(other.nodes)) == (Cause.EXITED, 0, 1)
+    assert "--exclude" not in (tmp_path / "all/run.sh").read_text()
 
 
 LINGERS = "echo $$ > pid; touch $RIDGELINE_SCRATCH/big; {before}while :; do sleep 0.1; done"

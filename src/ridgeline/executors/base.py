@@ -41,7 +41,7 @@ def waiting_for(folder: Path) -> str | None:
 
 
 def started_at_s(folder: Path) -> float | None:
-    """When a batch system started the job of this run folder, as files are stamped; None where it has not, or none did."""
+    """When a batch system started the job of this run folder, as files are stamped; None where none has."""
     found = state_file(folder, STARTED_FILE)
     return None if found is None else found.changed_s
 

@@ -1,7 +1,7 @@
 """Runs a dialect: submits, asks one question for all jobs, cancels, and never takes a missing job for a finished one.
 
 What is in a run folder beside run.sh and the program's output, as long as the run lasts (`state_files.py`):
-- `submission`: the unique name under which the job is handed over, written before it is;
+- `submission`: the unique name under which the job is handed over, and its limit in seconds, written before it is;
 - `ticket`: the job id, written when the batch system has answered;
 - `waiting`: why the batch system has not started the job yet, as of the last poll;
 - `started`, `exit`, `stopped`: written by the job itself;
@@ -33,6 +33,7 @@ from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import BATCH_METER, Site
 from ridgeline.state_files import state_file
 
+_WHOLE_SECONDS_S = 1.0  # batch systems tell start and end in whole seconds
 # causes after which run.sh had no chance to write its exit file
 _SUDDEN = (Cause.TIME_LIMIT, Cause.MEMORY_LIMIT, Cause.CANCELLED, Cause.NODE_FAILED, Cause.NEVER_STARTS, Cause.LOST)
 
@@ -109,6 +110,8 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> E
         ending = replace(ending, cause=report.cause, reason=report.reason)
     if requeued is not None:
         ending = replace(ending, cause=Cause.CANCELLED, reason=requeued)
+    if seen is not None and seen.over_walltime and stopped is None and (early := _cut_short(folder, seen, ending)):
+        ending = replace(ending, cause=Cause.CANCELLED, reason=f"{dialect.name} {early}")
     if ending.cause is Cause.EXITED and _ended_from_outside(ending, record):
         # a server may forget that it was asked to delete a job which it had not yet seen running
         ending = replace(ending, cause=Cause.CANCELLED, reason="run.sh was asked to stop from outside the job")
@@ -130,6 +133,21 @@ def _ended_from_outside(ending: Ending, record: script.ExitRecord | None) -> boo
     if record is None:
         return ending.signal == signal.SIGTERM  # it came before run.sh could listen for it
     return record.terminated
+
+
+def _cut_short(folder: Folder, seen: JobStatus, ending: Ending) -> str:
+    """What the batch system did to a job that it ended for its time before the job's own limit; empty where not.
+
+    run.sh keeps that limit, and asks for more time than that: the setting is not to blame.
+    """
+    lines = (folder.read(SUBMISSION_FILE) or "").splitlines()
+    lasted_s = ending.duration_s if seen.charged_s is None else seen.charged_s
+    if len(lines) < 2 or lasted_s + _WHOLE_SECONDS_S >= (limit_s := float(lines[1])):
+        return ""
+    return (
+        f"ended it after {lasted_s:.0f} s, before its own limit of {limit_s:g} s ({ending.reason}): somebody shortened "
+        "its time, or a directive of the site asks for less"
+    )
 
 
 def _state_failed(ending: Ending) -> bool:
@@ -285,16 +303,22 @@ class BatchExecutor(Executor):
         # handed over without a ticket: an earlier attempt got no answer, or its controller died
         if files.has(SUBMISSION_FILE) and (ticket := self.find(job)) is not None:
             return ticket
-        script.write(job, self.site, self.script(job))
         batch_script.stage_user_script(job, self.site)
-        name = self.dialect.job_name(job.name, secrets.token_hex(4))
-        files.write(SUBMISSION_FILE, name)
-        with submitting(files.path / SUBMISSION_FILE) as lock:
-            answer = self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
+        answer = self._hand_over(files, job)
+        if answer.code != 0 and job.avoid_nodes and self.dialect.refusal(answer, self.site).blame is Blame.REQUEST:
+            # to avoid nodes is a wish, and a queue may have no others
+            answer = self._hand_over(files, replace(job, avoid_nodes=()))
         job_id = self.dialect.job_id(answer) if answer.code == 0 else None
         if job_id is None:
             return self._refused(files, answer)
         return self._accepted(files, job_id)
+
+    def _hand_over(self, files: Folder, job: Job) -> JobReply:
+        script.write(job, self.site, self.script(job))
+        name = self.dialect.job_name(job.name, secrets.token_hex(4))
+        files.write(SUBMISSION_FILE, f"{name}\n{job.limit_s:g}")
+        with submitting(files.path / SUBMISSION_FILE) as lock:
+            return self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
 
     def _accepted(self, files: Folder, job_id: str) -> str:
         files.write(TICKET_FILE, job_id)
@@ -313,7 +337,7 @@ class BatchExecutor(Executor):
 
     def find(self, job: Job) -> str | None:
         files = Folder(job.folder)
-        name = files.read(SUBMISSION_FILE)
+        name = files.first_line(SUBMISSION_FILE)
         if name is None:
             return None
         with submitting(files.path / SUBMISSION_FILE):
@@ -453,11 +477,11 @@ class BatchExecutor(Executor):
         self._note_waiting(ticket, watch, seen)
         if seen.phase is Phase.ENDED:
             return self._ended(watch, seen, now_s)
-        if seen.phase is not Phase.RUNNING:
-            if watch.folder.has(STARTED_FILE) and watch.held("requeued", now_s) > 0:
-                # seen twice in a row: the first time it may have started since the batch system was asked
-                text = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
-                return self._give_up(ticket, Cause.CANCELLED, text)
+        waits, begun = seen.phase is not Phase.RUNNING, watch.folder.has(STARTED_FILE)
+        if waits and begun and watch.held("requeued", now_s) > 0:
+            # seen twice in a row: the first time it may have started since the batch system was asked
+            text = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
+            return self._give_up(ticket, Cause.CANCELLED, text)
         if seen.phase is Phase.HOPELESS and watch.held(Phase.HOPELESS, now_s) > 0:
             # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
             text = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"

@@ -127,7 +127,8 @@ def _by_hand(dialect: BatchDialect, inside: str) -> str:
 if {inside}; then
   again="$PWD{BY_HAND}{number}"
   if [ -r {STARTED_FILE} ] && read -r first < {STARTED_FILE} && [ "${{first%%[!0-9]*}}" = "{number}" ] \\
-    || grep -qsE "{books}" {RESULT_FILE} || {{ [ -e {RESULT_FILE} ] && [ "{restarts}" != 0 ]; }} || [ -e "$again" ]; then
+    || grep -qsE "{books}" {RESULT_FILE} \\
+    || {{ [ -e {RESULT_FILE} ] && [ "{restarts}" != 0 ]; }} || [ -e "$again" ]; then
     said="the batch system started job ${dialect.job_variable} a second time; what its first start left is kept"
     # a run whose result is written is over: nothing of it is added to
     [ -e {RESULT_FILE} ] || echo "$said" > {REQUEUED_FILE}

@@ -53,6 +53,7 @@ class JobStatus:
     ending: Ending | None = None
     folder: str = ""  # where the job ran, if said: job ids may be given out again
     charged_s: float | None = None
+    over_walltime: bool = False  # ended for the time it had asked for, or that somebody left it
 
 
 class Blame(StrEnum):

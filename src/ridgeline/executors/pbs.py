@@ -143,7 +143,8 @@ def _seen(job_id: str, job: Mapping[str, object]) -> JobStatus:
     name = str(job.get("Job_Name", ""))
     if state in _ENDED:
         ending = _ending(job, comment)
-        return JobStatus(job_id, Phase.ENDED, name, comment, ending, charged_s=ending.elapsed_s)
+        over = ending.cause is Cause.TIME_LIMIT and "walltime" in ending.reason
+        return JobStatus(job_id, Phase.ENDED, name, comment, ending, charged_s=ending.elapsed_s, over_walltime=over)
     phase = _NOT_ENDED.get(state, Phase.WAITING)
     if phase is Phase.WAITING and _HOPELESS.search(comment):
         phase = Phase.HOPELESS

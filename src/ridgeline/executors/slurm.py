@@ -70,18 +70,20 @@ COLUMNS = {
 }
 _SACCT_FIELDS = ("JobID", "State", "ExitCode", "Start", "End", "NodeList", "JobName", "WorkDir")
 
+_OVERTIME = "TIMEOUT"
 _CAUSES = {
     "COMPLETED": Cause.EXITED,
     "FAILED": Cause.EXITED,
     "SPECIAL_EXIT": Cause.EXITED,
-    "TIMEOUT": Cause.TIME_LIMIT,
+    _OVERTIME: Cause.TIME_LIMIT,
     "DEADLINE": Cause.TIME_LIMIT,
     "OUT_OF_MEMORY": Cause.MEMORY_LIMIT,
     "CANCELLED": Cause.CANCELLED,
     "REVOKED": Cause.CANCELLED,
     "NODE_FAIL": Cause.NODE_FAILED,
     "BOOT_FAIL": Cause.NODE_FAILED,
-    "PREEMPTED": Cause.NODE_FAILED,  # nobody's fault; the same setting may run again elsewhere
+    # neither the setting nor the node is to blame: it is run again, wherever there is room
+    "PREEMPTED": Cause.CANCELLED,
 }
 _WAITING = (
     "PENDING",
@@ -173,7 +175,10 @@ def _seen_by_squeue(row: Mapping[str, str]) -> JobStatus:
         return JobStatus(row["JobID"], Phase.RUNNING, row["Name"], charged_s=charged_s)
     status = _whole(row["exit_code"])  # as wait(2) gives it
     ending = _ending(state, reason, status >> 8, status & 127, row["NodeList"], row["StartTime"], row["EndTime"])
-    return JobStatus(row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=_charged_in_queue_s(row))
+    charged_s = _charged_in_queue_s(row)
+    return JobStatus(
+        row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=charged_s, over_walltime=state == _OVERTIME
+    )
 
 
 def _seen_by_sacct(line: str) -> JobStatus | None:
@@ -187,7 +192,7 @@ def _seen_by_sacct(line: str) -> JobStatus | None:
         # a start that was followed by another is REQUEUED, and has an end
         return JobStatus(job_id, Phase.RUNNING, name, folder=folder, charged_s=_charged_s(start, end))
     ending = _ending(state, said, *_codes(codes), nodes, start, end)
-    return JobStatus(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end))
+    return JobStatus(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end), state == _OVERTIME)
 
 
 def _seen_by_jobcomp(line: str) -> JobStatus | None:
@@ -199,7 +204,8 @@ def _seen_by_jobcomp(line: str) -> JobStatus | None:
     ending = _ending(state, "", *_codes(cells["ExitCode"]), cells.get("NodeList", ""), "", "")
     charged_s = _between_s(cells.get("StartTime", ""), cells.get("EndTime", ""))
     where = cells.get("WorkDir", "")
-    return JobStatus(cells["JobId"], Phase.ENDED, cells.get("Name", ""), state, ending, where, charged_s)
+    name = cells.get("Name", "")
+    return JobStatus(cells["JobId"], Phase.ENDED, name, state, ending, where, charged_s, state == _OVERTIME)
 
 
 def _codes(text: str) -> tuple[int, int]:
@@ -218,6 +224,8 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
     cause = _CAUSES.get(state, Cause.LOST)
     if state == "FAILED" and reason == "BadConstraints":
         cause = Cause.NEVER_STARTS
+    if state == "PREEMPTED":
+        reason = "its nodes were given to a job that goes first"
     # sacct says "CANCELLED by 1000" where squeue says the state and, apart, a reason
     said = reason if reason.startswith(state) else f"{state} ({reason})" if reason not in ("", "None") else state
     exited = cause is Cause.EXITED
@@ -329,7 +337,13 @@ _REFUSALS = (
         "{said}; set `queue` in the site file to a partition that `sinfo` lists (now {queue})",
     ),
     RefusalRule(
-        r"[Ii]nvalid account|account/partition|[Ii]nvalid (qos|QOS)|not permitted to use|group not permitted",
+        r"group not permitted",
+        Blame.SITE_FILE,
+        "{said}; set `queue` in the site file to a partition that is open to one of your groups (now {queue}: "
+        "`scontrol show partition` lists its AllowGroups, `id -Gn` yours), or ask the operator to add you to one",
+    ),
+    RefusalRule(
+        r"[Ii]nvalid account|account/partition|[Ii]nvalid (qos|QOS)|not permitted to use",
         Blame.SITE_FILE,
         "{said}; set `account` in the site file to one that `sacctmgr show assoc user=$USER` lists (now {account}), "
         "or ask the operator for it",
