@@ -40,6 +40,12 @@ EXPORTED = {
     "SLURM_DISTRIBUTION": "nonsense",
 }
 
+
+def plain_environment() -> dict[str, str]:
+    """For a test's own questions to the cluster: as the test has it, without what a user has exported."""
+    return {name: value for name, value in os.environ.items() if name not in EXPORTED}
+
+
 NODES = ("n1", "n2", "n3", "n4")
 # of the size of a real cluster's, so that real requests can be tried on them; what they have is only said
 GPU_NODES = ("g1", "g2")
@@ -213,7 +219,11 @@ class SlurmCluster:
     @property
     def env(self) -> dict[str, str]:
         """What a command under this cluster gets: where it is, and what its user has exported."""
-        return {"SLURM_CONF": str(self.conf), **EXPORTED}
+        return {**self.where, **EXPORTED}
+
+    @property
+    def where(self) -> dict[str, str]:
+        return {"SLURM_CONF": str(self.conf)}
 
     def _apart(self, node: str) -> bool:
         return self.networks and node in NODES
@@ -380,14 +390,8 @@ class SlurmCluster:
 
     @property
     def _environ(self) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if name not in EXPORTED}
-        # by MYSQL_UNIX_PORT slurmdbd finds its database
-        return {
-            **own,
-            "SLURM_CONF": str(self.conf),
-            "PATH": _PATH,
-            "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock"),
-        }
+        own = {**plain_environment(), **self.where, "PATH": _PATH}
+        return {**own, "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")}  # by which slurmdbd finds its database
 
 
 def _alive(pid: int) -> bool:
@@ -427,7 +431,7 @@ def main(command: list[str]) -> int:
     if reason := missing():
         sys.exit(f"no Slurm here: {reason}")
     with slurm_cluster() as cluster:
-        return subprocess.run(command, env={**os.environ, **cluster.env}).returncode
+        return subprocess.run(command, env={**os.environ, **cluster.where}).returncode
 
 
 if __name__ == "__main__":

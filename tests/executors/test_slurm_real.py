@@ -22,7 +22,7 @@ from ridgeline.records.launch import launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 from ridgeline.state_files import put_away, write_result
-from tests.slurm_cluster import SlurmCluster, _alive, _until
+from tests.slurm_cluster import SlurmCluster, _alive, _until, plain_environment
 
 pytestmark = pytest.mark.slurm
 
@@ -91,7 +91,8 @@ def test_sbatch_by_hand_leaves_the_evidence_as_it_is_and_works_in_a_copy(slurm: 
     assert "batch.out" in before
     copied = shutil.copytree(asked.folder, tmp_path / "elsewhere" / "copy")
     for folder in (asked.folder, copied):
-        done = subprocess.run(["sbatch", "--wait", "--parsable", "run.sh"], cwd=folder, check=True, capture_output=True)
+        by_hand = ["sbatch", "--wait", "--parsable", "run.sh"]
+        done = subprocess.run(by_hand, cwd=folder, env=plain_environment(), check=True, capture_output=True)
         number = done.stdout.decode().strip()
         repeat = folder.with_name(f"{folder.name}.by-hand-{number}")
         assert (repeat / "stdout").read_text() == "as prepared\n"

@@ -369,12 +369,21 @@ def _requests(job: Job, site: Site) -> list[str]:
         # Gadi: totals over all nodes; the server makes chunks of whole nodes out of them
         sizes = {"ncpus": cores, "ngpus": needs.gpus or None, "mem": memory_mb}
         return [f"{name}={size * needs.nodes}{'mb' * (name == 'mem')}" for name, size in sizes.items() if size]
-    chunk = f"ncpus={cores}:mpiprocs={needs.ranks_per_node}"
+    chunk = f"ncpus={cores}:mpiprocs={needs.ranks_per_node}:ompthreads={_threads(job, site, cores)}"
     chunk += f":ngpus={needs.gpus}" if needs.gpus else ""
     chunk += f":mem={memory_mb}mb" if memory_mb is not None else ""
     hosts = _hosts(job, site)
     named = "+".join(f"1:{chunk}:host={host}" for host in hosts)
     return [f"select={named or f'{needs.nodes}:{chunk}'}", *_placement(job, site)]
+
+
+def _threads(job: Job, site: Site, cores: int) -> int:
+    """Threads of a rank: as the job's environment says, else its share of the cores.
+
+    Unless it is told, PBS sets OMP_NUM_THREADS to ncpus, whatever mpiprocs says: every rank would take the whole node.
+    """
+    stated = {**site.env, **job.env}.get("OMP_NUM_THREADS", "")
+    return int(stated) if stated.isdecimal() and int(stated) > 0 else max(1, cores // job.resources.ranks_per_node)
 
 
 def _placement(job: Job, site: Site) -> list[str]:
