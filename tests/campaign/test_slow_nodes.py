@@ -139,6 +139,31 @@ def test_a_node_that_never_came_is_not_waited_for_again(tmp_path: Path) -> None:
     assert not scores.next_baseline_placement(many, early, 1).avoid
 
 
+class Small(Unequal):
+    """A queue of two nodes: a job that is to avoid both of them runs on one all the same."""
+
+    def submit(self, job: Job) -> str:
+        asked = job.avoid_nodes
+        left = [node for node in NODES[:2] if node not in asked] or NODES[:2]
+        ticket = super().submit(replace(job, avoid_nodes=(), on_nodes=job.on_nodes or (self._dice(job).choice(left),)))
+        self.avoided[-1] = asked
+        return ticket
+
+
+def test_a_queue_smaller_than_the_largest_job_is_looked_through_once(tmp_path: Path) -> None:
+    """`nodes` is the most that a job may ask for; the queue may have fewer."""
+    executor = Small(speeds={})
+    run = campaign(tmp_path, question(tmp_path), executor=executor)
+    run.run()
+    assert set(run.history.outcomes) == {Kind.OK}
+    # once each for the second node and for a third, which is not there
+    assert [set(nodes) for nodes in executor.avoided if nodes] == [{"n1"}, {"n1", "n2"}] or [
+        set(nodes) for nodes in executor.avoided if nodes
+    ] == [{"n2"}, {"n1", "n2"}]
+    again = History.replay(tmp_path, [*run.journal.read()])
+    assert not scores.next_baseline_placement(run.study, again, 1).avoid
+
+
 def test_where_too_few_nodes_are_left_the_slow_one_is_used(tmp_path: Path) -> None:
     run, _ = finished(tmp_path)
     trial = next(t for t in run.history.trials.values() if t.stage is Stage.CONFIRM)

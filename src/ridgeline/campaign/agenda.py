@@ -166,7 +166,7 @@ class Agenda(ABC):
         if len(cancels) >= _MOST_CANCELS:
             raise SiteError(
                 f"trial {trial} was cancelled {len(cancels)} times, and not by this campaign (last run folder "
-                f"{cancels[-1].folder}); ask at the site who does that, then resume"
+                f"{cancels[-1].folder}: {cancels[-1].outcome}); ask at the site who does that, then resume"
             )
 
     def _profile(self) -> NextTrial | None:

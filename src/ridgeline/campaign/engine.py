@@ -244,7 +244,7 @@ class Campaign:
         if self.study.task is not None:
             on_nodes = nodes_for(self.study.task, number, resources.nodes, on_nodes, step.avoid_nodes)
         on_nodes = on_nodes if self.executor.pins_nodes else ()
-        self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes))
+        self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes, step.avoid_nodes))
         self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
     def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome | None:

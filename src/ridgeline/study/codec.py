@@ -381,6 +381,7 @@ class RunBegun:
     folder: str
     resources: Resources
     on_nodes: tuple[str, ...] = ()
+    avoid_nodes: tuple[str, ...] = ()  # as far as the site has others
 
 
 _RUN = _Line(
@@ -391,6 +392,7 @@ _RUN = _Line(
     _Key("folder", _TEXT),
     _Key("resources", read=_resources_read, write=_resources_line),
     _Key("on_nodes", default=(), read=_tuple_of(_TEXT), write=list),
+    _Key("avoid_nodes", default=(), read=_tuple_of(_TEXT), write=list),
 )
 
 
@@ -669,6 +671,12 @@ def record_of(event: Mapping[str, Any]) -> Any:
 
 
 def run_event(
-    number: int, trial: int, attempt: int, folder: Path, resources: Resources, on_nodes: Sequence[str] = ()
+    number: int,
+    trial: int,
+    attempt: int,
+    folder: Path,
+    resources: Resources,
+    on_nodes: Sequence[str] = (),
+    avoid_nodes: Sequence[str] = (),
 ) -> Event:
-    return event_of(RunBegun(number, trial, attempt, folder.as_posix(), resources, tuple(on_nodes)))
+    return event_of(RunBegun(number, trial, attempt, folder.as_posix(), resources, tuple(on_nodes), tuple(avoid_nodes)))

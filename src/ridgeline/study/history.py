@@ -85,6 +85,7 @@ class History:
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
     openings: int = 0  # how often a controller took up the campaign
     pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was pinned to
+    kept_off: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes that it was to avoid
     early_stops: dict[int, EarlyStop] = field(default_factory=dict)  # run -> why it was stopped
     opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
@@ -237,6 +238,8 @@ class History:
         self.opening_of[number] = self.openings
         if begun.on_nodes:
             self.pinned_to[number] = begun.on_nodes
+        if begun.avoid_nodes:
+            self.kept_off[number] = begun.avoid_nodes
         folder = self.root / begun.folder
         self.open_runs[number] = OpenRun(number, begun.trial, begun.attempt, folder, begun.resources, at)
 

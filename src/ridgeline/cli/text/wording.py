@@ -136,7 +136,9 @@ def candidate_lines(now: CampaignStatus) -> Iterable[str]:
 
 
 def clock_text(run: RunUnderWay, now_s: float) -> str:
-    """`running 12:03 of about 1:00:00, ends about 14:32`."""
+    """`running 12:03 of about 1:00:00, ends about 14:32`, or `waiting 0:07: its nodes are busy (Resources)`."""
+    if run.waits is not None:
+        return f"waiting {time_text(run.elapsed_s)}: {run.waits or 'the batch system has not started it yet'}"
     text = f"running {time_text(run.elapsed_s)}"
     if run.expected_s is None or run.left_s is None:
         return text
