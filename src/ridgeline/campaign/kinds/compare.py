@@ -9,16 +9,17 @@ from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes, side_by_side
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -82,11 +83,13 @@ class ComparisonQuestion:
         return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict, unproven = self._verdict(study, history)
         a, candidate = self._pair(study, history, verdict)
         metric = study.goal.metric
         line = history.verdict
-        if line is not None and verdict is not None and verdict.spoken_of is not None:
+        if line is not None and verdict is not None and unproven:
+            line = replace(line, conclusion=verdict.conclusion, headline=verdict.headline)
+        elif line is not None and verdict is not None and verdict.spoken_of is not None:
             # said anew, with before and after; and comparisons once spoke of a baseline
             text = _headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
             text = confirmation.with_circumstances(text, study, history, verdict)
@@ -106,7 +109,14 @@ class ComparisonQuestion:
             return answer
         worse = verdict.conclusion == _WORSE
         why = "B is worse than A; keep A" if worse else answer.headline
-        return replace(answer, worse=worse, undecided=verdict.conclusion == UNCONFIRMED, not_better=why)
+        # what cannot be proven is no question of more runs: those there are do not show what was said of them
+        undecided = verdict.conclusion == UNCONFIRMED and not unproven
+        return replace(answer, worse=worse, undecided=undecided, not_better=why, unproven=unproven)
+
+    def _verdict(self, study: Study, history: History) -> tuple[ConfirmationVerdict | None, str]:
+        """As today's rules see it, and why the one in the journal does not stand, if it does not."""
+        line = history.verdict
+        return (None, "") if line is None else judged_today(study, history, self.verdict_from(line))
 
     def _pair(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None
@@ -124,7 +134,8 @@ class ComparisonQuestion:
         return a, Candidate("setting B", trial.number, self.b, trial.settings, b, short="B")
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        rows = () if history.verdict is None else self.verdict_from(history.verdict).comparisons
+        verdict, _ = self._verdict(study, history)
+        rows = () if verdict is None else verdict.comparisons
         return Exhibits(
             tables=(self._table(study, history),),
             comparisons_title="B against A in fresh interleaved runs",
@@ -135,7 +146,7 @@ class ComparisonQuestion:
 
     def _table(self, study: Study, history: History) -> TextTable:
         settings = side_by_side("The two settings", ("A", "B"), self.a, self.b)
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict, _ = self._verdict(study, history)
         a, b = self._pair(study, history, verdict)
         values = (a, None if b is None else b.value)
         measured = (study.goal.metric, *("" if value is None else metric_text(value) for value in values))

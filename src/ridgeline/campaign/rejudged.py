@@ -1,0 +1,73 @@
+"""A verdict that an earlier release wrote, by today's rules.
+
+Since the first releases more is known of what makes a win that is none: a block that a stop cut in two may have been on
+two machines, the first run of a block is cold, looks share the error. What those releases concluded stays in the
+journal, and `verify` derives it again as they did; what a person is told is judged anew, from the same runs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ridgeline.campaign.blocks import cut_blocks, trials_of
+from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationVerdict, blocks_so_far, judged_blocks
+from ridgeline.records.answer import UNCONFIRMED
+from ridgeline.records.space import point_key
+from ridgeline.records.study import Study
+from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Verdict
+from ridgeline.stats.wording import count
+from ridgeline.study.history import History
+
+NOT_PROVABLE = "not provable"
+
+
+def judged_today(study: Study, history: History, found: ConfirmationVerdict) -> tuple[ConfirmationVerdict, str]:
+    """The verdict with today's intervals, and nothing; or one without a verdict, and why the earlier does not stand."""
+    stated = found.spoken_of
+    cut = cut_blocks(history)
+    if stated is None or stated.verdict not in (Verdict.BETTER, Verdict.WORSE):
+        return found, ""
+    if history.protocol >= PROTOCOL and not cut:
+        return found, ""
+    now = copy.copy(history)
+    now.protocol = PROTOCOL
+    blocks = _without_cold_runs(study, history, blocks_so_far(study, history))
+    result = judged_blocks(study, now, blocks)
+    judged = result.comparisons.get(stated.candidate)
+    if judged is not None and judged.verdict is stated.verdict:
+        rows = tuple(result.comparisons.get(row.candidate, row) for row in found.comparisons)
+        return replace(found, comparisons=rows), ""
+    why = f"by today's rules {_shown(judged)}{_cut_text(cut, history)}"
+    text = f"{NOT_PROVABLE}: the release that ran it concluded {found.headline!r}; {why}"
+    rows = tuple(result.comparisons.values())
+    return replace(found, conclusion=UNCONFIRMED, headline=text, winner=None, comparisons=rows), why
+
+
+def _shown(judged: Comparison | None) -> str:
+    if judged is None:
+        return "no block is left that compares them"
+    if judged.verdict is Verdict.TOO_FEW_BLOCKS:
+        return f"{count(judged.blocks, 'block')} of {FEWEST_BLOCKS} that are needed count"
+    return f"the same runs show {judged}"
+
+
+def _cut_text(cut: Sequence[int], history: History) -> str:
+    if not cut:
+        return ""
+    which = f"block{'' if len(cut) == 1 else 's'} {', '.join(str(block + 1) for block in cut)} of {history.blocks}"
+    return f": {which} ran in more than one sitting, perhaps on more than one machine"
+
+
+def _without_cold_runs(study: Study, history: History, blocks: Sequence[Block]) -> list[Block]:
+    """Where the baseline began every block, whatever makes a first run slow is the baseline's alone: it is left out,
+    as long as there is another run of the baseline in its block."""
+    if history.order_seed is not None:
+        return list(blocks)
+    base, kept = point_key(study.baseline), []
+    for block in blocks:
+        first = trials_of(history, block.number)[0]
+        cold = first.key == base and len(block.baseline) > 1
+        kept.append(replace(block, baseline=block.baseline[1:], opening=None) if cold else block)
+    return kept
