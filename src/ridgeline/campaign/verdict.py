@@ -13,10 +13,12 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import Comparison
-from ridgeline.stats.wording import MetricText, metric_text, ratio_range
+from ridgeline.stats.wording import MetricText, metric_text, ratio_range, ratio_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 from ridgeline.traffic.requests import stated_slos
+
+NOT_PROVABLE = "not_provable"  # of a verdict's details: why it does not stand by today's rules
 
 
 class CampaignVerdict(Protocol):
@@ -47,8 +49,9 @@ def answer_of(
     """The answer of a campaign that may not be over."""
     if verdict is None:
         return Answer(kind, None, "no verdict yet", reference, candidate, facts, offers)
-    paste = str(verdict.details.get("paste", ""))
-    return Answer(kind, verdict.conclusion, verdict.headline, reference, candidate, facts, offers, paste)
+    paste, unproven = (str(verdict.details.get(name, "")) for name in ("paste", NOT_PROVABLE))
+    known = (kind, verdict.conclusion, verdict.headline, reference, candidate, facts, offers, paste)
+    return Answer(*known, unproven=unproven)
 
 
 def with_figures(answer: Answer, study: Study, history: History) -> Answer:
@@ -104,11 +107,9 @@ def _model_error(history: History, answer: Answer) -> str:
     to_use = answer.reference.point if answer.to_use is None else answer.to_use
     ends = [_mean_of(history, to_use, f"twin_speed_{end}") for end in ("low", "high")]
     if None in ends:
-        return "how far the model itself is off is not in this interval"
+        return "the model's own error is not in it"
     low, high = ends
-    return (
-        f"not in this interval: the twin's own error (90%: the real speed is {low:.2f} to {high:.2f} of the predicted)"
-    )
+    return f"the twin's own error is not in it (90%: the real speed is {low:.2f} to {high:.2f} of the predicted one)"
 
 
 def goal_text(study: Study, history: History) -> MetricText:
@@ -134,7 +135,9 @@ def gain_of(comparison: Comparison, goal: MetricText) -> Gain | None:
     if ratio is None:
         return None
     if low is None or high is None:
-        return Gain(ratio, None, None, comparison.level, f"{ratio:.2f}x{goal.sense} (too few blocks for an interval)")
+        return Gain(
+            ratio, None, None, comparison.level, f"{ratio_text(ratio)}{goal.sense} (too few blocks for an interval)"
+        )
     return Gain(ratio, low, high, comparison.level, _interval_text(ratio, low, high, comparison.level, goal))
 
 

@@ -158,6 +158,8 @@ class Answer:
             return self.headline
         if self.not_better:
             return self.not_better
+        if self.unproven:
+            return self.headline
         if self.conclusion in (UNCONFIRMED, UNFINISHED):
             return f"there is no answer: {self.headline}"
         if self.keep:

@@ -22,7 +22,7 @@ from ridgeline.report.figures.shapes import (
 from ridgeline.report.figures.values import counted_axis, goal_axis
 from ridgeline.report.parts import AnswerCard, FactTiles, Paragraph, Part, Section
 from ridgeline.report.studies import StudySeen
-from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range
+from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range, ratio_text
 
 
 def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
@@ -133,7 +133,7 @@ def _course(one: StudySeen) -> PlotSeries | None:
             return None
         ratio = value / base if one.study.goal.direction == "maximize" else base / value
         best = max(ratio, points[-1].y)
-        points.append(PlotPoint(at, best, label=f"{one.name}, run {at}: {best:.3g}x"))
+        points.append(PlotPoint(at, best, label=f"{one.name}, run {at}: {ratio_text(best)}"))
     return PlotSeries(one.name, tuple(points), form="steps") if len(points) > 1 else None
 
 

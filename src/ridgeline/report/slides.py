@@ -52,7 +52,7 @@ from ridgeline.report.sections import (
     stopped_texts,
 )  # fmt: skip
 from ridgeline.stats.contribution import contributions
-from ridgeline.stats.wording import MetricText, count, node_time_text
+from ridgeline.stats.wording import MetricText, count, node_time_text, ratio_text
 from ridgeline.study.history import History
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
@@ -391,7 +391,7 @@ def next_steps(found: Findings) -> list[str]:
     elif answer.keep and candidate is not None and candidate.gain is not None:
         gain = candidate.gain
         if gain.ratio > 1 and gain.high is not None and gain.high > 1 + _WORTH_BLOCKS:
-            seen = f"{gain.ratio:.3g}x was seen, and up to {gain.high:.3g}x is not ruled out"
+            seen = f"{ratio_text(gain.ratio)} was seen, and up to {ratio_text(gain.high)} is not ruled out"
             said.append(f"{seen}; more blocks, where nothing else runs: ridgeline resume {folder} --blocks +5")
     if answer.simulated:
         said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")

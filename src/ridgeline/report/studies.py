@@ -16,7 +16,7 @@ from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure,
 from ridgeline.report.measured import versions
 from ridgeline.report.parts import Bullets, FactTiles, Paragraph, Part, Section
 from ridgeline.stats.compare import UnpairedRatio, together, unpaired
-from ridgeline.stats.wording import count, metric_text, ratio_range
+from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
 from ridgeline.study.history import History
 
 CAUTION = (
@@ -67,7 +67,9 @@ class StudiesCompared:
         of = count(len(self.settings), "setting")
         if low is None or high is None:
             only = self.settings[0]
-            text = str(only.ratio) if len(self.settings) == 1 else f"{ratio:.3f}x, not proven with so few settings"
+            text = (
+                str(only.ratio) if len(self.settings) == 1 else f"{ratio_text(ratio)}, not proven with so few settings"
+            )
             return f"{b} against {a}: {text} ({of} in both)"
         shown, interval = ratio_range(ratio, low, high)
         side = "better" if low > 1 else "worse" if high < 1 else "no detectable difference"

@@ -16,8 +16,7 @@ from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
-from ridgeline.campaign.rejudged import judged_today
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes, side_by_side
@@ -83,13 +82,12 @@ class ComparisonQuestion:
         return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict, unproven = self._verdict(study, history)
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
         a, candidate = self._pair(study, history, verdict)
         metric = study.goal.metric
         line = history.verdict
-        if line is not None and verdict is not None and unproven:
-            line = replace(line, conclusion=verdict.conclusion, headline=verdict.headline)
-        elif line is not None and verdict is not None and verdict.spoken_of is not None:
+        unproven = line is not None and bool(line.details.get(NOT_PROVABLE))
+        if line is not None and verdict is not None and verdict.spoken_of is not None and not unproven:
             # said anew, with before and after; and comparisons once spoke of a baseline
             text = _headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
             text = confirmation.with_circumstances(text, study, history, verdict)
@@ -111,12 +109,7 @@ class ComparisonQuestion:
         why = "B is worse than A; keep A" if worse else answer.headline
         # what cannot be proven is no question of more runs: those there are do not show what was said of them
         undecided = verdict.conclusion == UNCONFIRMED and not unproven
-        return replace(answer, worse=worse, undecided=undecided, not_better=why, unproven=unproven)
-
-    def _verdict(self, study: Study, history: History) -> tuple[ConfirmationVerdict | None, str]:
-        """As today's rules see it, and why the one in the journal does not stand, if it does not."""
-        line = history.verdict
-        return (None, "") if line is None else judged_today(study, history, self.verdict_from(line))
+        return replace(answer, worse=worse, undecided=undecided, not_better=why)
 
     def _pair(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None
@@ -134,8 +127,7 @@ class ComparisonQuestion:
         return a, Candidate("setting B", trial.number, self.b, trial.settings, b, short="B")
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        verdict, _ = self._verdict(study, history)
-        rows = () if verdict is None else verdict.comparisons
+        rows = () if history.verdict is None else self.verdict_from(history.verdict).comparisons
         return Exhibits(
             tables=(self._table(study, history),),
             comparisons_title="B against A in fresh interleaved runs",
@@ -146,7 +138,7 @@ class ComparisonQuestion:
 
     def _table(self, study: Study, history: History) -> TextTable:
         settings = side_by_side("The two settings", ("A", "B"), self.a, self.b)
-        verdict, _ = self._verdict(study, history)
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
         a, b = self._pair(study, history, verdict)
         values = (a, None if b is None else b.value)
         measured = (study.goal.metric, *("" if value is None else metric_text(value) for value in values))

@@ -17,7 +17,6 @@ from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger
-from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.short_trials import ShortTrials
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
@@ -77,15 +76,14 @@ class SearchQuestion:
         return search_progress(study, history)
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict, unproven = self._verdict(study, history)
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
         base, candidate = _pair(study, history, verdict)
         facts = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
         reference = Reference(self.reference, study.baseline, base)
         answer = answer_of(self.kind, history.verdict, reference, candidate, facts)
         keep = _keeps_the_baseline(study, verdict, base, candidate)
-        if verdict is not None and unproven:
-            text, rest = verdict.headline, replace(answer, paste="", keep=False, unproven=unproven)
-            return replace(rest, conclusion=verdict.conclusion, headline=text)
+        if answer.unproven:
+            return answer
         if verdict is None:
             text = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
             return replace(answer, headline=text, keep=keep, offers=not keep)
@@ -100,13 +98,8 @@ class SearchQuestion:
             else refuted_text(study, history, verdict, None if candidate is None else candidate.point),
         )
 
-    def _verdict(self, study: Study, history: History) -> tuple[ConfirmationVerdict | None, str]:
-        """As today's rules see it, and why the one in the journal does not stand, if it does not."""
-        line = history.verdict
-        return (None, "") if line is None else judged_today(study, history, self.verdict_from(line))
-
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        verdict, _ = self._verdict(study, history)
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
         tables = front_tables(study, history)
         if self.carried is not None and self.searched is not None:
             judged = () if verdict is None else verdict.comparisons

@@ -27,7 +27,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.failures import what_failed
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
-from ridgeline.stats.wording import ratio_range
+from ridgeline.stats.wording import ratio_range, ratio_text
 from ridgeline.study.history import History
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
@@ -84,7 +84,7 @@ def _gain(now: CampaignStatus) -> str:
     if gain is None:
         return ""
     return (
-        f"{gain.ratio:.3g}x"
+        ratio_text(gain.ratio)
         if gain.low is None or gain.high is None
         else ratio_range(gain.ratio, gain.low, gain.high)[0]
     )

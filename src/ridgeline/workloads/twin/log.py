@@ -160,7 +160,8 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
             play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in TWIN_QUANTILES}
     play.bench |= {"retractions": result.retractions, "failed_requests": summary.requests - summary.ok}
     # how far the twin itself may be off: no interval from runs of it can show that
-    play.bench |= {f"twin_speed_{end}": round(at, 4) for end, at in zip(("low", "high"), result.interval["speed"])}
+    low, high = result.interval["speed"]
+    play.bench |= {"twin_speed_low": round(low, 4), "twin_speed_high": round(high, 4)}
     if summary.slos:
         play.bench["goodput"] = f"<goodput {_margins(result)}>"
 
