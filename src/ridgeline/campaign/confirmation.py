@@ -72,12 +72,14 @@ def choose(
     """
     chosen = [point for point, _ in ranking(study, history)] if even_if_worse else better_than_baseline(study, history)
     failed = disqualified(study, history)  # in a confirmation before an extension
-    points = tuple([point for point in chosen if point_key(point) not in failed][: study.confirm.top])
+    top, blocks = study.confirm.top, study.confirm.blocks
+    if history.extensions and (asked := history.extensions[-1].blocks):  # where nothing was compared before
+        top, blocks = max(1, top), asked
+    points = tuple([point for point in chosen if point_key(point) not in failed][:top])
     # settings that were compared before an extension: their blocks stand, also where no fresh ones are run
     earlier = next((each.candidates for each in reversed(history.confirmations) if each.candidates), ())
     if not points:
         return ConfirmationPlan(earlier, 0)
-    blocks = study.confirm.blocks
     while len(points) > 1 and not affords(points, blocks):
         points = points[:-1]
     while blocks > FEWEST_BLOCKS and not affords(points, blocks):

@@ -15,6 +15,7 @@ from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.busy import brief_runs, busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import PROFILE_SHARE, Ledger, profile_share
+from ridgeline.campaign.next_step import next_step
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.task import compliance_table
@@ -133,7 +134,12 @@ class CampaignStatus:
     @cached_property
     def answer(self) -> Answer:
         found = with_figures(self.question.answer(self.study, self.history), self.study, self.history)
-        return replace(found, stopped=_stopped(self.history))
+        takes = getattr(self.question, "extended_by", ())
+        return replace(
+            found,
+            stopped=_stopped(self.history),
+            next_step=next_step(self.study, self.history, takes, self.ledger),
+        )
 
     @cached_property
     def progress(self) -> Progress:

@@ -172,6 +172,10 @@ class Answer:
             return self.reference.point
         return None if self.candidate is None else self.candidate.point
 
+    @property
+    def to_use_label(self) -> str:
+        return self.reference.label if self.keep or self.candidate is None else self.candidate.label
+
     def reservations(self) -> dict[str, Any]:
         """What JSON says against taking the headline as it stands: read `answered` before anything else."""
         return {

@@ -15,10 +15,12 @@ def resume(
         str | None, typer.Option(metavar="+N", help="Extend a finished campaign by this many interleaved blocks.")
     ] = None,
     wall: Annotated[
-        str | None, typer.Option(metavar="+TIME", help="With --trials or --blocks: add this to `budget.wall`.")
+        str | None,
+        typer.Option(metavar="+TIME", help="Add this to `budget.wall`; alone: for what there was no room for."),
     ] = None,
     node_hours: Annotated[
-        str | None, typer.Option(metavar="+N", help="With --trials or --blocks: add this to `budget.node_hours`.")
+        str | None,
+        typer.Option(metavar="+N", help="Add this to `budget.node_hours`; alone: for what there was no room for."),
     ] = None,
     why: Annotated[bool, typer.Option("--why", help="Also print why each trial was chosen.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
