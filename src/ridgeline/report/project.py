@@ -54,8 +54,8 @@ def _day(one: StudySeen) -> str:
 
 def _headline(studies: Sequence[StudySeen]) -> str:
     """How many found something, and how much; of several the range. What was simulated is counted by itself."""
-    measured = [one for one in studies if not one.answer.simulated]
-    simulated = [one for one in studies if one.answer.simulated]
+    measured = [one for one in studies if how_known(one) == "measured"]
+    simulated = [one for one in studies if how_known(one) == "simulated"]
     said = [text for text in (_found(measured, "measured"), _found(simulated, "simulated")) if text]
     return "; ".join(said) or "No study here"
 
@@ -78,7 +78,7 @@ def _found(studies: Sequence[StudySeen], how: str) -> str:
 
 def how_known(one: StudySeen) -> str:
     """Beside every number of a study, so that nobody takes a prediction for a measurement."""
-    return "simulated" if one.answer.simulated else "measured"
+    return "simulated" if one.answer.simulated or one.study.site.batch == "simulated" else "measured"
 
 
 def _tiles(studies: Sequence[StudySeen]) -> Iterator[tuple[str, str, str]]:
@@ -89,7 +89,7 @@ def _tiles(studies: Sequence[StudySeen]) -> Iterator[tuple[str, str, str]]:
             hours = sum(one.history.node_hours for one in of)
             runs = count(sum(len(one.history.runs) for one in of), "run")
             yield label, node_time_text(hours), f"{runs}, {how}"
-    real = [one for one in studies if not one.answer.simulated]
+    real = [one for one in studies if how_known(one) == "measured"]
     machines = {node for one in real for run in one.history.runs.values() for node in run.ending.nodes}
     sites = sorted({one.study.site.name for one in real}) or ["all is simulated"]
     yield "machines", count(len(machines), "node"), ", ".join(sites)
@@ -188,7 +188,8 @@ def _over_time(studies: Sequence[StudySeen]) -> Iterator[Part]:
         ticks = tuple((float(place), one.name) for place, one in enumerate(of, 1))
         says = "The setting that each study would use, oldest study first; questions and machines may differ."
         yield PlotFigure(
-            f"best-{at}", f"{metric}, {how}", says, Axis("study", ticks=ticks), goal_axis(of[0].study, [p.y for p in points], unit),
+            f"best-{at}", f"{metric}, {how}", says, Axis("study", ticks=ticks),
+            goal_axis(of[0].study, [p.y for p in points], unit),
             (PlotSeries("the setting to use", points, WINNER),),
         )  # fmt: skip
 

@@ -84,8 +84,9 @@ def _gain(now: CampaignStatus) -> str:
         return ""  # no verdict yet, and nothing to show for it
     if gain is None:
         return ""
-    known = gain.low is not None and gain.high is not None
-    large = ratio_range(gain.ratio, gain.low, gain.high)[0] if known else ratio_text(gain.ratio)
+    large = ratio_text(gain.ratio)
+    if gain.low is not None and gain.high is not None:
+        large, _ = ratio_range(gain.ratio, gain.low, gain.high)
     return f"{large} simulated" if answer.simulated else large
 
 
