@@ -107,9 +107,14 @@ class StudyResult:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The setting to use: the candidate's where it is offered, None where the reference is to be kept."""
+        """The setting to use; None where the reference is to be kept, and where there is no answer: `answer.candidate`
+        is then the best so far, which nothing has confirmed."""
         candidate = self.answer.candidate
-        return None if candidate is None or self.answer.keep or not self.answer.offers else dict(candidate.settings)
+        return None if candidate is None or self.answer.lacks or not self.answer.offers else dict(candidate.settings)
+
+    def __bool__(self) -> bool:
+        """Whether there is an answer to act on: what `ridgeline best` leaves with exit code 0 for."""
+        return not self.answer.lacks
 
     @property
     def confirmed(self) -> bool:

@@ -35,7 +35,7 @@ goal: {maximize: score}
 baseline: {x: 1}
 budget: {trials: 5}
 search: {sampler: grid, sentinel_every: 0}
-confirm: {top: 1, blocks: 2}
+confirm: {top: 1, blocks: 3}
 job: {limit: 60}
 """
 SITES = {

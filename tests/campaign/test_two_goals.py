@@ -202,7 +202,7 @@ goal: {minimize: dollars}
 second_goal: {minimize: wall_s}
 guards: ['co2_g < 1e9', 'joules > 0']
 baseline: {threads: 1}
-stages: {search: {sampler: grid}, confirm: {top: 1, blocks: 2}}
+stages: {search: {sampler: grid}, confirm: {top: 1, blocks: 3}}
 """
 
 

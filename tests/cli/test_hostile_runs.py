@@ -43,7 +43,7 @@ goal: {{maximize: rate}}
 budget: {{trials: 2}}
 search: {{sampler: random, seed: 3}}
 stages: {{baseline: {{repeats: 1}}}}
-confirm: {{top: 1, blocks: 2}}
+confirm: {{top: 1, blocks: 3}}
 job: {{limit: 60}}
 """
 READING = {
@@ -269,7 +269,7 @@ def test_a_result_file_with_such_a_number_does_not_match(spoilt: Path, digits: s
         ("trials: 2", "trials: %s"),
         ("limit: 60", "limit: %s"),
         ("seed: 3", "seed: %s"),
-        ("blocks: 2", "blocks: %s"),
+        ("blocks: 3", "blocks: %s"),
         ("repeats: 1", "repeats: %s"),
         ("baseline: {x: 1}", "baseline: {x: 1}\nguards: ['rate < %s']"),
         ("baseline: {x: 1}", "baseline: {x: 1}\nguards: ['rate within %s of baseline']"),

@@ -21,6 +21,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
+from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
 from ridgeline.service.keep.notify import Notifier
@@ -131,6 +132,8 @@ def assemble_campaign(
         if extension is not None:
             require_extendable(asks.kind, getattr(asks, "extended_by", ()), history, extension)
             require_room(found.study, history, extension)
+            decided = history.verdict is not None and history.verdict.conclusion not in (UNCONFIRMED, UNFINISHED)
+            extension = replace(extension, looked=decided)
             event = {"at": round(time.time(), 3), **event_of(extension)}
             journal.append(event)
             history.apply(event)

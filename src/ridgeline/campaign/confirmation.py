@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from textwrap import shorten
 from typing import Any
 
-from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
+from ridgeline.campaign.blocks import cut_blocks, disqualified, moved, places_of, trials_of
 from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
-from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED
+from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED, UNCONFIRMED
 from ridgeline.records.exhibit import EQUIVALENCE, ComparedSetting, TextTable, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
@@ -26,7 +26,6 @@ from ridgeline.stats.wording import count, percent
 from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
 from ridgeline.study.history import History
 
-UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
 NO_DIFFERENCE = "no-difference"
 _LONGEST_REASON = 120  # characters of a line from a log that a headline shows
 PROTOCOL = 2  # of confirmations that begin now, see `judged_blocks`
@@ -73,12 +72,14 @@ def choose(
     """
     chosen = [point for point, _ in ranking(study, history)] if even_if_worse else better_than_baseline(study, history)
     failed = disqualified(study, history)  # in a confirmation before an extension
-    points = tuple([point for point in chosen if point_key(point) not in failed][: study.confirm.top])
+    top, blocks = study.confirm.top, study.confirm.blocks
+    if history.extensions and (asked := history.extensions[-1].blocks):  # where nothing was compared before
+        top, blocks = max(1, top), asked
+    points = tuple([point for point in chosen if point_key(point) not in failed][:top])
     # settings that were compared before an extension: their blocks stand, also where no fresh ones are run
     earlier = next((each.candidates for each in reversed(history.confirmations) if each.candidates), ())
     if not points:
         return ConfirmationPlan(earlier, 0)
-    blocks = study.confirm.blocks
     while len(points) > 1 and not affords(points, blocks):
         points = points[:-1]
     while blocks > FEWEST_BLOCKS and not affords(points, blocks):
@@ -89,10 +90,11 @@ def choose(
 
 
 def blocks_so_far(study: Study, history: History) -> list[Block]:
-    """The blocks that count: not those whose runs, after all repeats, were still in several places."""
+    """The blocks that count: not those whose runs, after all repeats, were still in several places or sittings."""
     base = point_key(study.baseline)
     failed = disqualified(study, history)
     left_out = {block for block in range(history.blocks) if moved(study, history, block)} | _of_other_jobs(history)
+    left_out |= set(cut_blocks(history))
     values: dict[int, dict[str, list[float]]] = {}
     runs_in: dict[int, Run] = {}
     for trial, run in history.ok_runs(Stage.CONFIRM):

@@ -15,7 +15,9 @@ from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.busy import brief_runs, busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import PROFILE_SHARE, Ledger, profile_share
+from ridgeline.campaign.next_step import next_step
 from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
@@ -125,10 +127,19 @@ class CampaignStatus:
     ledger: Ledger | None = None
     controller: ControllerState | None = None
 
+    def __post_init__(self) -> None:
+        # every face goes by this history, so none shows what an earlier release concluded and today's rules do not
+        object.__setattr__(self, "history", judged_today(self.question.kind, self.study, self.history))
+
     @cached_property
     def answer(self) -> Answer:
         found = with_figures(self.question.answer(self.study, self.history), self.study, self.history)
-        return replace(found, stopped=_stopped(self.history))
+        takes = getattr(self.question, "extended_by", ())
+        return replace(
+            found,
+            stopped=_stopped(self.history),
+            next_step=next_step(self.study, self.history, takes, self.ledger),
+        )
 
     @cached_property
     def progress(self) -> Progress:
@@ -188,6 +199,7 @@ class CampaignStatus:
             "change": answer.change,
             "keep_baseline": answer.keep,
             "refuted": answer.refuted,
+            **answer.reservations(),
             **answer.facts,
             "builds": {b.key: {"outcome": str(b.outcome), "files": b.files_kept} for b in history.builds.values()},
             "stopped": None if history.stopped is None else history.stopped.reason,

@@ -149,6 +149,8 @@ _ROWS: tuple[_Row, ...] = (
     ("host_memory_peak_bytes", "bytes", "lower", "Most memory in use on the node.", _ENGINE),
     ("monitored_s", "s", "", "Time that the node's monitor covered.", _ENGINE),
     ("predicted_tok_s", "tok/s", "", "Tokens a second that the twin predicted before the run.", _ENGINE),
+    ("twin_speed_low", "", "", "Of the twin: the real thing's speed over the predicted one, 90%: at least.", ("twin",)),
+    ("twin_speed_high", "", "", "Of the twin: the real thing's speed over the predicted one, 90%: at most.", ("twin",)),
     # latencies of a served LLM
     *_latencies(),
     ("goodput", "requests/s", "higher", "Requests a second that met every limit of `slo`.", ("serve", "twin"),

@@ -21,7 +21,7 @@ from typing import Literal
 
 from ridgeline.stats.student import interval, t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, FirstRunEffect, Scale, Verdict
-from ridgeline.stats.wording import count, ratio_range
+from ridgeline.stats.wording import count, effect_text, ratio_range, ratio_text
 
 __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confirm", "holm", "smallest_effect"]
 
@@ -304,7 +304,7 @@ def reach(comparison: Comparison, where: str = "") -> str:
     effect = comparison.smallest_effect
     if not effect:
         return ""
-    size = f"{effect:.1%}" if comparison.scale == "ratio" else f"{effect:.2g}"
+    size = effect_text(effect) if comparison.scale == "ratio" else f"{effect:.2g}"
     blocks = f"{count(comparison.blocks, 'block')}{' ' if where else ''}{where}"
     return f"; {blocks} could show {size} or more"
 
@@ -388,7 +388,7 @@ class UnpairedRatio:
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
-            return f"{self.ratio:.3f}x, {self.verdict}"
+            return f"{ratio_text(self.ratio)}, {self.verdict}"
         shown, interval = ratio_range(self.ratio, self.low, self.high)
         return f"{shown} ({interval}), {self.verdict}"
 

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ridgeline.records.duration import show_duration
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending, Machine, Resources
@@ -573,23 +574,28 @@ def _verdict_read(line: Any) -> VerdictLine:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks.
+    """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks; or, where the
+    budget ended before there was a verdict, what there was no room for.
 
-    `wall_s` and `node_hours` are added to a budget that has such a limit.
+    `wall_s` and `node_hours` are added to a budget that has such a limit. `looked`: whether there was a verdict before
+    it that could have been a win; one that had too few blocks spends nothing of the error.
     """
 
     trials: int = 0
     blocks: int = 0
     wall_s: float = 0.0
     node_hours: float = 0.0
+    looked: bool = True
 
     @property
     def what(self) -> str:
-        return "trials" if self.trials else "blocks"
+        return "trials" if self.trials else "blocks" if self.blocks else "budget"
 
     def __str__(self) -> str:
-        number = self.trials or self.blocks
-        return f"{number} {self.what if number > 1 else self.what[:-1]}"
+        if number := self.trials or self.blocks:
+            return f"{number} {self.what if number > 1 else self.what[:-1]}"
+        added = [show_duration(self.wall_s)] if self.wall_s else []
+        return " and ".join([*added, *([f"{self.node_hours:g} node-hours"] if self.node_hours else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -625,6 +631,7 @@ _LINES: dict[str, _Line[Any]] = {
         _Key("blocks", _WHOLE),
         _Key("wall_s", _NUMBER, 0.0),
         _Key("node_hours", _NUMBER, 0.0),
+        _Key("looked", _BOOL, True),
     ),
     "instruction": _INSTRUCTION,
     "stopped": _Line(Stopped, _Key("reason", _TEXT)),

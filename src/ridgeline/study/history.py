@@ -308,18 +308,23 @@ class History:
         return max(blocks, default=-1) + 1
 
     def _extend(self, asked: Extension) -> None:
-        """More blocks join those there are. More trials may lead to other settings: blocks for them are added too."""
-        if self.verdict is None or (asked.blocks and not self.candidates):
+        """More blocks join those there are. More trials may lead to other settings: blocks for them are added too.
+
+        Blocks where there are none yet, and more room alone, are for the settings that were found: nothing is searched
+        for, unless nothing was tried.
+        """
+        if self.verdict is None:
             raise ValueError("a campaign without a verdict cannot be extended")
         self.extensions.append(asked)
         self.instructions.extend(asked.wall_s, asked.node_hours)
         self.verdicts_before.append(self.verdict)
         self.verdict = None
         self.last_trial_before, self.searched_before = len(self.trials), self.count(Stage.SEARCH)
-        if asked.blocks:
+        if self.candidates and not asked.trials:
             self.blocks += asked.blocks
             return
-        self.search_limit = self.searched_before + asked.trials
+        if asked.trials or self.searched_before:
+            self.search_limit = self.searched_before + asked.trials
         self.candidates = None
 
     def _apply_instruction(self, event: Mapping[str, Any]) -> None:
@@ -341,8 +346,9 @@ class History:
 
     @property
     def looks(self) -> int:
-        """How many verdicts there have been, this one included: extensions without a new comparison don't count."""
-        return 1 + len(self.extensions_compared - {0})
+        """How many verdicts there have been, this one included: neither those that no new comparison stood behind nor
+        those with too few blocks for any conclusion."""
+        return 1 + sum(self.extensions[number - 1].looked for number in self.extensions_compared if number)
 
     def final_run(self, trial: Trial) -> Run | None:
         """The run that counts for a trial: its last one."""

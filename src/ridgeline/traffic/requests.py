@@ -155,7 +155,11 @@ class Slo:
         return cls(parts[0], parts[1], limit_ms)
 
     def __str__(self) -> str:
-        return f"{self.latency}_{self.quantile}_ms={self.limit_ms:g}"
+        return f"{self.metric}={self.limit_ms:g}"
+
+    @property
+    def metric(self) -> str:
+        return f"{self.latency}_{self.quantile}_ms"
 
     def met_by(self, record: RequestRecord) -> bool:
         """Whether this one request stayed under the limit; ITL of one request is the mean of its gaps."""
@@ -171,6 +175,17 @@ class Slo:
         if self.latency in ("itl", "tpot"):
             return record.tpot_s if record.output_tokens > 1 else 0.0
         return record.ttft_s if self.latency == "ttft" else record.e2e_s
+
+
+def stated_slos(given: object) -> list[Slo]:
+    """The limits that a study gives its workload as `slo`: a text or a list of them; what is none is left out."""
+    found = []
+    for text in given if isinstance(given, list | tuple) else (given,):
+        try:
+            found.append(Slo.parse(str(text)))
+        except InputError:
+            continue
+    return found
 
 
 def _meant(text: str) -> str:

@@ -15,7 +15,7 @@ from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
@@ -23,7 +23,7 @@ from ridgeline.campaign.kinds.staged import knob_groups
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study

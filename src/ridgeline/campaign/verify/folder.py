@@ -14,8 +14,10 @@ from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
+from ridgeline.campaign.verdict import NOT_PROVABLE
 from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
 from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, anywhere, differences, reworded
 from ridgeline.errors import RidgelineError, StoreError
@@ -112,6 +114,10 @@ def verify_folder(path: Path) -> Verification:
         _check_compliance(file.study, folder.path.resolve(), workload, found)
     if workload is not None:
         _check_verdict(question, CheckedStudy(file, workload), history, events, found)
+    today = judged_today(question.kind, file.study, history).verdict
+    if history.verdict is not None and today is not None and (why := today.details.get(NOT_PROVABLE)):
+        found.differs(JOURNAL, "the verdict, by today's rules", history.verdict.headline, f"not provable: {why}")
+        found.verdict = False
     return found
 
 

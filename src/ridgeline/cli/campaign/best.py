@@ -29,8 +29,9 @@ def best(
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or the answer to whatever else was asked.
 
-    Exit code 1: no setting is better, so keep the baseline; or there is no answer yet. 6: the setting that a
-    comparison was asked about is shown to be worse. 7: too few runs to judge it.
+    Exit code 1: no setting is better, so keep the baseline; or there is no answer: not over yet, not confirmed, or not
+    provable. Files that are written all the same say so in their first line. 6: the setting that a comparison was asked
+    about is shown to be worse. 7: too few runs to judge it.
 
     Example: ridgeline best studies/first --script run-best.sh
     """
@@ -67,6 +68,8 @@ def _script(folder: Path, answer: Answer) -> str:
     study = read_status(folder).study
     point = answer.to_use or study.baseline
     title = f"{study.name}: {setting_text(point)}\n{answer.statement}"
+    if answer.lacks:
+        title = f"NOT AN ANSWER: {answer.lacks}\n{title}"
     return script_of(study, folder.resolve(), point, title)
 
 
@@ -79,9 +82,11 @@ def _write_service(path: Path, folder: Path, answer: Answer) -> None:
     study = read_status(folder).study
     settings = study.space.settings(answer.to_use or study.baseline)
     found = service_of_answer(study, settings, answer.change)
+    doubt = f"# NOT AN ANSWER: {' '.join(answer.lacks.split())}\n" if answer.lacks else ""
+    doubt += f"# {' '.join(answer.statement.split())}\n" if answer.lacks or answer.broken or answer.simulated else ""
     write_whole(
         path,
-        f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
+        f"{doubt}# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
         + service_text(found),
     )
 

@@ -120,6 +120,8 @@ def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     yield f"  {answer.statement}"
     if answer.refuted:
         yield f"  {answer.refuted}"
+    if answer.next_step:
+        yield f"  to get a verdict: {answer.next_step}"
     if history.stopped is not None and history.verdict is None:
         reason = history.stopped.reason
         remedy = "" if "ridgeline resume" in reason else f"; continue with: ridgeline resume {quote(str(history.root))}"
