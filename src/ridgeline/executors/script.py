@@ -155,7 +155,8 @@ exec 7>&-
   {ended}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
     printf 'up_first_s=%s\\nup_began_s=%s\\n' "$up_first" "$up_began"
-    printf 'up_ended_s=%s\\ntold=%s\\n' "$up_ended" "$told"
+    printf 'up_ended_s=%s\\nup_left_s=%s\\ntold=%s\\n' "$up_ended" "$up_ended" "$told"
+    # the command's own end comes last and counts
     while read -r line; do printf '%s\\n' "$line"; done < {USED_FILE}
   }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {STATE_FAILED}
 fi
@@ -193,8 +194,8 @@ trap : TERM HUP INT
 ) 7>&-
 code=$?
 up_ended=; [ ! -r /proc/uptime ] || read -r up_ended up_rest < /proc/uptime
-{{ echo "$code"; echo "command_up_s=$up_ended"{"; times" if seen else ""}; }} >&7
-date +command_ended_s=%s.%N >&7 &
+{{ echo "$code"; echo "up_ended_s=$up_ended"{"; times" if seen else ""}; }} >&7
+date +ended_s=%s.%N >&7 &
 {perl if seen else ""}wait
 exit "$code\""""
 
@@ -266,10 +267,9 @@ def exit_record(folder: Path) -> ExitRecord | None:
     minutes = re.findall(r"(\d+)m([\d.]+)s", text)
     cpu_s = sum(60 * int(m) + float(s) for m, s in minutes[2:4]) if len(minutes) >= 4 else None
     peak_kib = _seconds(fields.get("max_rss_kib", ""))
-    started_s = _seconds(fields.get("started_s", ""))
-    ended_s = _seconds(fields.get("command_ended_s", "")) or _seconds(fields.get("ended_s", ""))
+    started_s, ended_s = _seconds(fields.get("started_s", "")), _seconds(fields.get("ended_s", ""))
     elapsed_s = _elapsed_s(fields, ended_s - started_s if started_s and ended_s else None)
-    held_s = _since_boot_s(fields, "up_first_s", "up_ended_s")
+    held_s = _since_boot_s(fields, "up_first_s", "up_left_s" if "up_left_s" in fields else "up_ended_s")
     return ExitRecord(
         exit_code=int(fields["exit_code"]),
         started_s=started_s,
@@ -285,7 +285,7 @@ def exit_record(folder: Path) -> ExitRecord | None:
 
 
 def _elapsed_s(fields: Mapping[str, str], by_date_s: float | None) -> float | None:
-    elapsed_s = _since_boot_s(fields, "up_began_s", "command_up_s" if "command_up_s" in fields else "up_ended_s")
+    elapsed_s = _since_boot_s(fields, "up_began_s", "up_ended_s")
     if elapsed_s is None:
         return None
     return by_date_s if by_date_s is not None and abs(by_date_s - elapsed_s) <= _CLOCKS_AGREE_S else elapsed_s
