@@ -496,6 +496,15 @@ def test_a_deleted_job_is_a_cancel_also_where_the_server_forgot_that_it_was_aske
     assert (asked.folder / "exit").exists() is not early
 
 
+def test_the_cpu_time_of_a_job_is_that_of_its_command(pbs_standin: Path, tmp_path: Path) -> None:
+    runner = executor()
+    for name in ("first", "second", "third"):
+        asked = job(tmp_path, name, "true")
+        assert until_ended(runner, runner.submit(asked)).exit_code == 0
+    used = [found.cpu_s for found in map(script.exit_record, sorted(tmp_path.glob("*d*"))) if found and found.cpu_s is not None]
+    assert used and min(used) < 0.004, "run.sh alone takes several times as much"
+
+
 def test_a_program_that_dies_by_sigterm_is_not_taken_for_a_cancel(pbs_standin: Path, tmp_path: Path) -> None:
     runner = executor()
     ending = until_ended(runner, runner.submit(job(tmp_path, command="kill -TERM $$")))

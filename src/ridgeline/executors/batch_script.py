@@ -23,11 +23,14 @@ from ridgeline.state_files import RESULT_FILE, state_text
 REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
 _STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 SUBMISSION_FILE, REFUSED_FILE = "submission", "refused"  # what `batch` writes, beside the ticket
-LEFT_BY_RUN_SH = (STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, QUIET_FILE, script.MACHINE_FILE, ENERGY_FILE, EXIT_FILE)
+LEFT_BY_RUN_SH = (
+    *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, QUIET_FILE),
+    *(script.MACHINE_FILE, ENERGY_FILE, script.USED_FILE, EXIT_FILE),
+)
 # not copied into the folder of a run that a person hands over again
 _LEFT_BY_THE_FIRST = (
     *(SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE, WAITING_FILE),
-    *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, EXIT_FILE, RESULT_FILE),
+    *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, script.USED_FILE, EXIT_FILE, RESULT_FILE),
 )
 USER_SCRIPT = "site-script"
 _HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
@@ -189,6 +192,7 @@ def _watched(command: str, job: Job) -> str:
     cancel_s = max(_CANCEL_GRACE_S, job.grace_s or 0.0)
     # the time since boot: somebody may set the date meanwhile
     now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
+    run = 'sh -c "$1"'  # a shell of its own, so that `$$` and a trap are the command's
     watcher = "" if job.silence_limit_s is None else _silence_watch(job.silence_limit_s, grace_s)
     return f"""\
 rm -f {_STOPPED_FILE} {QUIET_FILE}
@@ -200,7 +204,10 @@ told_to_stop() {{
   ( sleep {cancel_s:g}; kill -s KILL -- "-$ridgeline_pid" ) > /dev/null 2>&1 &
 }}
 trap told_to_stop TERM; trap : HUP INT
-timeout -k {grace_s:g} {job.limit_s:g} sh -c {shlex.quote(command)} &
+timeout -k {grace_s:g} {job.limit_s:g} sh -c '
+ask_usage=$2
+{script.metered(job, run)}
+' sh {shlex.quote(command)} "$ask_usage" &
 ridgeline_pid=$!
 [ -z "$told" ] || told_to_stop
 {watcher}# `wait` also returns when a signal came in; the command may still be running then

@@ -287,8 +287,9 @@ class _LocalJob:
             cause, reason = self._cause_without_record(status)
         started_s, ended_s = self._times(record)
         usage = {**_read_load(self.folder), **self._usage}
-        if record and record.cpu_s is not None:
-            usage.setdefault("cpu_s", record.cpu_s)  # `times` of some shells counts in steps of 10 ms
+        # Of a run that was killed the shell could not say it: then the time of all of run.sh counts
+        own = {} if record is None else {"cpu_s": record.cpu_s, "max_rss_bytes": record.max_rss_bytes}
+        usage |= {name: value for name, value in own.items() if value is not None}
         return Ending(
             cause,
             exit_code,
@@ -512,7 +513,7 @@ class LocalExecutor(Executor):
     form = LocalOptions
     detached = False
     state_files = (
-        *(CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, ENERGY_FILE),
+        *(CLAIM_FILE, script.MACHINE_FILE, script.USED_FILE, EXIT_FILE, ENERGY_FILE),
         *(_LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE),
     )
 

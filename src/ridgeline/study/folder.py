@@ -313,11 +313,18 @@ def read_history_as_far(folder: Path) -> tuple[History, tuple[str, ...]]:
     return history, ()
 
 
+STEPS_ENDINGS = ("-steps-each", "-steps")  # of folders beside a campaign's own, the finer one first
+
+
 def read_ladder(folder: Path) -> History | None:
-    """The steps to this campaign's winner, which `tune --ladder` runs in a folder beside its own; None without."""
-    beside = folder.resolve().with_name(f"{folder.resolve().name}-steps")
-    try:
-        found = read_history(beside) if (beside / "journal.jsonl").is_file() else None
-    except StoreError:
-        return None  # the report of that folder itself says what is wrong with it
-    return found if found is not None and found.question.kind == "steps" else None
+    """The steps to this campaign's winner, which `tune --ladder` and `steps` run in a folder beside its own; None
+    without."""
+    for ending in STEPS_ENDINGS:
+        beside = folder.resolve().with_name(f"{folder.resolve().name}{ending}")
+        try:
+            found = read_history(beside) if (beside / "journal.jsonl").is_file() else None
+        except StoreError:
+            continue  # the report of that folder itself says what is wrong with it
+        if found is not None and found.question.kind == "steps" and (found.verdict or ending == STEPS_ENDINGS[-1]):
+            return found
+    return None
