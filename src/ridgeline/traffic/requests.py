@@ -49,6 +49,8 @@ class RequestRecord:
     error: str = ""
     worker: str = ""
     counted_tokens: int | None = None  # events that carried text, where output_tokens is the server's own count
+    prompt_by_usage: int | None = None  # the server's own counts, believed or not; None where it sent none
+    output_by_usage: int | None = None
 
     @property
     def ok(self) -> bool:
