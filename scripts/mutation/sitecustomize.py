@@ -1,7 +1,7 @@
-"""Which functions of Ridgeline each test calls, for `scripts/mutants`: a pytest plugin, and what Python runs when it starts.
+"""Which functions of Ridgeline each test calls, for `scripts/mutants`: a pytest plugin that Python imports by itself.
 
-Python imports a module of this name by itself, so processes that tests start are recorded, too: by the name of the test
-that pytest keeps in the environment. Only calls are traced, no lines: that costs little.
+Python imports a module of this name when it starts, so processes that tests start are recorded, too: by the name of the
+test that pytest keeps in the environment. Only calls are traced, no lines: that costs little.
 """
 
 from __future__ import annotations
