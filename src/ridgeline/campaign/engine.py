@@ -26,7 +26,7 @@ from ridgeline.campaign.receipt import controller
 from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
 from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
-from ridgeline.errors import NothingFound, SiteError, StoreError
+from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, with_retries
 from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
@@ -38,6 +38,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.state_files import put_away, write_result
 from ridgeline.study.codec import (
+    Build,
     Charged,
     ConfirmationBegun,
     Event,
@@ -50,7 +51,7 @@ from ridgeline.study.codec import (
     opened_event,
     run_event,
 )
-from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, read_grant, reserve, settle
+from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, GrantUsedUp, read_grant, reserve, settle
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
 from ridgeline.workloads.base import Workload
@@ -99,6 +100,7 @@ class _RunMonitor:
 
 T = TypeVar("T")
 
+_BUILD = "build "  # before the key of a variant: what a grant has it as
 _LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
 _CANCEL_PATIENCE_S = 30.0
 _LINGERING_S = 60.0  # a batch system may add to its own output for a while after the job wrote its exit file
@@ -128,6 +130,7 @@ class Campaign:
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
     _unbuilt: dict[int, NextTrial] = field(default_factory=dict)  # runs whose program is not built yet
     _unpaid: dict[int, Job] = field(default_factory=dict)  # runs that wait for what others of ours have reserved
+    _has_room: bool = False  # a run has ended since builds were last tried: what it had reserved may pay for one
     _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose state files
 
     def __post_init__(self) -> None:
@@ -251,7 +254,12 @@ class Campaign:
         """The job in its folder, or why its build failed; None while it is being built."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.builder is not None:
-            built = self.builder.ensure(trial.settings)
+            try:
+                built = self.builder.ensure(trial.settings)
+            except GrantUsedUp:
+                if not self._flying and not self.builder.is_building:
+                    raise
+                built = None  # what we have under way may leave some of what it has reserved
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
@@ -271,8 +279,13 @@ class Campaign:
             self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
 
     def _collect_builds(self) -> bool:
-        if self.builder is None or not self.builder.collect():
+        if self.builder is None:
             return False
+        if self.builder.collect():
+            self._pay_builds()
+        elif not self._has_room:
+            return False
+        self._has_room = False
         for number, step in list(self._unbuilt.items()):
             planned = self.history.open_runs[number]
             job = self._prepare(step.trial, planned.folder)
@@ -292,11 +305,15 @@ class Campaign:
         if self.study.grant is not None:
             try:
                 reserve(self.study.grant, self._paid_as, number, job.resources.nodes * job.limit_s / 3600.0)
-            except SiteError:
+            except GrantUsedUp:
                 if not self._flying:
                     raise
                 self._unpaid[number] = job
                 return
+        while (pause_s := self.executor.turn_in_s()) > 0:
+            self.check_stop()
+            self._watch_running()
+            time.sleep(min(pause_s, _LONGEST_WAIT_S))
         ticket = self.with_retries(lambda: self.executor.submit(job))
         self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
@@ -305,10 +322,27 @@ class Campaign:
     def _paid_as(self) -> str:
         return str(self.history.root)
 
+    def reserve_build(self, key: str, node_hours: float) -> None:
+        if self.study.grant is not None:
+            reserve(self.study.grant, self._paid_as, f"{_BUILD}{key}", node_hours)
+
+    def _pay_builds(self) -> None:
+        """Settle with the grant what builds on the site took, however often one was made."""
+        if self.study.grant is None:
+            return
+        estimated = {build.key for build in self.history.uncharged.values() if isinstance(build, Build)}
+        for name in read_grant(self.study.grant).unsettled(self._paid_as):
+            key = str(name).removeprefix(_BUILD)
+            if isinstance(name, str) and key in self.history.build_s:
+                source = MEASURED if key in estimated else BATCH_SYSTEM
+                settle(self.study.grant, self._paid_as, name, self.history.build_s[key] / 3600.0, source)
+
     def _pay(self, number: int | None = None) -> None:
         """Settle with the grant what this run took, as far as it is known, or all that ended while nobody settled."""
         if self.study.grant is None:
             return
+        if number is None:
+            self._pay_builds()
         numbers = [number] if number is not None else read_grant(self.study.grant).unsettled(self._paid_as)
         for run in (self.history.runs[number] for number in numbers if number in self.history.runs):
             source = MEASURED if run.ending.charged_s is None else BATCH_SYSTEM
@@ -340,6 +374,8 @@ class Campaign:
             self.record(event_of(Charged(ticket, seconds)))
             if isinstance(ended, Run):
                 self._pay(ended.number)
+            else:
+                self._pay_builds()
 
     def _watch_running(self) -> None:
         for ticket, number in self._flying.items():
@@ -349,6 +385,7 @@ class Campaign:
     def _finish(self, ticket: str, ending: Ending) -> None:
         self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
+        self._has_room = True
         planned = self.history.open_runs[number]
         ending, outcome = self._run_monitor.ended(planned, ending)
         if outcome is not None:
