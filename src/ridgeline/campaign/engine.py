@@ -24,7 +24,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
 from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
-from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
+from ridgeline.campaign.under_way import cut_file, cut_output, not_run, too_much_disk, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, with_retries
@@ -62,6 +62,8 @@ class _RunMonitor:
     early_stops: EarlyStops
     record: Callable[[Event], None]
     _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
+    _too_large: dict[int, Path] = field(default_factory=dict)  # run -> the file that is the most of it, if it is one
+    _looked_s: dict[int, float] = field(default_factory=dict)  # run -> when (monotonic) its folder was last measured
 
     def must_end(self, run: OpenRun) -> bool:
         """Whether it is to be ended now. True once: a controller that takes a run over asks `stop_recorded` first.
@@ -74,10 +76,23 @@ class _RunMonitor:
         if excess := too_much_output(run.folder, workload.logs, study.job.output_bytes):
             self._too_much[run.number] = excess  # a full disk ends everybody
             return True
+        if self._fills_the_disk(run):
+            return True
         if (found := self.early_stops.found(run)) is not None:
             self.record(event_of(found))
             return True
         return False
+
+    def _fills_the_disk(self, run: OpenRun) -> bool:
+        """Looked at every few seconds: all files of a folder are asked for their size."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s.setdefault(run.number, now_s) < _DISK_LOOK_S:
+            return False
+        self._looked_s[run.number] = now_s
+        excess, largest = too_much_disk(run.folder, self.early_stops.study.job.disk_bytes)
+        if excess and largest is not None:
+            self._too_much[run.number], self._too_large[run.number] = excess, largest
+        return bool(excess)
 
     def stop_recorded(self, run: OpenRun) -> bool:
         """Whether the journal says that it was to be stopped early."""
@@ -85,8 +100,11 @@ class _RunMonitor:
 
     def ended(self, run: OpenRun, ending: Ending) -> tuple[Ending, Outcome | None]:
         """How it ended, given what was asked of it; with an outcome where nothing it wrote can say more."""
+        self._looked_s.pop(run.number, None)
         if run.number in self._too_much:
             study, workload = self.early_stops.study, self.early_stops.workload
+            if (largest := self._too_large.pop(run.number, None)) is not None:
+                cut_file(largest, study.job.output_bytes)
             cut_output(run.folder, workload.logs, study.job.output_bytes)
             return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(run.number)), None
         if not run.folder.is_dir():
@@ -100,6 +118,7 @@ class _RunMonitor:
 
 T = TypeVar("T")
 
+_DISK_LOOK_S = 5.0  # between two looks at how much disk a run's folder takes
 _BUILD = "build "  # before the key of a variant: what a grant has it as
 _LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
 _CANCEL_PATIENCE_S = 30.0
