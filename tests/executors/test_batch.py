@@ -11,11 +11,12 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors import batch_script, script
+from ridgeline.executors import batch, batch_script, script
 from ridgeline.executors.batch import BatchExecutor, Folder, _ended_from_outside, conclude
 from ridgeline.executors.dialect import JobReply, JobStatus, Phase
 from ridgeline.executors.pbs import Pbs, pbs
@@ -454,6 +455,38 @@ def test_a_limit_that_the_operator_shortened_is_not_the_settings_time_out(
     folder.clear("stopped")
     folder.write("submission", "j-1f2e")
     assert conclude(folder, Slurm(), status).cause is Cause.TIME_LIMIT
+
+
+def test_submissions_keep_the_sites_distance_whoever_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs and builds of a campaign have an executor each, and one batch system."""
+    now, handed_over = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def taken(command: list[str], *unused: object) -> JobReply:
+        handed_over.append(now[0])
+        now[0] += 0.1
+        return JobReply(0, f"{len(handed_over)}.vm\n")
+
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(batch, "run", taken)
+    monkeypatch.setattr(batch, "_submitted_s", {})
+    runs, builds = executor(submit_every_s=0.6), executor(submit_every_s=0.6)
+    assert runs.turn_in_s() == 0.0
+    for number, runner in enumerate((runs, builds, runs)):
+        runner.submit(job(tmp_path, f"j{number}"))
+    assert handed_over == pytest.approx([100.0, 100.6, 101.2])
+    assert builds.turn_in_s() == pytest.approx(0.5)
+    assert slurm(Site(batch="slurm", submit_every_s=600.0)).turn_in_s() == 0.0, "another batch system"
+    now[0] += 3.0
+    runs.submit(job(tmp_path, "late"))
+    assert handed_over[-1] == pytest.approx(104.3), "who waited long enough waits no more"
+    executor(submit_every_s=0.0).submit(job(tmp_path, "at once"))
+    assert handed_over[-1] == pytest.approx(104.4)
+    assert Site().submit_every_s == 0.5
 
 
 def test_a_job_is_not_submitted_again_into_a_folder_whose_state_files_are_folded(

@@ -117,6 +117,24 @@ def test_what_never_stops_writing_is_ended(tmp_path: Path, started: Callable[...
     assert max(file.stat().st_size for file in (tmp_path / "out").glob("runs/*/stdout")) == 2_000_000
 
 
+def test_what_fills_the_disk_with_another_file_is_ended(
+    tmp_path: Path, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    dump = "mkdir -p deep; dd if=/dev/urandom of=deep/dump bs=1M count=12; touch small; sleep 300"
+    process = started(study(tmp_path, f"if [ {{x}} = 1 ]; then echo rate 1; else {dump}; fi", LIMITS))
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, said
+    ended = [event for event in events(tmp_path / "out") if event["event"] == "ended"]
+    *_, crash, again = (event["outcome"] for event in ended)
+    assert crash["kind"] == "crash" and "raise job.disk" in crash["reason"]  # type: ignore[index]
+    assert "more than 8 MB of disk" in crash["reason"] and "of it 'dump'" in crash["reason"]  # type: ignore[index]
+    assert again["kind"] == "ok", "the baseline still works: it is the setting"  # type: ignore[index]
+    assert {file.stat().st_size for file in (tmp_path / "out").glob("runs/*/deep/dump")} == {2_000_000}
+
+
+LIMITS = "job: {output: 2 MB, disk: 8 MB}"
+
+
 HASTY = "import ridgeline.matching as m; m.BASE_S = 1.0; from ridgeline.cli.main import main; main()"
 
 

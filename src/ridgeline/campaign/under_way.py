@@ -78,6 +78,42 @@ def cut_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> None:
             _cut(file, limit_bytes)
 
 
+def too_much_disk(folder: Path, limit_bytes: int) -> tuple[str, Path | None]:
+    """What is wrong where a run's folder takes more than its limit, and its largest file; empty where it does not."""
+    total, most, largest = 0, 0, None
+    for file, taken in _files_in(folder):
+        total += taken
+        if taken > most:
+            most, largest = taken, file
+    if total <= limit_bytes or largest is None:
+        return "", None
+    said = f"its folder took more than {limit_bytes / 1e6:,.10g} MB of disk, {most / 1e6:,.0f} of it {largest.name!r}"
+    return f"{said}, which was cut off; see to it, write it to the site's scratch, or raise job.disk", largest
+
+
+def _files_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Each file below it with the disk that it takes; no links, which lead elsewhere."""
+    for home, _, names in os.walk(folder):
+        for name in names:
+            file = Path(home, name)
+            try:
+                seen = file.lstat()
+            except OSError:
+                continue  # removed meanwhile
+            if stat.S_ISREG(seen.st_mode):
+                yield file, seen.st_blocks * 512
+
+
+def cut_file(file: Path, limit_bytes: int) -> None:
+    """Of a file that filled the disk only the beginning is kept; not of one that has another name elsewhere."""
+    try:
+        seen = file.lstat()
+    except OSError:
+        return
+    if seen.st_nlink == 1 and seen.st_size > limit_bytes:
+        _cut(file, limit_bytes)
+
+
 def _cut(file: Path, limit_bytes: int) -> None:
     """Only a file of the run itself: a link that the run placed here may lead to any file of the user's."""
     try:

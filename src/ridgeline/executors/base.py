@@ -110,6 +110,10 @@ class Executor(ABC):
         """What is likely to go wrong with jobs that ask for such resources: `ridgeline check` shows it."""
         return []
 
+    def turn_in_s(self) -> float:
+        """How long to wait before another job may be handed over: sites don't like a hundred a minute."""
+        return 0.0
+
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
         """Seconds for which the site charges jobs that have ended, each once and as far as it has said so; only with
         `ask` it asks the site."""

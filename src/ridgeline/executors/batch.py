@@ -233,6 +233,8 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
+# When (monotonic) this process last handed a job over, by batch system: runs and builds have executors of their own
+_submitted_s: dict[str, float] = {}
 _REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
 _CHARGE_QUESTIONS, _CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
@@ -313,11 +315,17 @@ class BatchExecutor(Executor):
             return self._refused(files, answer)
         return self._accepted(files, job_id)
 
+    def turn_in_s(self) -> float:
+        last_s = _submitted_s.get(self.dialect.name)
+        return 0.0 if last_s is None else max(0.0, last_s + self.site.submit_every_s - time.monotonic())
+
     def _hand_over(self, files: Folder, job: Job) -> JobReply:
+        time.sleep(self.turn_in_s())
         script.write(job, self.site, self.script(job))
         name = self.dialect.job_name(job.name, secrets.token_hex(4))
         files.write(SUBMISSION_FILE, f"{name}\n{job.limit_s:g}")
         with submitting(files.path / SUBMISSION_FILE) as lock:
+            _submitted_s[self.dialect.name] = time.monotonic()
             return self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
 
     def _accepted(self, files: Folder, job_id: str) -> str:

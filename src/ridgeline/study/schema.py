@@ -434,6 +434,9 @@ class JobForm(Form):
     output: Annotated[Size, Field(gt=0), FieldName("output_bytes"), DefaultText("1 GiB")] = Field(
         description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
     )
+    disk: Annotated[Size, Field(gt=0), FieldName("disk_bytes"), DefaultText("100 GiB")] = Field(
+        description="A run whose folder takes more than this, whatever it writes there, is ended as a crash."
+    )
     retries: Annotated[int, ValueUnit("attempts")] = Field(
         ge=0, description="Further attempts after a node's or the site's fault."
     )

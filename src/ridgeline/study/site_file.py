@@ -126,6 +126,10 @@ class SiteForm(Form):
     poll_s: Annotated[float, ValueUnit("seconds")] = Field(
         gt=0, description="Time between polls of the queue; one poll covers all jobs."
     )
+    submit_every_s: Annotated[float, ValueUnit("seconds")] = Field(
+        ge=0,
+        description="Time between two submissions to a batch system, builds included; 0: as fast as it takes them.",
+    )
     directives: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
