@@ -311,7 +311,7 @@ def test_without_room_for_a_run_it_is_refused_until_the_budget_is_raised(tmp_pat
         ({"trials": "+1", "wall": "soon"}, "is not a duration"),
         ({"trials": "+1", "node_hours": "few"}, "such as --node-hours"),
         ({"trials": "+1", "node_hours": "0"}, "such as --node-hours"),
-        ({"wall": "+1h"}, "say what for"),
+        ({"wall": "soon"}, "is not a duration"),
     ],
 )
 def test_what_is_added_to_a_budget_must_be_an_amount_for_something(words: dict[str, str], says: str) -> None:

@@ -201,10 +201,8 @@ def _single(plan: BenchPlan) -> BenchSession:
     result = bench(plan)
     if result.interrupted:
         code = ExitCode.INTERRUPTED
-    elif not result.summary.ok:
-        code = ExitCode.SITE
     else:
-        code = ExitCode.CANNOT_JUDGE if result.void else ExitCode.DONE
+        code = ExitCode.DONE if result.summary.ok else ExitCode.SITE
     return BenchSession(result, result.as_json(), code)
 
 

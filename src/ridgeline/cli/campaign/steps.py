@@ -34,6 +34,8 @@ def steps(
     Given a study folder, the setting is the one it confirmed. A setting with fewer changes is preferred if it is shown
     to be within 1%. Run it again, or `ridgeline resume` its folder, to continue after a stop.
 
+    Exit code 0: the setting is better. 1: no detectable difference. 6: it is worse. 7: too few runs to judge.
+
     Example: ridgeline steps studies/first
     """
     from ridgeline.campaign.assembly import assemble_or_resume, check_study_again

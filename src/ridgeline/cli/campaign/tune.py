@@ -48,6 +48,9 @@ def tune(
     With --search-on, the search runs on a stand-in (a smaller cluster, fewer GPUs, a simulated site), and its best
     settings run here against this study's own baseline.
 
+    Exit code 0: a better setting is confirmed. 1: none is better, or there is no answer. 3: what had passed no longer
+    starts. 130: stopped by Ctrl-C.
+
     Example: ridgeline tune study.yaml --out studies/first
     """
     from ridgeline.campaign.kinds.search import SearchQuestion
