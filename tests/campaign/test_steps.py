@@ -174,7 +174,7 @@ def test_the_command_that_is_printed_measures_each_change(
     rows = json.loads(said(*shlex.split(printed), "--json"))["steps"]
     assert [row["change"] for row in rows] == ["a 1, b 1", "c 1", "d 1", "e 1", "f 1", "g 1"]
     assert rows[1]["ratio"] == pytest.approx(107 / 103) and rows[-1]["ratio"] == pytest.approx(227 / 163)
-    shown = said("status", str(tmp_path / "out-steps-each"))
+    shown = said("best", str(tmp_path / "out-steps-each"))
     assert "a and b are one step: they are only legal together (a and b go together)" in " ".join(shown.split())
     by_group = said("steps", str(file), str(home), "--json", "--out", str(tmp_path / "grouped"))
     assert len(json.loads(by_group)["steps"]) == 1

@@ -534,7 +534,11 @@ def test_the_cpu_time_of_a_job_is_that_of_its_command(pbs_standin: Path, tmp_pat
     for name in ("first", "second", "third"):
         asked = job(tmp_path, name, "true")
         assert until_ended(runner, runner.submit(asked)).exit_code == 0
-    used = [found.cpu_s for found in map(script.exit_record, sorted(tmp_path.glob("*d*"))) if found and found.cpu_s is not None]
+    used = [
+        found.cpu_s
+        for found in map(script.exit_record, sorted(tmp_path.glob("*d*")))
+        if found and found.cpu_s is not None
+    ]
     assert used and min(used) < 0.004, "run.sh alone takes several times as much"
 
 

@@ -414,7 +414,11 @@ def _legal_steps(
         rest = reduce(add, waiting) if waiting else _Part(("the rest",), ())
         points.append(dict(setting))
         taken.append(rest)
-    return points, [" and ".join(part.groups) for part in taken], [part.together if part.knobs else "" for part in taken]
+    return (
+        points,
+        [" and ".join(part.groups) for part in taken],
+        [part.together if part.knobs else "" for part in taken],
+    )
 
 
 def _with_changes(found: CheckedStudy, setting: Point, knobs: Sequence[str]) -> tuple[dict[str, Any] | None, str]:

@@ -21,7 +21,10 @@ def steps(
         bool, typer.Option("--each", help="One step for every changed knob, also where there are more than six.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Study folder to write; beside the study folder, else studies/NAME-steps, or NAME-steps-each.")
+        Path | None,
+        typer.Option(
+            help="Study folder to write; beside the study folder, else studies/NAME-steps, or NAME-steps-each."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

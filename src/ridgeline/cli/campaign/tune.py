@@ -22,7 +22,11 @@ def tune(
     trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None,
     ladder: Annotated[
-        bool, typer.Option("--ladder", help="Then measure the gain on the way from the baseline to the winner, as `ridgeline steps` does.")
+        bool,
+        typer.Option(
+            "--ladder",
+            help="Then measure the gain on the way from the baseline to the winner, as `ridgeline steps` does.",
+        ),
     ] = False,
     warm_start: Annotated[
         list[Path] | None,
