@@ -196,7 +196,11 @@ class CheckedStudy:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
         found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
-        return [*found, *self.workload.doubts(), *filter(None, (_profile_doubt(self.study), _profiler_doubt(self.study)))]
+        return [
+            *found,
+            *self.workload.doubts(),
+            *filter(None, (_profile_doubt(self.study), _profiler_doubt(self.study))),
+        ]
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""

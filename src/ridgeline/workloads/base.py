@@ -23,7 +23,6 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 
-
 NO_WEIGHTS = "/path/to/real/weights"  # the model of a server that was measured without real ones
 
 

@@ -48,7 +48,9 @@ def test_the_switch_is_set_and_said(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"model": DENSE}, {"load_format": None}, {"load_format": "auto"}, {"load_format": "safetensors"}], ids=str
+    "options",
+    [{"model": DENSE}, {"load_format": None}, {"load_format": "auto"}, {"load_format": "safetensors"}],
+    ids=str,
 )
 def test_nothing_is_set_for_dense_models_or_real_weights(tmp_path: Path, options: dict[str, Any]) -> None:
     workload, of = made(tmp_path, **options)
@@ -194,7 +196,9 @@ def test_weights_of_their_own_are_offered_as_they_ran(tmp_path: Path) -> None:
 
 
 def test_a_knob_that_loads_dummies_is_never_offered_either(tmp_path: Path) -> None:
-    workload, of = made(tmp_path, load_format=None, knobs={"load_format": ["dummy", "auto"]}, model="org/moe", shape=MOE)
+    workload, of = made(
+        tmp_path, load_format=None, knobs={"load_format": ["dummy", "auto"]}, model="org/moe", shape=MOE
+    )
     assert "WEIGHTS" in workload.offered({"load_format": "dummy"})
     assert "--load-format auto" in workload.offered({"load_format": "auto"})
     assert service_of_answer(of, {"load_format": "dummy"}, "")["units"][0]["settings"] == {}

@@ -281,7 +281,9 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
-            **({"weights": {LOAD_FORMAT: DUMMY, "routing": routing}} if (routing := self.routing_env(settings)) else {}),
+            **(
+                {"weights": {LOAD_FORMAT: DUMMY, "routing": routing}} if (routing := self.routing_env(settings)) else {}
+            ),
             **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
 

@@ -35,7 +35,6 @@ from ridgeline.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts
 from ridgeline.workloads.engine.session.process import STOPPING_S
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
-
 # knobs by which it differs whether tokens of dummy weights are spread over the experts
 MOE_KNOBS = (ENGINE_KNOB, "load_format", "moe_runner_backend")
 

@@ -265,7 +265,9 @@ class TwinWorkload(Workload):
         """Never a model that was made for a benchmark, or without weights."""
         if not self._benchmark_only(settings):
             return self.paste(settings)
-        values = {name: value for name, value in self._values(settings).items() if (name, value) != (LOAD_FORMAT, DUMMY)}
+        values = {
+            name: value for name, value in self._values(settings).items() if (name, value) != (LOAD_FORMAT, DUMMY)
+        }
         return self._server(settings, "", self._engine.flags.arguments(values, self._release), [])
 
     def _server(self, settings: Settings, model: str, flags: list[str], before: list[str]) -> str:
