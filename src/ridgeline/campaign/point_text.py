@@ -42,9 +42,9 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
 
 
 def pasted(study: Study, workload: Workload, point: Point, *, offered: bool = False) -> str:
-    """What the workload writes (`offered`: to people, who are to use it), in the folder of the study's files and after the modules that it loads for this point.
+    """What the workload writes, in the folder of the study's files and after the modules that it loads for this point.
 
-    One list of commands: nothing runs in another folder, or without its modules.
+    One list of commands: nothing runs in another folder, or without its modules. `offered`: as people are to use it.
     """
     settings = study.space.settings(point)
     loads = [f"module load {shlex.quote(name)}" for name in study.job.loaded(settings)]

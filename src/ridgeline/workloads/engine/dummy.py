@@ -55,7 +55,7 @@ class DummyWeights:
         return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **({"routing": routing} if routing else {})}}
 
     def doubts(self, all_settings: Iterable[tuple[Settings, Mapping[str, str]]]) -> list[str]:
-        """Why what is measured is not what real weights would show, over settings with the environment each asks for."""
+        """Why real weights would show something else, over settings with the environment that each asks for."""
         if not self.used:
             return []
         found = [text for settings, env in all_settings if (text := self._routing_doubt(settings, env))]

@@ -33,7 +33,8 @@ from ridgeline.workloads.run_folder import build_lines, pasted_run
 
 @dataclass(frozen=True, slots=True)
 class PastedServer:
-    """`model` "" leaves it to people to name one; `arguments` are the engine's; `site` is where it runs, in its container; `prepare` are its one-time steps."""
+    """`model` "" leaves it to people to name one; `arguments` are the engine's; `site` is where it runs, in its
+    container; `prepare` are its one-time steps."""
 
     dialect: ServingEngine
     python: str
