@@ -200,7 +200,7 @@ class CheckedStudy:
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
         found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
         more = (_profile_doubt(self.study), _profiler_doubt(self.study), *_tight_budget(self.study))
-        return [*found, *filter(None, more)]
+        return [*found, *self.workload.doubts(), *filter(None, more)]
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""

@@ -41,15 +41,15 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
     return point
 
 
-def pasted(study: Study, workload: Workload, point: Point) -> str:
+def pasted(study: Study, workload: Workload, point: Point, *, offered: bool = False) -> str:
     """What the workload writes, in the folder of the study's files and after the modules that it loads for this point.
 
-    One list of commands: nothing runs in another folder, or without its modules.
+    One list of commands: nothing runs in another folder, or without its modules. `offered`: as people are to use it.
     """
     settings = study.space.settings(point)
     loads = [f"module load {shlex.quote(name)}" for name in study.job.loaded(settings)]
     there = [f"cd {shlex.quote(str(_folder_of_files(study)))}"] if _needs_files(study, workload) else []
-    return " &&\n".join([*there, *loads, workload.paste(settings)])
+    return " &&\n".join([*there, *loads, workload.offered(settings) if offered else workload.paste(settings)])
 
 
 def _needs_files(study: Study, workload: Workload) -> bool:
@@ -83,7 +83,7 @@ def script_of(study: Study, root: Path, point: Point, title: str) -> str:
     lines += [f': "${{HOME:={Path.home()}}}"; export HOME']
     if links:
         lines += [_checked(links), *_own_folder(study.name), *(_link(name, path) for name, path in links.items())]
-    return "\n".join([*lines, *loads, factory(study).paste(settings), ""])
+    return "\n".join([*lines, *loads, factory(study).offered(settings), ""])
 
 
 def _links(study: Study, root: Path, workload: Workload) -> dict[str, Path]:

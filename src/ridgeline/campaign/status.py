@@ -149,10 +149,12 @@ class CampaignStatus:
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
         doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
+        workload = _workload_of(self.study)
+        doubts += [] if workload is None else workload.doubts()
         shown = replace(shown, doubts=tuple(doubts))
         shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
-            kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
+            kept = compliance_table(self.study, self.history.root, workload)
             shown = replace(shown, tables=(*shown.tables, kept))
         return shown
 
@@ -262,12 +264,12 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
+    answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point, offered=True))
     if (chosen := answer.to_use) is None:
         return answer
     served = workload.pasted_as
     repeat = _repeat(now.history, chosen) if served else ""
-    return replace(answer, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
+    return replace(answer, paste=pasted(now.study, workload, chosen, offered=True), pasted_as=served, repeat=repeat)
 
 
 def _repeat(history: History, point: Point) -> str:

@@ -265,7 +265,7 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
         again = f" To measure it again, in the study folder: `{repeat}`" if repeat else ""
         return paste, f"This is the command {answer.pasted_as}.{again}"
     if answer.keep and paste:
-        return paste, ""
+        return paste, f"This is the command {answer.pasted_as}." if answer.pasted_as else ""
     if answer.next_step:
         return answer.next_step.replace(shlex.quote(str(history.root)), folder_text(history)), ""
     return "", ""

@@ -78,17 +78,17 @@ def _write_service(path: Path, folder: Path, answer: Answer) -> None:
     from ridgeline.files import write_whole
     from ridgeline.service.file import service_text
     from ridgeline.service.from_results import service_of_answer
+    from ridgeline.workloads.base import NO_WEIGHTS
 
     study = read_status(folder).study
     settings = study.space.settings(answer.to_use or study.baseline)
     found = service_of_answer(study, settings, answer.change)
-    doubt = f"# NOT AN ANSWER: {' '.join(answer.lacks.split())}\n" if answer.lacks else ""
-    doubt += f"# {' '.join(answer.statement.split())}\n" if answer.lacks or answer.broken or answer.simulated else ""
-    write_whole(
-        path,
-        f"{doubt}# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
-        + service_text(found),
-    )
+    head = f"# NOT AN ANSWER: {' '.join(answer.lacks.split())}\n" if answer.lacks else ""
+    head += f"# {' '.join(answer.statement.split())}\n" if answer.lacks or answer.broken or answer.simulated else ""
+    head += f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
+    if found["model"] == NO_WEIGHTS:
+        head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
+    write_whole(path, head + service_text(found))
 
 
 def _best_at(folder: Path, limit: str, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from ridgeline.engines.base import (
     OFFLINE_RESULT,
     PROFILE_FOLDER,
     EngineLog,
+    EvenRouting,
     HostCosts,
     MetricNames,
     OfflineBatch,
@@ -119,6 +120,10 @@ class _Vllm(ServingEngine):
     plan_legend = (
         "cap, chunk: --max-num-seqs, --max-num-batched-tokens; fraction: weights and KV of what is free on a GPU",
     )
+    # Read in the repository's tags: vllm/envs.py has it from v0.10.1 on (not v0.10.0), with the strategies
+    # uniform_random and normal_routing.
+    even_routing = EvenRouting("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "uniform_random", (0, 10, 1))
+    draft_knobs = ("speculative_config", "speculative_model")
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
