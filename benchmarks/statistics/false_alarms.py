@@ -3,10 +3,11 @@
     python benchmarks/statistics/false_alarms.py [TABLE ...] [--campaigns 2000]
 
 The order of a block's runs (`stats/compare.py`), the verdict (`stats/compare.py`) and the share of the error that
-a look may spend (`campaign/kinds/extension.py`) are the real ones; `old` is what journals of protocol 1 hold. A run's
-log speed is noise, plus the effect of the block's node, plus a drift along the block, plus what a setting has on a node
-of its own. A false alarm is any candidate called better or worse although all settings are the same; of equivalence
-(`stats/equivalence.py`) any candidate called equivalent although it differs by more than the margin.
+a look may spend (`campaign/kinds/extension.py`) are the real ones; `before` is protocol 2: settings began blocks in
+turn, and nodes counted for little. A run's log speed is noise, plus the effect of the block's node, plus a drift along
+the block or a wave over all runs, plus what a setting has on a node of its own. A false alarm is any candidate called
+better or worse although all settings are the same; of equivalence (`stats/equivalence.py`) any candidate called
+equivalent although it differs by more than the margin.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ridgeline.campaign.kinds.extension import error_share, level_after
-from ridgeline.stats.compare import Block, Confirmation, Verdict, confirm, order_of_block
+from ridgeline.campaign.kinds.extension import error_share
+from ridgeline.stats.compare import PROTOCOL, Block, Confirmation, Verdict, confirm, order_of_block
 from ridgeline.stats.equivalence import equivalence, share_left
 from ridgeline.stats.equivalence import looks as early_looks
 from ridgeline.study.codec import Extension
@@ -65,22 +66,28 @@ class World:
     candidate_noise: Noise | None = None  # of the first candidate; None: as all
     first: float = 0.0
     own: float = 0.0
+    drift: float = 0.005  # along a block, from run to run
+    wave: float = 0.0  # its height, with a period of so many blocks and any phase
+    period: float = 2.0
     nodes: int = 1
     gains: dict[int, float] = field(default_factory=dict)
 
-    def blocks(self, rng: random.Random, top: int, blocks: int, seed: int | None) -> list[Block]:
+    def blocks(self, rng: random.Random, top: int, blocks: int, seed: int, protocol: int = PROTOCOL) -> list[Block]:
         names = ["baseline", *(f"c{number}" for number in range(1, top + 1))]
         noise = self.noise(rng)
         other = noise if self.candidate_noise is None else self.candidate_noise(rng)
         own = {(name, node): rng.gauss(0, self.own) for name in names for node in range(self.nodes)}
         made = []
+        phase = rng.random() * 2 * math.pi
         for number in range(blocks):
-            effect, slope = rng.gauss(0, 0.05), rng.gauss(0, 0.005)
+            effect, slope = rng.gauss(0, 0.05), rng.gauss(0, self.drift)
             runs: dict[str, list[float]] = {name: [] for name in names}
-            for place, which in enumerate(order_of_block(len(names), number, 2, seed)):
+            for place, which in enumerate(order_of_block(len(names), number, 2, seed, protocol)):
                 name = names[which]
+                turns = (number + place / (2 * len(names))) / self.period
                 log = effect + slope * place + own[name, number % self.nodes] + next(other if which == 1 else noise)
                 log += math.log1p(self.gains.get(which, 0.0)) + (math.log1p(-self.first) if place == 0 else 0.0)
+                log += self.wave * math.sin(2 * math.pi * turns + phase)
                 runs[name].append(100 * math.exp(log))
             made.append(Block(number, (f"n{number % self.nodes}",), runs.pop("baseline"), runs))
         return made
@@ -90,21 +97,34 @@ def alarm(result: Confirmation) -> bool:
     return any(c.verdict in (Verdict.BETTER, Verdict.WORSE) for c in result.comparisons.values())
 
 
-def judged(blocks: list[Block], old: bool, looks: int = 1) -> Confirmation:
+def judged(blocks: list[Block], protocol: int = PROTOCOL, looks: int = 1) -> Confirmation:
     history = History(Path())
     history.extensions = [Extension(blocks=1)] * (looks - 1)
-    if old:
-        return confirm(blocks, level_after(0.95, history), by_node=False)
-    return confirm(blocks, 0.95, share=error_share(history))
+    return confirm(blocks, 0.95, share=error_share(history), protocol=protocol)
 
 
-def rate(campaigns: int, world: World, top: int, blocks: int, old: bool) -> float:
+BOTH = (2, PROTOCOL)
+
+
+def rate(campaigns: int, world: World, top: int, blocks: int, protocol: int) -> float:
     """The share of campaigns with a false alarm; every one draws its own order."""
     alarms = 0
     for number in range(campaigns):
-        made = world.blocks(random.Random(f"{number} {top} {blocks}"), top, blocks, None if old else number)
-        alarms += alarm(judged(made, old))
+        made = world.blocks(random.Random(f"{number} {top} {blocks}"), top, blocks, number, protocol)
+        alarms += alarm(judged(made, protocol))
     return alarms / campaigns
+
+
+def waves(campaigns: int) -> None:
+    print("\nFalse alarms under a wave of 5% with so many blocks to a period, any phase (before -> now)\n")
+    periods = (0.4, 2 / 3, 1.0, 4 / 3, 2.0, 3.0, 10.0)
+    print("| candidates | blocks | noise | " + " | ".join(f"{period:.2g}" for period in periods) + " |")
+    print("|---" * (3 + len(periods)) + "|")
+    for top, blocks in ((1, 3), (1, 5), (1, 8), (2, 3), (3, 3), (3, 5), (3, 8)):
+        for name, kind in (("2%", plain), ("0.5%", quarter(plain))):
+            worlds = [World(noise=kind, wave=0.05, period=period) for period in periods]
+            cells = (" -> ".join(f"{rate(campaigns, world, top, blocks, p):.1%}" for p in BOTH) for world in worlds)
+            print(f"| {top} | {blocks} | {name} | {' | '.join(cells)} |", flush=True)
 
 
 def first_run(campaigns: int) -> None:
@@ -116,7 +136,7 @@ def first_run(campaigns: int) -> None:
         for blocks in (3, 5, 8):
             cells = []
             for effect in effects:
-                before, now = (rate(campaigns, World(first=effect), top, blocks, old) for old in (True, False))
+                before, now = (rate(campaigns, World(first=effect), top, blocks, protocol) for protocol in BOTH)
                 cells.append(f"{before:.1%} -> {now:.1%}")
             print(f"| {top} | {blocks} | {' | '.join(cells)} |", flush=True)
 
@@ -133,7 +153,7 @@ def noise(campaigns: int) -> None:
     print("| noise | 3 blocks | 5 blocks | 8 blocks |\n|---|---|---|---|")
     for name, world in kinds.items():
         cells = [
-            " -> ".join(f"{rate(campaigns, world, 1, blocks, old):.1%}" for old in (True, False))
+            " -> ".join(f"{rate(campaigns, world, 1, blocks, protocol):.1%}" for protocol in BOTH)
             for blocks in (3, 5, 8)
         ]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
@@ -142,11 +162,11 @@ def noise(campaigns: int) -> None:
 def nodes(campaigns: int) -> None:
     print("\nIntervals that miss the mean over all nodes (before -> now); `own`: of a setting on a node\n")
     print("| nodes | own | 3 blocks | 5 blocks | 8 blocks |\n|---|---|---|---|---|")
-    for count in (1, 2, 3, 4):
-        for own in (0.0, 0.01) if count > 1 else (0.0,):
+    for count in (2, 3, 4, 8):
+        for own in (0.0, 0.01, 0.02, 0.05):
             world = World(own=own, nodes=count)
             cells = [
-                " -> ".join(f"{rate(campaigns, world, 1, blocks, old):.1%}" for old in (True, False))
+                " -> ".join(f"{rate(campaigns, world, 1, blocks, protocol):.1%}" for protocol in BOTH)
                 for blocks in (3, 5, 8)
             ]
             print(f"| {count} | {own:.0%} | {' | '.join(cells)} |", flush=True)
@@ -157,11 +177,11 @@ def looks(campaigns: int) -> None:
     print("| extended by | 1 look | 2 looks | 3 looks | 4 looks |\n|---|---|---|---|---|")
     for more in (1, 3, 5):
         rates = []
-        for old in (True, False):
+        for protocol in BOTH:
             at_any = [0, 0, 0, 0]
             for number in range(campaigns):
-                made = World().blocks(random.Random(f"look {number}"), 1, 5 + more * 3, None if old else number)
-                cried = [alarm(judged(made[: 5 + more * at], old, at + 1)) for at in range(4)]
+                made = World().blocks(random.Random(f"look {number}"), 1, 5 + more * 3, number, protocol)
+                cried = [alarm(judged(made[: 5 + more * at], protocol, at + 1)) for at in range(4)]
                 at_any = [so_far + any(cried[: at + 1]) for at, so_far in enumerate(at_any)]
             rates.append([alarms / campaigns for alarms in at_any])
         cells = [f"{before:.1%} -> {now:.1%}" for before, now in zip(*rates, strict=True)]
@@ -170,22 +190,24 @@ def looks(campaigns: int) -> None:
 
 def power(campaigns: int) -> None:
     gains = (0.02, 0.05, 0.10)
-    print("\nCampaigns that see a gain of the first candidate, noise of a run 2%, one node (before -> now)\n")
-    print("| candidates | blocks | " + " | ".join(f"+{gain:.0%}" for gain in gains) + " |")
-    print("|---" * (2 + len(gains)) + "|")
-    for top in (1, 3):
-        for blocks in (3, 5, 8):
-            cells = []
-            for gain in gains:
-                world, found = World(gains={1: gain}), []
-                for old in (True, False):
-                    seen = 0
-                    for number in range(campaigns // 2):
-                        rng = random.Random(f"power {number}")
-                        seen += judged(world.blocks(rng, top, blocks, None if old else number), old).winner == "c1"
-                    found.append(f"{seen / (campaigns // 2):.0%}")
-                cells.append(" -> ".join(found))
-            print(f"| {top} | {blocks} | {' | '.join(cells)} |", flush=True)
+    print("\nCampaigns that see a gain of the first candidate, noise of a run 2% (before -> now)\n")
+    print("| candidates | blocks | nodes | drift a run | " + " | ".join(f"+{gain:.0%}" for gain in gains) + " |")
+    print("|---" * (4 + len(gains)) + "|")
+    rows = [(top, blocks, 1, 0.005) for top in (1, 3) for blocks in (3, 5, 8)]
+    rows += [(1, 5, 1, 0.02), (3, 5, 1, 0.02)]
+    rows += [(1, blocks, nodes, 0.005) for nodes in (2, 3, 4, 8) for blocks in (5, 8)]
+    for top, blocks, nodes, drift in rows:
+        cells = []
+        for gain in gains:
+            world, found = World(gains={1: gain}, nodes=nodes, drift=drift), []
+            for protocol in BOTH:
+                seen = 0
+                for number in range(campaigns // 2):
+                    made = world.blocks(random.Random(f"power {number}"), top, blocks, number, protocol)
+                    seen += judged(made, protocol).winner == "c1"
+                found.append(f"{seen / (campaigns // 2):.0%}")
+            cells.append(" -> ".join(found))
+        print(f"| {top} | {blocks} | {nodes} | {drift:.1%} | {' | '.join(cells)} |", flush=True)
 
 
 def equivalents(campaigns: int) -> None:
@@ -223,6 +245,7 @@ def quarter(noise: Noise) -> Noise:
 
 
 TABLES: dict[str, Callable[[int], None]] = {
+    "waves": waves,
     "first-run": first_run,
     "noise": noise,
     "nodes": nodes,

@@ -1,9 +1,10 @@
-"""The hunt for the largest safe value of a knob."""
+"""The hunt for the largest value of a knob that passes, and what is shown of the one for production."""
 
 from __future__ import annotations
 
 import json
 import math
+import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from ridgeline.errors import InputError, StoreError
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome, Signature
 from ridgeline.records.space import Continuous, Discrete, Settings, Space
 from ridgeline.records.study import Budget, Goal, Study, WorkloadChoice
+from ridgeline.stats.failure_rate import shown_failure_rate
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import History
 from ridgeline.study.journal import Journal
@@ -191,7 +193,7 @@ def test_a_memory_model_saves_crashes(tmp_path: Path) -> None:
     assert right.run().edge == 72
     assert right.history.verdict is not None
     assert right.history.verdict.details["failed_runs"] == 1
-    assert len(right.history.runs) == 6, "start, predicted edge, one above it, two repeats, production"
+    assert len(right.history.runs) == 8, "start, predicted edge, one above it, two repeats, three for production"
     wrong = hunt(tmp_path / "wrong", study(tmp_path), cliff_at(72), predicted=95)
     assert wrong.run().edge == 72, "a wrong model costs runs, not the answer"
 
@@ -228,7 +230,7 @@ def test_an_edge_that_holds_only_sometimes_is_not_safe(tmp_path: Path) -> None:
     verdict = hunt(tmp_path, study(tmp_path), lambda s: ScriptedAnswer({"rate": number(s)}), act=act).run()
     assert verdict.edge == 71
     assert not verdict.monotone
-    assert "72 passed 1 of 2 runs: not safe" in verdict.notes
+    assert "72 passed 1 of 2 runs" in verdict.notes
 
 
 def test_a_pass_above_a_fail_is_reported(tmp_path: Path) -> None:
@@ -265,7 +267,8 @@ def test_an_edge_is_called_one_only_when_its_repeats_are_done(tmp_path: Path) ->
         limited = replace(study(folder), budget=Budget(node_hours=(runs + 0.5) / 3600))
         found = hunt(folder, limited, cliff_at(72)).run()
         kinds.append(found.conclusion)
-        assert (found.conclusion == "edge") == (found.edge_runs == whole.edge_runs), found
+        done = (found.edge_runs, found.production_runs) == (whole.edge_runs, whole.production_runs)
+        assert (found.conclusion == "edge") == done, found
     assert kinds[-1] == "edge" and "unfinished" in kinds
 
 
@@ -287,6 +290,125 @@ def test_a_killed_hunt_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> Non
         resumed = hunt(root, study(tmp_path), cliff_at(72)).run()
         assert resumed.headline == expected.headline, kept
         assert resumed.tried == expected.tried, kept
+
+
+@pytest.mark.parametrize(("values", "cliff"), [(range(1, 1501), 731), (range(1, 1501), 733), (range(1, 100_001), 4321)])
+def test_a_long_ladder_is_finished_between_its_rungs(tmp_path: Path, values: range, cliff: int) -> None:
+    """Of 1500 values every third is on the ladder; the edge is among all of them."""
+    campaign = hunt(tmp_path, study(tmp_path, values, start=40), cliff_at(cliff), repeats=1)
+    verdict = campaign.run()
+    assert (verdict.edge, verdict.first_failing, verdict.untried) == (cliff, cliff + 1, 0)
+    assert f"{cliff} is the largest value that passed (1 run passed; at {cliff + 1} it failed" in verdict.headline
+    assert "not tried" not in verdict.headline
+    ran = {number(trial.point) for trial in campaign.history.trials.values()}
+    assert {cliff, cliff + 1, verdict.production} <= ran, "nothing is named that was not run"
+
+
+def test_values_passed_over_below_a_refused_one_are_tried_too(tmp_path: Path) -> None:
+    def refuse(settings: Settings) -> str | None:
+        return "more than there is" if number(settings) > 732 else None
+
+    verdict = hunt(tmp_path, study(tmp_path, range(1, 1501)), cliff_at(9999), refuse=refuse, repeats=1).run()
+    assert verdict.edge == 732 and "larger ones were not run: more than there is" in verdict.headline
+
+
+def test_a_budget_that_ends_early_leaves_a_bracket_and_says_how_wide(tmp_path: Path) -> None:
+    budget = Budget(node_hours=4.5 / 3600)
+    verdict = hunt(tmp_path, replace(study(tmp_path), budget=budget), cliff_at(72)).run()
+    assert verdict.conclusion == "unfinished" and verdict.edge is not None
+    if verdict.first_failing is None:
+        assert f"{99 - verdict.edge} larger values not tried" in verdict.headline
+    else:
+        assert verdict.untried == verdict.first_failing - verdict.edge - 1
+        assert f"{verdict.untried} values between not tried" in verdict.headline
+    assert "largest" not in verdict.headline.replace("larger", ""), "it is not known yet"
+
+
+def test_a_range_without_steps_leaves_values_between(tmp_path: Path) -> None:
+    asked = replace(study(tmp_path), space=Space((Continuous("mem", 0.5, 0.95),), {}), baseline={"mem": 0.6})
+    verdict = hunt(tmp_path, asked, cliff_at(0.8004)).run()
+    assert verdict.untried is None and verdict.edge < 0.8004 < verdict.first_failing
+    assert "values between were not tried" in verdict.headline
+
+
+def test_what_the_runs_for_production_show_is_stated(tmp_path: Path) -> None:
+    """The runs that led to the choice do not count: three more, and three passes leave two thirds open."""
+    verdict = hunt(tmp_path, study(tmp_path), cliff_at(72)).run()
+    assert verdict.production_runs == 3
+    assert verdict.failure_rate == pytest.approx(1 - 0.04 ** (1 / 3))
+    assert ": 3 runs passed there, so at most 66% of its runs fail (95%)" in verdict.headline
+    assert "31 that pass would show 10% (`--fails 0.1`)" in verdict.headline
+    assert "safe" not in verdict.headline
+    assert verdict.show_less == {"rate": 0.1, "runs": 31}
+
+
+def test_production_is_run_until_the_rate_asked_for_is_shown(tmp_path: Path) -> None:
+    campaign = hunt(tmp_path, study(tmp_path), cliff_at(72), fails=0.1)
+    verdict = campaign.run()
+    assert verdict.production_runs == 31 and verdict.failure_rate <= 0.1
+    assert "31 runs passed there, so at most 9.9% of its runs fail (95%); 63 that" in verdict.headline
+    notes = campaign.question.exhibits(campaign.study, campaign.history).notes
+    command = next(note for note in notes if "`ridgeline edge" in note)
+    assert "--knob mem --at mem=69,other=a --fails 0.05" in command and "63 runs that pass" in command
+    answer = campaign.question.answer(campaign.study, campaign.history)
+    assert answer.facts["failure_rate"] == verdict.failure_rate and answer.facts["first_failing"] == 73
+
+
+def test_a_value_that_fails_in_its_runs_for_production_is_given_up(tmp_path: Path) -> None:
+    """And the next one has less of the error left: more runs must pass there for the same rate."""
+    runs: Counter[float] = Counter()
+
+    def act(job: Any) -> ScriptedAnswer:
+        value = json.loads((job.folder / "answer.json").read_text())["metrics"]["rate"]
+        runs[value] += 1
+        return TOO_MUCH if value > 72 or (value == 69 and runs[value] > 20) else ScriptedAnswer({"rate": value})
+
+    asked = study(tmp_path)
+    verdict = hunt(tmp_path, asked, lambda s: ScriptedAnswer({"rate": number(s)}), act=act, fails=0.1).run()
+    assert verdict.production < verdict.edge < 69 and not verdict.monotone
+    assert verdict.production_runs == math.ceil(math.log(0.0075) / math.log(0.9)) == 47
+    assert verdict.failure_rate <= 0.1
+
+
+def soft_hunt(dice: random.Random, width: float, rules: EdgeRules) -> tuple[float, float]:
+    """One hunt by the real decisions at a logistic edge: the true failure rate of production, and the one stated."""
+    ladder, seen = _Ladder(tuple(range(50, 100))), {10: RungResult(passes=1)}
+    while (step := _next_index(ladder, seen, rules)) is not None:
+        index, why = step
+        what = seen.setdefault(index, RungResult())
+        fresh = why.startswith("the value for production")
+        if fresh and not what.chosen:
+            what.chosen = 1 + max(other.chosen for other in seen.values())
+        if dice.random() < failing(ladder.values[index], width):
+            what.failures.append(Outcome(Kind.OOM_RUN, "out of memory"))
+        else:
+            what.passes, what.fresh = what.passes + 1, what.fresh + fresh
+    chosen = max((i for i, what in seen.items() if what.fresh and what.safe), key=lambda i: seen[i].chosen)
+    stated = shown_failure_rate(seen[chosen].fresh, seen[chosen].chosen)
+    return failing(ladder.values[chosen], width), stated
+
+
+def failing(value: float, width: float) -> float:
+    return 1 / (1 + math.exp((80 - value) / width))
+
+
+@pytest.mark.parametrize("width", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("rules", [EdgeRules("mem", margin=0.0), EdgeRules("mem", 8), EdgeRules("mem", fails=0.1)])
+def test_at_a_soft_edge_the_stated_failure_rate_holds(width: float, rules: EdgeRules) -> None:
+    """In 300 hunts the true rate lies above the stated one in 5% at most, with three standard errors of room."""
+    found = [soft_hunt(random.Random(seed), width, rules) for seed in range(300)]
+    assert sum(true > stated for true, stated in found) <= 300 * 0.05 + 3 * math.sqrt(300 * 0.05 * 0.95)
+    if rules.fails is not None:
+        assert all(stated <= rules.fails for _, stated in found)
+        assert sum(true for true, _ in found) / 300 < 0.03, "production is chosen by it"
+
+
+def test_a_failure_rate_is_a_share(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "grab.py").write_text(GRAB)
+    found = check_study(tmp_path / "study.yaml")
+    with pytest.raises(InputError, match="--fails 10: give a share of the runs between 0 and 1"):
+        edge_question(found, "mib", "baseline", 2, 0.05, 10)
 
 
 def test_advice_is_read_for_the_knob_it_names() -> None:

@@ -140,9 +140,7 @@ def test_the_smallest_effect_named_is_seen_in_four_of_five_campaigns() -> None:
     noise, blocks = 0.02, 5
     spread = noise  # two runs a side: sqrt(noise^2/2 + noise^2/2)
     effect = smallest_effect(spread, blocks)
-    seen = sum(
-        confirm(simulated(seed, blocks, {"c": effect}, noise), by_node=False).winner == "c" for seed in range(400)
-    )
+    seen = sum(confirm(simulated(seed, blocks, {"c": effect}, noise), protocol=1).winner == "c" for seed in range(400))
     assert 0.72 < seen / 400 < 0.9
 
 
@@ -204,7 +202,7 @@ def test_the_headline_reads_as_promised() -> None:
         Block(i, ("n0", "n1") if i % 2 else ("n2", "n3"), [100.0, 100.0], {"c": [162.0 + d, 162.0 - d / 2]})
         for i, d in enumerate((0, 16, -16, 32, -30))
     ]
-    assert confirm(blocks, by_node=False).headline.startswith("1.61x baseline (95%: 1.54 to 1.69")
+    assert confirm(blocks, protocol=1).headline.startswith("1.61x baseline (95%: 1.54 to 1.69")
     headline = confirm(blocks).headline
     assert headline.startswith("1.61x baseline (95%: 1.48 to 1.75"), "what differs from pair to pair counts as that"
     assert headline.endswith("; 5 blocks on 2 node pairs)")
@@ -285,7 +283,7 @@ def alarms(campaigns: int, blocks: int, nodes: int, own: float, *, by_node: bool
 
 def test_blocks_that_share_a_node_are_not_independent() -> None:
     """1% that a setting has on a node of its own: the nodes are two, however many blocks there are."""
-    assert alarms(400, 8, 2, 0.01, by_node=False) > 0.12
+    assert alarms(400, 8, 2, 0.01, protocol=1) > 0.12
     assert alarms(400, 8, 2, 0.01, by_node=True) < 0.1
     assert alarms(400, 5, 3, 0.01, by_node=True) < 0.08
 

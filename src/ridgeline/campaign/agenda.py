@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ridgeline.campaign.advice import baseline_failure, open_question
-from ridgeline.campaign.blocks import broken, nodes_of_block
+from ridgeline.campaign.blocks import broken, nodes_had_before, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import next_baseline_placement, slow_nodes
@@ -298,10 +298,14 @@ class Agenda(ABC):
         return self.study.job.resources(self.study.space.settings(point)).nodes
 
     def _slow(self, trial: Trial) -> tuple[str, ...]:
-        """Nodes that a block of the confirmation does not begin on, as long as enough others are left."""
+        """Nodes that a block of the confirmation does not begin on, as long as enough others are left: slow ones, and
+        those that had more of its blocks than others. What is gained on a node counts once, however many blocks it had.
+        """
         if trial.stage not in (Stage.CONFIRM, Stage.WARM_UP) or self.study.site.nodes < 2 or self._pinned(trial):
             return ()
-        return slow_nodes(self.study, self.history, self._width(trial.point))
+        width = self._width(trial.point)
+        slow = slow_nodes(self.study, self.history, width)
+        return (*slow, *nodes_had_before(self.history, trial.block or 0, width, slow))
 
     def _pinned(self, trial: Trial) -> tuple[str, ...]:
         if trial.block is None or self.study.site.nodes < 2:

@@ -24,9 +24,9 @@ MOST_MOVES = 2  # times that a block is run again for landing elsewhere; then th
 
 
 def block_order(study: Study, history: History, block: int) -> list[Point]:
-    """A B B A; or, with one run of each in a block, A B and in the next block B A; begun by each setting in turn."""
+    """Rounds of every setting, each in an order of its own, drawn from the study's seed and the block's number."""
     settings = [study.baseline, *history.candidates_of(block)]
-    order = order_of_block(len(settings), block, study.confirm.repeats, history.order_seed)
+    order = order_of_block(len(settings), block, study.confirm.repeats, history.order_seed, history.protocol)
     return [settings[number] for number in order]
 
 
@@ -117,6 +117,18 @@ def nodes_of_block(history: History, block: int, width: int) -> tuple[str, ...]:
     ran = [run.ending.nodes for run in _runs(history, block) or _runs(history, block, Stage.WARM_UP)[-1:]]
     wide_enough = [nodes for nodes in ran if len(nodes) >= width]
     return min(wide_enough, key=len)[:width] if wide_enough else ()
+
+
+def nodes_had_before(history: History, block: int, width: int, avoided: Collection[str] = ()) -> tuple[str, ...]:
+    """Nodes that had more of the blocks before this one than others of the campaign had, where enough others are left
+    for a job of this width. Only nodes that were seen count as others: whether there are more, the site alone knows."""
+    runs = (run for trial in history.trials.values() if (run := history.final_run(trial)) is not None)
+    had = dict.fromkeys(sorted({node for run in runs for node in run.ending.nodes} - {*avoided}), 0)
+    for number in range(block):
+        for node in {node for run in _runs(history, number) for node in run.ending.nodes} & had.keys():
+            had[node] += 1
+    most = next((most for most in range(block) if sum(times <= most for times in had.values()) >= width), block)
+    return tuple(node for node, times in had.items() if times > most)
 
 
 def broken(study: Study, history: History, block: int, unfinished: Collection[int]) -> SetAside | None:

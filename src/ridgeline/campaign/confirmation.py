@@ -28,7 +28,6 @@ from ridgeline.study.history import History
 
 NO_DIFFERENCE = "no-difference"
 _LONGEST_REASON = 120  # characters of a line from a log that a headline shows
-PROTOCOL = 2  # of confirmations that begin now, see `judged_blocks`
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +140,13 @@ def judged_blocks(study: Study, history: History, blocks: Sequence[Block], part:
 
     1: the baseline begins every block; blocks count as independent wherever they were; each look has its own level.
     2: settings begin in turn; blocks on the same node share what is gained there; all looks share the error.
+    3: rounds are drawn; where blocks share nodes each node is one number; the order must show the verdict as well.
     `part` of this verdict's share is for a look on the way to it.
     """
     if history.protocol < 2:
-        return confirm(blocks, level_after(study.confirm.level, history), study.goal.direction, by_node=False)
-    return confirm(blocks, study.confirm.level, study.goal.direction, share=error_share(history) * part)
+        return confirm(blocks, level_after(study.confirm.level, history), study.goal.direction, protocol=1)
+    share = error_share(history) * part
+    return confirm(blocks, study.confirm.level, study.goal.direction, share=share, protocol=history.protocol)
 
 
 def with_circumstances(headline: str, study: Study, history: History, found: ConfirmationVerdict) -> str:
@@ -153,10 +154,24 @@ def with_circumstances(headline: str, study: Study, history: History, found: Con
     text = _with_extension(headline, history, found)
     if history.protocol < 2:
         return text
-    effect = first_run_effect(blocks_so_far(study, history), study.confirm.level, study.goal.direction)
+    blocks = blocks_so_far(study, history)
+    if (alone := _one_place_of_many(study, blocks)) and alone not in text and found.comparisons:
+        text += alone
+    effect = first_run_effect(blocks, study.confirm.level, study.goal.direction)
     if effect is None or str(effect) in text:
         return text
-    return f"{text}; {effect}: settings begin blocks in turn, so none gains by it, but the interval is wider"
+    order = "settings begin blocks in turn" if history.protocol == 2 else "which setting it meets is drawn"
+    return f"{text}; {effect}: {order}, so none gains by it, but the interval is wider"
+
+
+def _one_place_of_many(study: Study, blocks: Sequence[Block]) -> str:
+    """Where a site has other nodes than the one that all blocks were on: nothing is known of those."""
+    places = {frozenset(block.nodes) for block in blocks}
+    if study.site.nodes < 2 or len(places) != 1 or not (names := sorted(*places)):
+        return ""
+    if len(names) == study.site.nodes:
+        return ""
+    return f"; it holds for {', '.join(names)} alone: nothing was compared on other nodes"
 
 
 def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, str]) -> dict[str, list[float]]:
@@ -232,7 +247,8 @@ class ConfirmationVerdict:
 
 
 def _comparison_from(row: Mapping[str, Any]) -> Comparison:
-    return Comparison(**{**row, "verdict": Verdict(row["verdict"]), "notes": tuple(row.get("notes", ()))})
+    here = None if row.get("here") is None else tuple(row["here"])
+    return Comparison(**{**row, "verdict": Verdict(row["verdict"]), "notes": tuple(row.get("notes", ())), "here": here})
 
 
 def verdict(study: Study, history: History) -> ConfirmationVerdict:
@@ -297,7 +313,8 @@ def decided(study: Study, history: History) -> bool:
 def _look(study: Study, history: History, margin: float, part: float) -> tuple[Confirmation, Equivalence]:
     blocks = blocks_so_far(study, history)
     share = error_share(history) * part
-    same = equivalence(blocks, margin, study.confirm.level, study.goal.direction, share=share)
+    protocol = max(2, history.protocol)  # which brought the question with it
+    same = equivalence(blocks, margin, study.confirm.level, study.goal.direction, share=share, protocol=protocol)
     return judged_blocks(study, history, blocks, part), same
 
 

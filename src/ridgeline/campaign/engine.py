@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.builds.builder import Builder
-from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
+from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.early_stop import EarlyStops
 from ridgeline.campaign.instruction_handler import CANCELLED, InstructionHandler
 from ridgeline.campaign.judge import judge, misplaced, reading_of, without_blame
@@ -37,6 +37,7 @@ from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.state_files import put_away, write_result
+from ridgeline.stats.compare import PROTOCOL
 from ridgeline.study.codec import (
     Build,
     Charged,

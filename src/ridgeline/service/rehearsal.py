@@ -477,7 +477,7 @@ def _challenger(first: Sequence[Rehearsal], own: str) -> str:
 def _in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: int) -> PolicyChoice:
     """`run(pair, which)` loads the file's own policy (0) or the other (1); both of a pair get the same requests.
 
-    Which of them begins is drawn, each as often; two pairs in turn are each other's reverse, so that drift cancels. No
+    Which of them begins is drawn for each pair, so that whatever the machine does meanwhile favours neither. No
     more pairs are run than it takes: until the other is shown to be better, or gains too little to matter.
     """
     seen: list[tuple[Rehearsal, Rehearsal]] = []
@@ -518,7 +518,7 @@ def _compared(other: str, pairs: Sequence[tuple[float, float]], direction: Direc
     ]
     # what may go wrong is divided among the two figures and the times at which they may show something
     share = 1 / 2 / len(_SHOWN_AFTER)
-    return confirm(blocks, LEVEL, direction, share=share, by_node=False).comparisons[other]
+    return confirm(blocks, LEVEL, direction, share=share).comparisons[other]
 
 
 def _shown(comparison: Comparison, worth: float) -> bool:

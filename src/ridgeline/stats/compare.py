@@ -1,10 +1,13 @@
 """Is a setting better than the baseline? Paired comparison over interleaved, node-blocked runs.
 
-One block runs the baseline and every candidate on the same nodes in palindromic order (A B B A; with more candidates
-A B C C B A, each block begun by another setting). The block gives one number per candidate: the difference of mean
-logs, in which node effects and linear drift cancel. Over blocks of one node these numbers are independent, so a
-t-interval over blocks is exact for log-normal noise and needs no assumption that candidate and baseline are equally
-noisy. Blocks of the same node among several share what the setting gains there; the standard error allows for it.
+One block runs the baseline and every candidate on the same nodes in rounds: each setting once, in an order drawn for
+the round. The block gives one number per candidate: the difference of mean logs, in which node effects cancel. Over
+blocks of one node these numbers are independent, so a t-interval over blocks is exact for log-normal noise and needs no
+assumption that candidate and baseline are equally noisy. Blocks of the same node among several share what the setting
+gains there, so then the node is what counts: its mean is one number, however many blocks it holds.
+
+That the machine stays the same is not assumed: the order was drawn, and what it can show by itself (`sign_flips.py`) is
+asked for as well. A verdict needs both, and an interval holds what either leaves open.
 
 Choosing the best of k candidates is paid for: verdicts by Holm's procedure, intervals simultaneous (Bonferroni), so
 that the winner's interval holds although it was chosen for being large.
@@ -19,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.stats.sign_flips import flip_interval, least_p, sign_flip_p
 from ridgeline.stats.student import interval, t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, FirstRunEffect, Scale, Verdict
 from ridgeline.stats.wording import count, effect_text, ratio_range, ratio_text
@@ -28,7 +32,9 @@ __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confi
 Direction = Literal["maximize", "minimize"]
 
 POWER = 0.8  # "could show" means: would be seen in four of five campaigns
-_LEAST_BETWEEN = 0.25  # variance of a gain between nodes over that between blocks of a node, where nodes are few
+PROTOCOL = 3  # how blocks are ordered and judged today; earlier ones are those of journals, see `confirm`
+_LEAST_BETWEEN = 0.25  # protocol 2: variance of a gain between nodes over that between blocks of a node
+_MOST_NODES = 100  # beyond which a forecast is no plan any more
 SAME = 1e-12  # block effects that differ by less are the same number in floating point
 
 
@@ -38,37 +44,25 @@ def confirm(
     direction: Direction = "maximize",
     *,
     share: float = 1.0,
-    by_node: bool = True,
+    protocol: int = PROTOCOL,
 ) -> Confirmation:
     """Compare every candidate named in `blocks` with the baseline.
 
     Under identical settings the chance that any candidate is called better or worse is at most 1 - level, over all
-    looks at the same campaign: this one may spend a `share` of it. Without `by_node` blocks count as independent also
-    where several are on the same node.
+    looks at the same campaign: this one may spend a `share` of it. `protocol` is that of the journal: 1 took blocks for
+    independent wherever they were, 2 allowed for little that nodes share, and neither drew its rounds.
     """
     if not 0.5 <= level < 1:
         raise ValueError(f"level is {level}; a confidence level lies between 0.5 and 1, such as 0.95")
     names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
     scale: Scale = "ratio" if all_positive(blocks) else "difference"
-    effects = {name: block_effects(blocks, name, scale, direction) for name in names}
-    errors = {name: standard_error(effects[name], block_places(blocks, name) if by_node else ()) for name in names}
-    p_values = holm({name: min(1.0, _p_value(effects[name], errors[name]) / share) for name in names})
-    strict = 1 - (1 - level) * share / max(1, len(names))  # the level of one interval, so that all hold together
+    found = {name: paired_effect(blocks, name, scale, direction, protocol) for name in names}
+    p_values = holm({name: min(1.0, _p_value(found[name]) / share) for name in names})
+    allowed = (1 - level) * share / max(1, len(names))  # the error of one interval, so that all hold together
     comparisons = {
-        name: _judge(
-            name,
-            effects[name],
-            errors[name],
-            p_values[name],
-            level,
-            strict,
-            len(names),
-            scale,
-            _notes(blocks, name, scale),
-            len(set(block_places(blocks, name))),
-        )
-        if len(effects[name]) >= FEWEST_BLOCKS
-        else _refuse(name, effects[name], blocks, level, strict, len(names), scale)
+        name: _judge(name, found[name], p_values[name], level, allowed, len(names), scale, _notes(blocks, name, scale))
+        if found[name].blocks >= FEWEST_BLOCKS
+        else _refuse(name, found[name], blocks, level, 1 - allowed, len(names), scale)
         for name in names
     }
     better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
@@ -89,34 +83,89 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def smallest_effect(spread: float, blocks: int, level: float = 0.95, among: int = 1) -> float:
     """The block effect (log ratio or difference) that `blocks` blocks show with power 0.8, given their spread."""
-    return _shown_by(spread / math.sqrt(blocks), blocks, 1 - (1 - level) / among)
+    return _shown_by(spread / math.sqrt(blocks), blocks - 1, 1 - (1 - level) / among)
 
 
-def _shown_by(error: float, blocks: int, level: float) -> float:
-    return interval(0.0, error, blocks - 1, level)[1] + t_quantile(POWER, blocks - 1) * error
+def _shown_by(error: float, freedom: int, level: float) -> float:
+    return interval(0.0, error, freedom, level)[1] + t_quantile(POWER, freedom) * error
 
 
-def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> float:
-    """Of the mean of block effects; `places` says of each block where it was, or nothing.
+@dataclass(frozen=True, slots=True)
+class PairedEffect:
+    """One candidate against the baseline: effects of `blocks` blocks in `places`, their mean and how sure that is.
 
-    Blocks of one place share what the setting gains there. How much gains differ between places, two or three of them
-    cannot show, so it is taken to be at least half of what blocks of one place differ by (`_LEAST_BETWEEN` is its
-    square), and more where they show more. Of blocks all in one place, or each in another, nothing needs to be assumed.
+    `error` is the standard error of the mean, with `freedom` degrees; `spread` the standard deviation of the blocks.
+    `own` is the error of the mean over these very places, with `own_freedom`: what it tells of others is left out.
+    `each` is the standard deviation of a block that has a place of its own. `rounds` are the differences within rounds.
     """
-    n = len(effects)
-    if n < 2:
-        return 0.0
-    mean, spread = mean_and_spread(effects)
-    plain = spread / math.sqrt(n)
-    sizes = Counter(places)
-    if not 1 < len(sizes) < n or spread <= SAME:
-        return plain
-    means = {
-        place: math.fsum(e for e, p in zip(effects, places, strict=True) if p == place) / sizes[place]
-        for place in sizes
+
+    mean: float
+    spread: float
+    error: float
+    freedom: int
+    blocks: int
+    places: int
+    own: float
+    own_freedom: int
+    each: float
+    rounds: tuple[float, ...]
+
+    @property
+    def constant(self) -> bool:
+        return self.spread <= SAME
+
+    @property
+    def few_places(self) -> bool:
+        """Blocks share places, so that there are fewer numbers than blocks."""
+        return 1 < self.places < self.blocks
+
+
+def paired_effect(
+    blocks: Sequence[Block], name: str, scale: Scale, direction: Direction, protocol: int = PROTOCOL
+) -> PairedEffect:
+    effects, places = block_effects(blocks, name, scale, direction), block_places(blocks, name)
+    n, sizes = len(effects), Counter(places)
+    mean, spread = mean_and_spread(effects) if effects else (0.0, 0.0)
+    plain = spread / math.sqrt(n) if n else 0.0
+    if n < FEWEST_BLOCKS or not 1 < len(sizes) < n or spread <= SAME or protocol < 2:
+        rounds = _round_differences(blocks, name, scale, direction) if protocol > 2 else ()
+        return PairedEffect(mean, spread, plain, n - 1, n, len(sizes), plain, n - 1, spread, rounds)
+    within = _within_places(effects, places)
+    own = math.sqrt(within * math.fsum(1 / size for size in sizes.values())) / len(sizes)
+    if protocol == 2:
+        error = _allowing_for_places(effects, places)
+        return PairedEffect(mean, spread, error, n - 1, n, len(sizes), own, n - len(sizes), spread, ())
+    # each place is one number: of gains that differ from place to place, nothing else knows how much
+    mean, between = mean_and_spread([*_means_of_places(effects, places).values()])
+    error = between / math.sqrt(len(sizes))
+    if error <= SAME:  # values in coarse steps: that places agree to the last digit is luck
+        error = plain
+    harmonic = math.fsum(1 / size for size in sizes.values()) / len(sizes)
+    each = math.sqrt(max(0.0, between**2 - within * harmonic) + within)
+    rounds = _round_differences(blocks, name, scale, direction)
+    return PairedEffect(mean, spread, error, len(sizes) - 1, n, len(sizes), own, n - len(sizes), each, rounds)
+
+
+def _means_of_places(effects: Sequence[float], places: Sequence[object]) -> dict[object, float]:
+    return {
+        place: math.fsum(e for e, p in zip(effects, places, strict=True) if p == place) / size
+        for place, size in Counter(places).items()
     }
+
+
+def _within_places(effects: Sequence[float], places: Sequence[object]) -> float:
+    """The variance of blocks of one place."""
+    means = _means_of_places(effects, places)
+    return math.fsum((e - means[p]) ** 2 for e, p in zip(effects, places, strict=True)) / (len(effects) - len(means))
+
+
+def _allowing_for_places(effects: Sequence[float], places: Sequence[object]) -> float:
+    """The standard error by protocol 2: gains are taken to differ between places by at least half of what blocks of one
+    differ by (`_LEAST_BETWEEN` is its square), and by more where they show more."""
+    n, sizes = len(effects), Counter(places)
+    mean, spread = mean_and_spread(effects)
+    means, within = _means_of_places(effects, places), _within_places(effects, places)
     between = math.fsum(sizes[place] * (means[place] - mean) ** 2 for place in sizes) / (len(sizes) - 1)
-    within = math.fsum((e - means[p]) ** 2 for e, p in zip(effects, places, strict=True)) / (n - len(sizes))
     squares = sum(size**2 for size in sizes.values())
     each = (n - squares / n) / (len(sizes) - 1)  # blocks of a place, as the mean of unequal numbers counts here
     shared = squares / n**2
@@ -124,7 +173,21 @@ def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> f
     if math.isinf(ratio):
         return spread * math.sqrt(shared / (1 - shared) * (n - 1) / n)
     # the spread of all blocks holds some of what places differ by; the mean has more of it
-    return plain * math.sqrt((1 + ratio * shared * n) / (1 + ratio * (1 - shared) * n / (n - 1)))
+    return spread / math.sqrt(n) * math.sqrt((1 + ratio * shared * n) / (1 + ratio * (1 - shared) * n / (n - 1)))
+
+
+def _round_differences(blocks: Sequence[Block], name: str, scale: Scale, direction: Direction) -> tuple[float, ...]:
+    """Candidate minus baseline in each round; of a block in which runs failed, its effect as one round."""
+    sign = 1.0 if direction == "maximize" else -1.0
+    found: list[float] = []
+    for block in blocks:
+        runs = block.candidates.get(name, ())
+        if len(runs) == len(block.baseline):
+            pairs = zip(runs, block.baseline, strict=True)
+            found += (sign * (_centre([run], scale) - _centre([base], scale)) for run, base in pairs)
+        elif runs and block.baseline:
+            found.append(sign * (_centre(runs, scale) - _centre(block.baseline, scale)))
+    return tuple(found)
 
 
 def block_places(blocks: Sequence[Block], name: str) -> list[frozenset[str]]:
@@ -170,25 +233,24 @@ def _centre(runs: Sequence[float], scale: str) -> float:
 
 def both_sides(blocks: Sequence[Block], name: str, scale: Scale) -> tuple[float, float] | None:
     """Baseline and candidate as absolute values over the blocks that have both: their ratio (or difference, as the
-    scale is) is the estimate, turned around where less is better."""
-    pairs = [
-        (_centre(block.baseline, scale), _centre(runs, scale))
-        for block in blocks
-        if block.baseline and (runs := block.candidates.get(name))
-    ]
-    if not pairs:
+    scale is) is the estimate, turned around where less is better. Where blocks share places, each place counts once."""
+    found = [block for block in blocks if block.baseline and block.candidates.get(name)]
+    if not found:
         return None
-    before, after = (math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    places = block_places(blocks, name)
+    if not 1 < len(set(places)) < len(found):
+        places = [frozenset([str(number)]) for number in range(len(found))]
+    sides = ([_centre(b.baseline, scale) for b in found], [_centre(b.candidates[name], scale) for b in found])
+    before, after = (mean_and_spread([*_means_of_places(side, places).values()])[0] for side in sides)
     return (math.exp(before), math.exp(after)) if scale == "ratio" else (before, after)
 
 
-def _p_value(effects: Sequence[float], error: float) -> float:
-    if len(effects) < FEWEST_BLOCKS:
+def _p_value(found: PairedEffect) -> float:
+    if found.blocks < FEWEST_BLOCKS:
         return 1.0
-    mean, spread = mean_and_spread(effects)
-    if spread <= SAME:
-        return 1.0 if abs(mean) <= SAME else 0.0
-    return two_sided_p(mean / error, len(effects) - 1)
+    if found.constant:
+        return 1.0 if abs(found.mean) <= SAME else 0.0
+    return two_sided_p(found.mean / found.error, found.freedom)
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -201,35 +263,74 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 def _judge(
     name: str,
-    effects: Sequence[float],
-    error: float,
+    found: PairedEffect,
     p_value: float,
     level: float,
-    strict: float,
+    allowed: float,
     among: int,
     scale: Scale,
     notes: tuple[str, ...],
-    places: int,
 ) -> Comparison:
-    n = len(effects)
     back = math.exp if scale == "ratio" else float
-    mean, sd = mean_and_spread(effects)
-    effect = _as_change(_shown_by(error, n, strict), scale)
-    low, high = (mean, mean) if sd <= SAME else interval(mean, error, n - 1, strict)
+    mean, coins = found.mean, len(found.rounds)
+    effect = _as_change(_shown_by(found.error, found.freedom, 1 - allowed), scale)
+    low, high = (mean, mean) if found.constant else interval(mean, found.error, found.freedom, 1 - allowed)
+    if coins and not found.constant:
+        # of few rounds the order shows little: then each of them must speak for the same setting, and it is said
+        by_order = max(allowed, least_p(coins))
+        low, high = flip_interval(found.rounds, by_order, (low, high))
+        p_value = max(p_value, min(1.0, (1 - level) * sign_flip_p(found.rounds) / by_order))
+        if by_order > allowed:
+            notes = (*notes, _few_rounds(coins, found.blocks, allowed))
     verdict = Verdict.NO_DIFFERENCE
     if p_value <= 1 - level and abs(mean) > SAME:
         verdict = Verdict.BETTER if mean > 0 else Verdict.WORSE
         # Holm may show a direction that the plain simultaneous interval leaves open; the interval that belongs to
         # Holm's procedure then ends at no effect
         low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
+    here, needed = None, None
+    if found.few_places and verdict is Verdict.NO_DIFFERENCE:
+        here = interval(mean, found.own, found.own_freedom, 1 - allowed, back)
+        needed = _nodes_needed(found, 1 - allowed)
     return Comparison(
-        name, verdict, scale, back(mean), back(low), back(high), level, n, among, p_value, sd, effect, notes, places
+        name,
+        verdict,
+        scale,
+        back(mean),
+        back(low),
+        back(high),
+        level,
+        found.blocks,
+        among,
+        p_value,
+        found.spread,
+        effect,
+        notes,
+        found.places,
+        here,
+        needed,
     )
+
+
+def _few_rounds(rounds: int, blocks: int, allowed: float) -> str:
+    odds = f"1 in {1 / least_p(rounds):.0f}"
+    enough = next((n for n in range(blocks, 10 * blocks) if least_p(rounds * n // blocks) <= allowed), None)
+    more = "" if enough is None else f"; {enough} blocks would rule it out"
+    return (
+        f"{count(rounds, 'round')} can't rule out at this level that the machine changed in step with them: equal "
+        f"settings look like this in {odds} at worst{more}"
+    )
+
+
+def _nodes_needed(found: PairedEffect, level: float) -> int | None:
+    """How many nodes, with a block on each, show an effect as large as this one in four of five campaigns."""
+    sizes = range(max(FEWEST_BLOCKS, found.places + 1), _MOST_NODES + 1)
+    return next((n for n in sizes if _shown_by(found.each / math.sqrt(n), n - 1, level) <= abs(found.mean)), None)
 
 
 def _refuse(
     name: str,
-    effects: Sequence[float],
+    found: PairedEffect,
     blocks: Sequence[Block],
     level: float,
     strict: float,
@@ -237,11 +338,10 @@ def _refuse(
     scale: Scale,
 ) -> Comparison:
     """Too few blocks: no interval, but what three blocks could show with the noise seen so far."""
-    n = len(effects)
-    mean, sd = mean_and_spread(effects) if effects else (None, 0.0)
-    estimate = None if mean is None else math.exp(mean) if scale == "ratio" else mean
+    n = found.blocks
+    estimate = None if not n else math.exp(found.mean) if scale == "ratio" else found.mean
     # the larger of the two: the spread of two blocks is easily small by chance, that of runs knows no node effects
-    spreads = [s for s in (sd if n > 1 else None, _run_noise(blocks, name, scale)) if s is not None]
+    spreads = [s for s in (found.spread if n > 1 else None, _run_noise(blocks, name, scale)) if s is not None]
     effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, strict), scale) if spreads else None
     verdict, spread, notes = Verdict.TOO_FEW_BLOCKS, max(spreads, default=None), _notes(blocks, name, scale)
     return Comparison(name, verdict, scale, estimate, None, None, level, n, among, 1.0, spread, effect, notes)
@@ -300,23 +400,24 @@ def nearest(comparisons: Iterable[Comparison]) -> Comparison | None:
 
 
 def reach(comparison: Comparison, where: str = "") -> str:
-    """What the blocks could have shown: '; 5 blocks on 2 nodes could show 2.1% or more', or nothing to add."""
+    """What the blocks could have shown: '; 5 blocks on 2 nodes could show 2.1% or more', or nothing to add; and what
+    holds on few nodes alone."""
     effect = comparison.smallest_effect
     if not effect:
         return ""
     size = effect_text(effect) if comparison.scale == "ratio" else f"{effect:.2g}"
     blocks = f"{count(comparison.blocks, 'block')}{' ' if where else ''}{where}"
-    return f"; {blocks} could show {size} or more"
+    return f"; {blocks} could show {size} or more{comparison.on_these_nodes}"
 
 
 def where_they_ran(blocks: Sequence[Block]) -> str:
-    """'on 2 nodes', as far as the blocks know."""
+    """'on 2 nodes', or which one it was, as far as the blocks know."""
     sets = {frozenset(block.nodes) for block in blocks if block.nodes}
     if not sets:
         return ""
     sizes = {len(s) for s in sets}
     if sizes == {1}:
-        return f"on {count(len(sets), 'node')}"
+        return f"on {next(iter(next(iter(sets))))}" if len(sets) == 1 else f"on {len(sets)} nodes"
     if sizes == {2}:
         return f"on {count(len(sets), 'node pair')}"
     return f"on {count(len(sets), 'set')} of nodes"
@@ -324,21 +425,28 @@ def where_they_ran(blocks: Sequence[Block]) -> str:
 
 # In which order a block runs its settings, so that no place in it favours one of them.
 #
-# Whatever makes the first run of a block slower (a cold file cache, clocks that were down, code compiled on first use)
-# falls on the setting that stands first. So each stands first as often as the others: the starts are drawn, from the
-# seed, as one permutation of the settings after the other. What few blocks leave unbalanced is then a difference
-# between blocks, and part of the interval, instead of a difference between settings.
+# Whatever the machine does while a block runs (a cold first run, a drift, a wave in step with the blocks) must not meet
+# one setting more often than another for a reason. Any rule, such as that settings begin in turn, is such a reason for
+# a machine that changes at the same pace. So each round is drawn for itself, and nothing is evened out over rounds: the
+# test of `sign_flips.py` counts on coins that know nothing of each other.
 
 
-def order_of_block(settings: int, block: int, repeats: int, seed: int | None) -> list[int]:
-    """The settings of this block by number, 0 for the baseline. With two `repeats` a palindrome: drift cancels.
+def order_of_block(settings: int, block: int, repeats: int, seed: int | None, protocol: int = PROTOCOL) -> list[int]:
+    """The settings of this block by number, 0 for the baseline: `repeats` rounds, each in an order of its own.
 
-    With one, two blocks in turn are each other's reverse, so that it cancels over both. Without a seed it is the order
-    of journals that name none: the baseline first, always.
+    Earlier protocols as journals have them. 1, or without a seed: the baseline first, always. 2: settings begin in
+    turn; two repeats are a palindrome, and with one, two blocks in turn are each other's reverse.
     """
-    if seed is None:
+    if seed is None or protocol < 2:
         forward = list(range(settings))
         return [*forward, *reversed(forward)] if repeats > 1 else forward if block % 2 == 0 else forward[::-1]
+    if protocol == 2:
+        return _in_turn(settings, block, repeats, seed)
+    dice = random.Random(f"{seed} rounds of block {block}")
+    return [setting for _ in range(repeats) for setting in dice.sample(range(settings), settings)]
+
+
+def _in_turn(settings: int, block: int, repeats: int, seed: int) -> list[int]:
     if repeats > 1:
         forward = _begun_by(settings, seed, block, _start(settings, block, seed))
         return [*forward, *reversed(forward)]

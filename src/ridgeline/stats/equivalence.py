@@ -14,17 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ridgeline.stats.compare import (
-    POWER,
-    SAME,
-    Direction,
-    all_positive,
-    block_effects,
-    block_places,
-    holm,
-    mean_and_spread,
-    standard_error,
-)
+from ridgeline.stats.compare import POWER, PROTOCOL, Direction, PairedEffect, all_positive, holm, paired_effect
 from ridgeline.stats.student import t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block
 from ridgeline.stats.wording import count
@@ -89,26 +79,27 @@ def equivalence(
     direction: Direction = "maximize",
     *,
     share: float = 1.0,
+    protocol: int = PROTOCOL,
 ) -> Equivalence:
     """Test every candidate named in `blocks`. Within the margin means: neither it nor the baseline is larger than the
-    other by more than that. `share` is the part of the error that this look may spend."""
+    other by more than that. `share` is the part of the error that this look may spend, `protocol` that of the journal
+    (`compare.py`)."""
     if not 0 < margin < 1:
         raise ValueError(f"the margin is {margin}; write a share between 0 and 1, such as 0.015 for 1.5%")
     names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
     if not all_positive(blocks):
         why = "a value is not positive, so there is no difference in percent"
         return Equivalence(margin, level, tuple(EquivalenceTest(n, "undecided", None, 1.0, 0, why) for n in names))
-    effects = {name: block_effects(blocks, name, "ratio", direction) for name in names}
-    errors = {name: standard_error(effects[name], block_places(blocks, name)) for name in names}
+    effects = {name: paired_effect(blocks, name, "ratio", direction, protocol) for name in names}
 
     def adjusted(within: float) -> dict[str, float]:
-        raw = {name: _tost_p(effects[name], errors[name], within) for name in names}
+        raw = {name: _tost_p(effects[name], within) for name in names}
         return holm({name: min(1.0, p / share) for name, p in raw.items()})
 
     p_values = adjusted(margin)
     alpha = 1 - level
     strict = alpha * share / max(1, len(names))
-    tests = tuple(_judged(name, effects[name], errors[name], p_values[name], margin, alpha, strict) for name in names)
+    tests = tuple(_judged(name, effects[name], p_values[name], margin, alpha, strict) for name in names)
     found = Equivalence(margin, level, tests)
     if not found.holds:
         return found
@@ -129,36 +120,42 @@ def share_left(planned: int, blocks: int) -> float:
     return 1 - math.fsum(share for after, share in looks(planned).items() if after <= blocks)
 
 
-def _tost_p(effects: Sequence[float], error: float, margin: float) -> float:
+def _tost_p(found: PairedEffect, margin: float) -> float:
     """The larger p-value of the two one-sided tests: that the effect lies beyond the margin on either side."""
-    if len(effects) < FEWEST_BLOCKS:
+    if found.blocks < FEWEST_BLOCKS:
         return 1.0
-    mean, spread = mean_and_spread(effects)
-    room = math.log1p(margin) - abs(mean)
-    if spread <= SAME:
+    room = math.log1p(margin) - abs(found.mean)
+    if found.constant:
         return 0.0 if room >= 0 else 1.0
-    tail = two_sided_p(room / error, len(effects) - 1) / 2
+    tail = two_sided_p(room / found.error, found.freedom) / 2
     return tail if room >= 0 else 1 - tail
 
 
 def _judged(
-    name: str, effects: Sequence[float], error: float, p_value: float, margin: float, alpha: float, strict: float
+    name: str, found: PairedEffect, p_value: float, margin: float, alpha: float, strict: float
 ) -> EquivalenceTest:
-    estimate = math.exp(math.fsum(effects) / len(effects)) if effects else None
+    n = found.blocks
+    estimate = math.exp(found.mean) if n else None
     if p_value <= alpha:
-        return EquivalenceTest(name, "equivalent", estimate, p_value, len(effects))
-    if len(effects) < FEWEST_BLOCKS:
-        why = f"{count(len(effects), 'block')}, {FEWEST_BLOCKS} are needed"
-        return EquivalenceTest(name, "undecided", estimate, p_value, len(effects), why)
-    mean, _ = mean_and_spread(effects)
-    if abs(mean) >= math.log1p(margin):
-        why = f"looks {abs(math.expm1(mean)):.1%} {'better' if mean > 0 else 'worse'}, beyond the margin"
-        return EquivalenceTest(name, "undecided", estimate, p_value, len(effects), why)
-    needed = _blocks_needed(error * math.sqrt(len(effects)), math.log1p(margin) - abs(mean), len(effects), strict)
-    why = f"too noisy for {count(len(effects), 'block')}"
+        return EquivalenceTest(name, "equivalent", estimate, p_value, n)
+    if n < FEWEST_BLOCKS:
+        return EquivalenceTest(
+            name, "undecided", estimate, p_value, n, f"{count(n, 'block')}, {FEWEST_BLOCKS} are needed"
+        )
+    room = math.log1p(margin) - abs(found.mean)
+    if room <= 0:
+        why = f"looks {abs(math.expm1(found.mean)):.1%} {'better' if found.mean > 0 else 'worse'}, beyond the margin"
+        return EquivalenceTest(name, "undecided", estimate, p_value, n, why)
+    if found.few_places:
+        # more blocks on the same nodes would not do: each node is one number
+        nodes = _blocks_needed(found.each, room, found.places, strict)
+        why = f"{found.places} nodes are too few" + ("" if nodes is None else f"; about {nodes} would decide")
+        return EquivalenceTest(name, "undecided", estimate, p_value, n, why)
+    needed = _blocks_needed(found.spread, room, n, strict)
+    why = f"too noisy for {count(n, 'block')}"
     if needed is not None:
         why += f"; about {needed} would decide"
-    return EquivalenceTest(name, "undecided", estimate, p_value, len(effects), why, needed)
+    return EquivalenceTest(name, "undecided", estimate, p_value, n, why, needed)
 
 
 def _blocks_needed(spread: float, room: float, blocks: int, alpha: float) -> int | None:

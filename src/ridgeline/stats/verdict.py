@@ -74,10 +74,25 @@ class Comparison:
     smallest_effect: float | None
     notes: tuple[str, ...] = ()
     nodes: int = 0  # nodes, or sets of them, that its blocks were on; 0: nobody wrote it down
+    here: tuple[float, float] | None = None  # the interval of these few nodes alone, where nothing is shown of others
+    nodes_needed: int | None = None  # with a block on each, to show an effect as large as the estimate
 
     @property
     def ratio(self) -> float | None:
         return self.estimate if self.scale == "ratio" else None
+
+    @property
+    def on_these_nodes(self) -> str:
+        """'; on these 2 nodes alone +2.1% to +4.0%: about 5 nodes, a block on each, would show it for others too'."""
+        none = 1.0 if self.scale == "ratio" else 0.0
+        if self.here is None or self.here[0] <= none <= self.here[1]:
+            return ""
+        low, high = self.here
+        shown = percent_range(low - 1, high - 1) if self.scale == "ratio" else f"{low:+.2g} to {high:+.2g}"
+        text = f"; on these {self.nodes} nodes alone {shown}"
+        if self.nodes_needed is None:
+            return f"{text}, too different from node to node to say it of others"
+        return f"{text}; about {self.nodes_needed} nodes, a block on each, would show it for others too"
 
     def __str__(self) -> str:
         return self.text()

@@ -1,16 +1,23 @@
-"""How far can one knob be raised? Its largest safe value, and the value to use in production.
+"""How far can one knob be raised? The largest value that passes, and the value to use in production.
 
-Safe values of a knob lie between two cliffs: below, a pool that is too small to start; above, memory that runs out
+Values of a knob that work lie between two cliffs: below, a pool that is too small to start; above, memory that runs out
 under load. The hunt climbs from a value that works. It tries the lower third of what is left, not the half: a crash
 costs a start and sometimes a node, a pass costs a run that also measures something. It decides from the runs so far
 alone, so that a resumed hunt decides the same.
+
+The value for production is chosen first and then run: what these fresh runs show of how often it fails is stated, and
+a value that fails in them is given up for a smaller one.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
@@ -26,23 +33,35 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.space import Continuous, Knob, Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.failure_rate import passes_needed, shown_failure_rate
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 _STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
 _LONGEST_LADDER = 512
+_PRODUCTION = "production"  # proposes runs of the value for production, once that is chosen
+_OFFERED = (0.1, 0.05, 0.02, 0.01, 0.001)  # failure rates that more runs may be asked to show
 
 _Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeRules:
-    """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it."""
+    """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it.
+
+    There as many must pass, or so many that a failure rate above `fails` is ruled out at the `level`.
+    """
 
     knob: str
     repeats: int = 3
     margin: float = 0.03
+    fails: float | None = None
+    level: float = 0.95
+
+    def production_runs(self, chosen: int) -> int:
+        """How many runs must pass at the value for production, if it is the so many-th that was chosen."""
+        return self.repeats if self.fails is None else passes_needed(self.fails, chosen, self.level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +72,24 @@ class _Ladder:
     refused: Mapping[_Number, str] = field(default_factory=dict)
     predicted: int | None = None  # index of the largest value that is expected to work, where something can tell
 
+    def with_values(self, values: Collection[_Number], refused: Mapping[_Number, str]) -> _Ladder:
+        if not refused and all(value in self.values for value in values):
+            return self
+        merged = tuple(sorted({*self.values, *values}))
+        predicted = None if self.predicted is None else merged.index(self.values[self.predicted])
+        return _Ladder(merged, {**self.refused, **refused}, predicted)
+
 
 @dataclass(slots=True)
 class RungResult:
-    """What the runs of one value showed."""
+    """What the runs of one value showed; `fresh` are passes since it was chosen for production, as the `chosen`-th."""
 
     passes: int = 0
     flying: int = 0
     failures: list[Outcome] = field(default_factory=list)
+    fresh: int = 0
+    fresh_flying: int = 0
+    chosen: int = 0
 
     @property
     def safe(self) -> bool:
@@ -131,8 +160,11 @@ def _next_index(ladder: _Ladder, seen: Mapping[int, RungResult], rules: EdgeRule
         if edge.passes + edge.flying < rules.repeats:
             return now.low, f"the edge, run {edge.passes + edge.flying + 1} of {rules.repeats}"
         chosen = _production(ladder, now, rules)
-        if not flying and not (chosen in seen and seen[chosen].passes):
-            return chosen, f"the value for production, {rules.margin:.0%} below the edge"
+        there = seen.get(chosen, RungResult())
+        needed, so_far = rules.production_runs(_choice(seen, chosen)), there.fresh + there.fresh_flying
+        elsewhere = any(what.flying > what.fresh_flying for what in seen.values())
+        if not elsewhere and so_far < needed:
+            return chosen, f"the value for production, run {so_far + 1} of {needed}"
         return None
     if flying:
         return None
@@ -163,8 +195,15 @@ def _production(ladder: _Ladder, now: _Bracket, rules: EdgeRules) -> int:
     return max(below, default=now.low)
 
 
+def _choice(seen: Mapping[int, RungResult], index: int) -> int:
+    """Which choice of a value for production this one is: 1 for the first."""
+    if index in seen and seen[index].chosen:
+        return seen[index].chosen
+    return 1 + max((what.chosen for what in seen.values()), default=0)
+
+
 def _oddities(ladder: _Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
-    """What speaks against one cliff with everything safe below it."""
+    """What speaks against one cliff with nothing failing below it."""
     failed = [index for index, what in seen.items() if what.failures]
     lines = []
     for index in sorted(failed):
@@ -178,7 +217,7 @@ def _oddities(ladder: _Ladder, seen: Mapping[int, RungResult], knob: str) -> lis
             )
         if what.passes:
             total = what.passes + len(what.failures)
-            lines.append(f"{ladder.values[index]:g} passed {what.passes} of {count(total, 'run')}: not safe")
+            lines.append(f"{ladder.values[index]:g} passed {what.passes} of {count(total, 'run')}")
     return lines
 
 
@@ -206,7 +245,11 @@ class _RefusedValue:
 
 @dataclass(frozen=True, slots=True)
 class EdgeVerdict:
-    """`edge` passed `edge_runs` times, `production` lies the margin below it at `point`; None where nothing passed."""
+    """`edge` passed `edge_runs` times, `production` lies the margin below it at `point`; None where nothing passed.
+
+    `production_runs` passed since it was chosen, which leaves failure rates up to `failure_rate` open at the `level`.
+    `untried` are values of the knob between the edge and `first_failing`; None where they cannot be counted.
+    """
 
     conclusion: str
     headline: str
@@ -224,6 +267,11 @@ class EdgeVerdict:
     production: _Number | None = None
     point: Point | None = None
     price: float | None = None  # the share of the goal that the margin costs
+    production_runs: int = 0
+    failure_rate: float | None = None
+    level: float = 0.95
+    untried: int | None = 0
+    show_less: Mapping[str, float] | None = None  # the next rate that is worth asking for, and the runs it takes
 
     @property
     def recommended(self) -> Point | None:
@@ -254,9 +302,9 @@ def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:
     outcome = rung.why[0] if rung.why else "passed"
     if rung.why and rung.passed:
         outcome = f"{rung.passed} passed, {rung.failed} failed: {outcome}"
-    names = {verdict.edge: "largest safe value", verdict.production: "for production"}
+    names = {verdict.edge: "largest that passed", verdict.production: "for production"}
     if verdict.edge == verdict.production:
-        names = {verdict.edge: "largest safe value, for production"}
+        names = {verdict.edge: "largest that passed, for production"}
     mean = "" if rung.mean is None else metric_text(rung.mean)
     return value_text(rung.value), str(rung.passed + rung.failed), mean, names.get(rung.value, ""), outcome
 
@@ -278,13 +326,10 @@ class EdgeQuestion:
     start: Point
     repeats: int = 3
     margin: float = 0.03
+    fails: float | None = None
 
     kind: ClassVar[str] = "edge"
     reference: ClassVar[str] = "the start"
-
-    @property
-    def rules(self) -> EdgeRules:
-        return EdgeRules(self.knob, self.repeats, self.margin)
 
     def applied_to(self, study: Study) -> Study:
         return replace(
@@ -297,7 +342,9 @@ class EdgeQuestion:
         )
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> EdgeAgenda:
-        return EdgeAgenda(found.study, history, ledger, _ladder_of(found, self.knob, self.start), self.rules)
+        rules = EdgeRules(self.knob, self.repeats, self.margin, self.fails, found.study.confirm.level)
+        ladder = _ladder_of(found, self.knob, self.start)
+        return EdgeAgenda(found.study, history, ledger, ladder, rules, partial(_between, found, self.knob, self.start))
 
     def verdict_from(self, line: VerdictLine) -> EdgeVerdict:
         return EdgeVerdict.from_line(line)
@@ -314,7 +361,12 @@ class EdgeQuestion:
         candidate = self._candidate(study, history, verdict)
         facts: dict[str, Any] = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
         if verdict is not None:
-            facts |= {"edge": verdict.edge, "production": verdict.production}
+            facts |= {
+                "edge": verdict.edge,
+                "first_failing": verdict.first_failing,
+                "production": verdict.production,
+                "failure_rate": verdict.failure_rate,
+            }
         start = _mean_at(study, history, point_key(self.start))
         return answer_of(
             self.kind,
@@ -348,7 +400,18 @@ class EdgeQuestion:
         setting = None
         if verdict.point is not None:
             setting = side_by_side("The setting for production", ("start", "production"), self.start, verdict.point)
-        return Exhibits(setting, (_ladder_table(verdict, study.goal.metric),), notes=verdict.notes, groups=groups)
+        notes = (*verdict.notes, *self._next_command(history, verdict))
+        return Exhibits(setting, (_ladder_table(verdict, study.goal.metric),), notes=notes, groups=groups)
+
+    def _next_command(self, history: History, verdict: EdgeVerdict) -> list[str]:
+        """What to type to show that the value for production fails less often."""
+        if verdict.show_less is None or verdict.point is None:
+            return []
+        rate, runs = verdict.show_less["rate"], verdict.show_less["runs"]
+        at = ",".join(f"{name}={value_text(value)}" for name, value in verdict.point.items())
+        words = ["ridgeline", "edge", "study.yaml", "--knob", self.knob, "--at", at, "--fails", f"{rate:g}"]
+        words += ["--out", f"{history.root.name}-fails-{rate:g}"]
+        return [f"{runs:.0f} runs that pass show that at most {_share(rate)} of them fail: `{shlex.join(words)}`"]
 
 
 def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> _Ladder:
@@ -359,17 +422,36 @@ def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> _Ladder:
     first = start.get(knob)
     if not is_number(first):
         raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
+    legal, refused = _legal(found, knob, start, _ladder_values(space.by_name[knob], first))
+    return _Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
+
+
+def _legal(
+    found: CheckedStudy, knob: str, start: Point, values: Sequence[_Number]
+) -> tuple[list[_Number], dict[_Number, str]]:
     legal: list[_Number] = []
     refused: dict[_Number, str] = {}
-    for value in _ladder_values(space.by_name[knob], first):
-        point = space.restrict({**start, knob: value})
-        if gaps := space.missing(point):
+    for value in values:
+        point = found.study.space.restrict({**start, knob: value})
+        if gaps := found.study.space.missing(point):
             refused[value] = f"{', '.join(gaps)} would need a value"
         elif reason := found.refusal(point):
             refused[value] = reason
         else:
             legal.append(value)
-    return _Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
+    return legal, refused
+
+
+def _between(found: CheckedStudy, knob: str, start: Point, low: _Number, high: _Number) -> _Ladder:
+    """The values that a long ladder passed over between two of its own."""
+    known = found.study.space.by_name[knob]
+    if isinstance(known, Continuous):
+        return _Ladder(())
+    values = sorted(value for value in known.values if isinstance(value, int | float))
+    passed_over = values[bisect_right(values, low) : bisect_left(values, high)]
+    stride = -(-len(passed_over) // _LONGEST_LADDER) or 1
+    legal, refused = _legal(found, knob, start, passed_over[::stride])
+    return _Ladder(tuple(legal), refused)
 
 
 def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_Number]) -> int | None:
@@ -388,39 +470,67 @@ def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_N
 class EdgeAgenda(Agenda):
     """Hands out the start value, then the climb, the repeats at the edge, and the value for production."""
 
-    ladder: _Ladder
+    coarse: _Ladder
     rules: EdgeRules
+    between: Callable[[_Number, _Number], _Ladder] = lambda low, high: _Ladder(())
     out_of_budget: bool = field(default=False, init=False)
+
+    @property
+    def ladder(self) -> _Ladder:
+        """The coarse ladder, and once the edge lies between two of its values, those in between as well."""
+        own = {trial.point.get(self.rules.knob) for trial in self.history.trials.values()}
+        tried = {value for value in own if isinstance(value, int | float)}
+        ladder = self.coarse.with_values(tried, {})
+        while True:
+            now = _bracket(ladder, self.seen(ladder), self.rules.knob)
+            if not now.closed or now.low is None:
+                return ladder
+            low = ladder.values[now.low]
+            above = [*ladder.values[now.low + 1 :][:1], *(value for value in ladder.refused if value > low)]
+            finer = self.between(low, min(above)) if above else _Ladder(())
+            if not ({*finer.values} - {*ladder.values} or {*finer.refused} - {*ladder.refused}):
+                return ladder
+            ladder = ladder.with_values(finer.values, finer.refused)
 
     def fresh(self) -> NextTrial | None:
         if not self.history.count(Stage.BASELINE):
             return self.new(self.study.baseline, Stage.BASELINE, "edge", "the value to start from")
-        step = _next_index(self.ladder, self.seen(), self.rules)
+        ladder = self.ladder
+        step = _next_index(ladder, self.seen(ladder), self.rules)
         if step is None:
             return None
         index, why = step
-        if not self.fits(self.point(index)):
+        point = self.point(ladder.values[index])
+        if not self.fits(point):
             self.out_of_budget = not self.history.open_runs
             return None
-        return self.new(self.point(index), Stage.SEARCH, "edge", why)
+        proposer = _PRODUCTION if why.startswith("the value for production") else "edge"
+        return self.new(point, Stage.SEARCH, proposer, why)
 
     def conclude(self) -> EdgeVerdict:
         return verdict(self)
 
-    def point(self, index: int) -> Point:
-        return self.study.space.restrict({**self.study.baseline, self.rules.knob: self.ladder.values[index]})
+    def point(self, value: _Number) -> Point:
+        return self.study.space.restrict({**self.study.baseline, self.rules.knob: value})
 
-    def seen(self) -> dict[int, RungResult]:
+    def seen(self, ladder: _Ladder) -> dict[int, RungResult]:
         """By index of the ladder. A trial that was cancelled or lost to the site shows nothing."""
-        places = {value: index for index, value in enumerate(self.ladder.values)}
+        places = {value: index for index, value in enumerate(ladder.values)}
         found: dict[int, RungResult] = {}
+        chosen = 0
         for trial in self.history.trials.values():
             what = found.setdefault(places[trial.point[self.rules.knob]], RungResult())  # type: ignore[index]
+            fresh = trial.proposer == _PRODUCTION
+            if fresh and not what.chosen:
+                chosen += 1
+                what.chosen = chosen
             run = self.history.final_run(trial)
             if self.is_open(trial.number) or run is None or run.outcome is None:
                 what.flying += 1
+                what.fresh_flying += fresh
             elif run.outcome.kind is Kind.OK:
                 what.passes += 1
+                what.fresh += fresh
             elif run.outcome.kind.caused_by_setting or run.outcome.kind is Kind.UNVERIFIED:
                 what.failures.append(run.outcome)
         return {index: what for index, what in found.items() if what.passes or what.flying or what.failures}
@@ -428,7 +538,8 @@ class EdgeAgenda(Agenda):
 
 def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
     """What was found; `conclusion` is edge, unfinished or nothing-passed."""
-    ladder, rules, seen = agenda.ladder, agenda.rules, agenda.seen()
+    ladder, rules = agenda.ladder, agenda.rules
+    seen = agenda.seen(ladder)
     now = _bracket(ladder, seen, rules.knob)
     notes = _oddities(ladder, seen, rules.knob)
     worst = next((what.failures for what in seen.values() if what.failures), ())
@@ -441,35 +552,52 @@ def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
         runs=len(agenda.history.runs),
         failed_runs=sum(len(what.failures) for what in seen.values()),
         monotone=not notes,
-        tried=tuple(_rung(agenda, index, seen[index]) for index in sorted(seen)),
+        tried=tuple(_rung(agenda, ladder.values[index], seen[index]) for index in sorted(seen)),
         refused=tuple(_RefusedValue(value, reason) for value, reason in ladder.refused.items()),
         notes=tuple(notes),
         first_failing=ladder.values[now.high] if now.high in seen else None,
     )
-    return result if now.low is None else _with_edge(result, agenda, now, now.low)
+    return result if now.low is None else _with_edge(result, agenda, ladder, now, now.low)
 
 
-def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket, low: int) -> EdgeVerdict:
-    chosen = _production(agenda.ladder, now, agenda.rules)
+def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket, low: int) -> EdgeVerdict:
+    rules, seen = agenda.rules, agenda.seen(ladder)
+    chosen = _production(ladder, now, rules)
+    at_edge, below = (agenda.point(ladder.values[index]) for index in (low, chosen))
+    there, choice = seen.get(chosen, RungResult()), _choice(seen, chosen)
+    rate = shown_failure_rate(there.fresh, choice, rules.level)
+    less = next((asked for asked in _OFFERED if asked < rate), None)
     result = replace(
         result,
         conclusion=FOUND if now.closed and not agenda.out_of_budget else UNFINISHED,
-        edge=agenda.ladder.values[low],
-        edge_runs=agenda.seen()[low].passes,
-        production=agenda.ladder.values[chosen],
-        point=dict(agenda.point(chosen)),
-        price=_price(agenda, low, chosen),
+        edge=ladder.values[low],
+        edge_runs=seen[low].passes,
+        production=ladder.values[chosen],
+        point=dict(below),
+        price=_price(agenda, at_edge, below),
+        production_runs=there.fresh,
+        failure_rate=rate if there.fresh else None,
+        level=rules.level,
+        untried=_untried(agenda, ladder, now, low),
+        show_less=None if less is None else {"rate": less, "runs": passes_needed(less, 1, rules.level)},
     )
-    return replace(result, headline=_headline(result, agenda, now))
+    return replace(result, headline=_headline(result, agenda, ladder, now))
 
 
-def _rung(agenda: EdgeAgenda, index: int, what: RungResult) -> Rung:
+def _untried(agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket, low: int) -> int | None:
+    """How many values lie between the edge and the first one that failed; None of a range without steps."""
+    if now.high >= len(ladder.values):
+        return 0
+    if isinstance(agenda.study.space.by_name[agenda.rules.knob], Continuous):
+        return None
+    skipped = agenda.between(ladder.values[low], ladder.values[now.high])
+    return len({*ladder.values[low + 1 : now.high], *skipped.values})
+
+
+def _rung(agenda: EdgeAgenda, value: _Number, what: RungResult) -> Rung:
     failures = tuple(str(failure) for failure in what.failures)
-    return Rung(agenda.ladder.values[index], what.passes, len(what.failures), _mean(agenda, index), failures)
-
-
-def _mean(agenda: EdgeAgenda, index: int) -> float | None:
-    return _mean_at(agenda.study, agenda.history, point_key(agenda.point(index)))
+    mean = _mean_at(agenda.study, agenda.history, point_key(agenda.point(value)))
+    return Rung(value, what.passes, len(what.failures), mean, failures)
 
 
 def _mean_at(study: Study, history: History, key: str) -> float | None:
@@ -478,31 +606,67 @@ def _mean_at(study: Study, history: History, key: str) -> float | None:
     return sum(figures) / len(figures) if figures else None
 
 
-def _price(agenda: EdgeAgenda, low: int, chosen: int) -> float | None:
+def _price(agenda: EdgeAgenda, edge: Point, production: Point) -> float | None:
     """The share of the goal that the margin costs; negative where the value for production did better."""
-    at_edge, below = _mean(agenda, low), _mean(agenda, chosen)
+    at_edge, below = (_mean_at(agenda.study, agenda.history, point_key(point)) for point in (edge, production))
     if at_edge is None or below is None or not at_edge:
         return None
     return (agenda.study.goal.score(at_edge) - agenda.study.goal.score(below)) / abs(at_edge)
 
 
-def _headline(result: EdgeVerdict, agenda: EdgeAgenda, now: _Bracket) -> str:
+def _headline(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket) -> str:
     knob, low, chosen = result.knob, result.edge, result.production
     assert low is not None and chosen is not None
-    if now.high in agenda.seen():
-        above = f"at {agenda.ladder.values[now.high]:g} it failed: {_failing_text(agenda.seen()[now.high].failures)}"
-    elif beyond := next((r for v, r in agenda.ladder.refused.items() if v > low), None):
-        above = f"larger ones were not run: {beyond}"
-    else:
-        above = "the study allows no larger one"
-    if result.conclusion == UNFINISHED:
-        return f"{knob} {low:g} passed and the budget is spent; {above}"
-    text = f"{knob} {low:g} is the largest safe value ({count(result.edge_runs, 'run')} passed; {above})"
+    above = _above(result, agenda, ladder, now)
+    passed = f"{count(result.edge_runs, 'run')} passed"
+    if result.conclusion == UNFINISHED and not result.production_runs:
+        return f"{knob} {low:g} passed and the budget is spent ({passed}; {above})"
+    text = f"{knob} {low:g} is the largest value that passed ({passed}; {above})"
     if chosen == low:
-        return f"{text}; no smaller value leaves a margin of {result.margin:.0%}"
-    price, metric = result.price, agenda.study.goal.metric
-    cost = "" if price is None else f", {abs(price):.1%} {'worse' if price > 0 else 'better'} {metric} in these runs"
-    return f"{text}; use {chosen:g} in production (margin {1 - chosen / low if low else 0:.1%}{cost})"
+        text += f"; no smaller value leaves a margin of {result.margin:.0%}, so that {low:g} is the one for production"
+    else:
+        price, metric = result.price, agenda.study.goal.metric
+        cost = (
+            "" if price is None else f", {abs(price):.1%} {'worse' if price > 0 else 'better'} {metric} in these runs"
+        )
+        text += f"; use {chosen:g} in production (margin {1 - chosen / low if low else 0:.1%}{cost})"
+    return text + _shown(result, agenda.rules)
+
+
+def _above(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket) -> str:
+    """What is known of larger values: which failed, and how many were not tried."""
+    seen = agenda.seen(ladder)
+    if now.high in seen:
+        text = f"at {ladder.values[now.high]:g} it failed: {_failing_text(seen[now.high].failures)}"
+        if result.untried is None:
+            return f"{text}; values between were not tried"
+        return f"{text}; {count(result.untried, 'value')} between not tried" if result.untried else text
+    assert result.edge is not None
+    if larger := len(ladder.values) - 1 - ladder.values.index(result.edge):
+        return f"{count(larger, 'larger value')} not tried"
+    if beyond := next((r for v, r in sorted(ladder.refused.items()) if v > result.edge), None):
+        return f"larger ones were not run: {beyond}"
+    return "the study allows no larger one"
+
+
+def _shown(result: EdgeVerdict, rules: EdgeRules) -> str:
+    """What the fresh runs of the value for production say of how often it fails, and how more would say more."""
+    if result.failure_rate is None:
+        return ": it has not been run since it was chosen, so nothing is shown of how often it fails"
+    rate, level = result.failure_rate, f"{rules.level * 100:g}%"
+    spent = " and the budget is spent" if result.conclusion == UNFINISHED else ""
+    passed = f"{count(result.production_runs, 'run')} passed there{spent}"
+    text = f": {passed}, so at most {_share(rate)} of its runs fail ({level})"
+    if result.show_less is None:
+        return text
+    less, runs = result.show_less["rate"], result.show_less["runs"]
+    return f"{text}; {runs:.0f} that pass would show {_share(less)} (`--fails {less:g}`)"
+
+
+def _share(rate: float) -> str:
+    """In percent with two digits, rounded up: no less than was shown."""
+    digits = max(0, 1 - math.floor(math.log10(rate * 100)))
+    return f"{math.ceil(round(rate * 100 * 10**digits, 6)) / 10**digits:g}%"
 
 
 def _largest_safe(history: History, knob: str) -> str | None:
@@ -519,8 +683,12 @@ def _largest_safe(history: History, knob: str) -> str | None:
     return max(passed.keys() - failed, key=passed.__getitem__, default=None)
 
 
-def edge_question(found: CheckedStudy, knob: str, at: str, repeats: int, margin: float) -> EdgeQuestion:
+def edge_question(
+    found: CheckedStudy, knob: str, at: str, repeats: int, margin: float, fails: float | None = None
+) -> EdgeQuestion:
     """The question as it is typed; InputError where the knob cannot have an edge."""
     start = parse_point(found, at, found.study.baseline)
     _ladder_of(found, knob, start)
-    return EdgeQuestion(knob, dict(start), repeats, margin)
+    if fails is not None and not 0 < fails < 1:
+        raise InputError(f"--fails {fails:g}: give a share of the runs between 0 and 1, such as 0.1")
+    return EdgeQuestion(knob, dict(start), repeats, margin, fails)

@@ -240,7 +240,7 @@ class ScalingAgenda(Agenda):
     def _pass(self, step: int) -> list[Point]:
         """All sizes once: two passes in turn are each other's reverse."""
         points = self.question.points
-        return [points[at] for at in order_of_block(len(points), step, 1, self.question.seed)]
+        return [points[at] for at in order_of_block(len(points), step, 1, self.question.seed, protocol=2)]
 
     def conclude(self) -> ScalingVerdict:
         return verdict(self.study, self.history, self.question)

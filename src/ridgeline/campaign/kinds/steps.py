@@ -29,7 +29,7 @@ from ridgeline.records.exhibit import Exhibits, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.compare import confirm
+from ridgeline.stats.compare import PROTOCOL, confirm
 from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
 from ridgeline.study.codec import VerdictLine
@@ -90,10 +90,10 @@ def _judged_steps(
     names: Sequence[str],
     simpler: Point | None,
     failed: Mapping[str, str],
-    by_node: bool = True,
+    protocol: int = PROTOCOL,
 ) -> StepsVerdict:
     """Steps that failed are left out; what they changed is part of the next step's change."""
-    judge = partial(confirm, direction=study.goal.direction, by_node=by_node)
+    judge = partial(confirm, direction=study.goal.direction, protocol=protocol)
     ran = {key for block in blocks for key in block.candidates}
     way = [(name, point) for name, point in zip(names, points, strict=True) if point_key(point) in ran]
     against_base = judge(blocks, study.confirm.level)
@@ -313,7 +313,7 @@ class StepsAgenda(SearchAgenda):
             text = "the steps were not compared: none passed, or the budget left no room for their blocks"
             return StepsVerdict(UNCONFIRMED, text, disqualified=failed)
         return _judged_steps(
-            study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol > 1
+            study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol
         )
 
 

@@ -48,7 +48,7 @@ def edge_climb(study: Study, history: History, answer: Answer, knob: str) -> Plo
         return None
     details = {} if history.verdict is None else history.verdict.details
     limits = tuple(_limits(details))
-    says = f"Every run by its {knob}; those that failed are below the axis. Left of the edge all runs passed."
+    says = f"Every run by its {knob}; those that failed are below the axis. Left of the edge all of these runs passed."
     values = [p.y for p in points]
     y = goal_axis(study, values, answer.unit)
     if limits and values and max(values) > min(values):
@@ -65,7 +65,7 @@ def _limits(details: Mapping[str, Any]) -> list[PlotLimit]:
     if isinstance(production, int | float) and production != edge:
         found.append(PlotLimit(f"for production: {production:g}", float(production), "x"))
     if isinstance(edge, int | float):
-        found.append(PlotLimit(f"the edge: {edge:g}", float(edge), "x"))
+        found.append(PlotLimit(f"largest that passed: {edge:g}", float(edge), "x"))
     return found
 
 
