@@ -36,6 +36,9 @@ ENV_FILE = "env"
 
 MACHINE_FILE = "machine"
 USED_FILE = f"{EXIT_FILE}.used"
+USUAL_LOCALE = "C.UTF-8"
+_LOCALE = re.compile(r"LANG|LC_\w+")
+_OF_A_LOCALE = ("LC_ALL", "LC_NUMERIC", "LC_CTYPE", "LC_COLLATE", "LC_TIME", "LC_MONETARY", "LC_MESSAGES")
 # `date` tells nanoseconds and can be set; /proc/uptime cannot be set and tells hundredths. Where both say the same but
 # for that, and for the time to ask them, nobody has set the date and the finer one counts
 _CLOCKS_AGREE_S = 0.03
@@ -92,16 +95,21 @@ def mark(folder: Path) -> str:
 
 
 def environment(job: Job, site: Site) -> dict[str, str]:
-    """What run.sh exports: the site's environment, overruled by the job's."""
+    """What run.sh exports: the site's environment, overruled by the job's; in a locale whose numbers have a point.
+
+    A decimal comma would be read as the end of a number. Site and study may set a locale of their own.
+    """
     merged = {**site.env, **job.env}
     for name in merged:
         if not is_variable(name):
             raise SiteError(f"env: {name!r} {NO_VARIABLE}")
-    return merged
+    return merged if any(map(_LOCALE.fullmatch, merged)) else {"LC_ALL": USUAL_LOCALE, **merged}
 
 
 def exports(env: Mapping[str, str]) -> str:
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+    # whoever sets LANG means it, whatever the caller's LC_ALL says
+    own = "" if "LC_ALL" in env or not any(map(_LOCALE.fullmatch, env)) else f"unset {' '.join(_OF_A_LOCALE)}\n"
+    return own + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
 def _secret_references(site: Site) -> str:

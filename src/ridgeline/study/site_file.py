@@ -181,7 +181,7 @@ def _path(named: object, relative_to: Path) -> Path:
 
 def _from_tree(tree: YamlTree, path: Path) -> Site:
     problems = list(tree.problems)
-    plain = tree.plain()
+    plain = tree.plain(written=True)
     if not isinstance(plain, Mapping):
         raise StudyError([*problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
     site, found = read_site({"name": path.stem, **plain}, path.parent)

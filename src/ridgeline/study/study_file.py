@@ -42,6 +42,7 @@ class StudyFile:
     path: Path
     tree: YamlTree
     site_copy: Path | None = None  # of a study folder: the site file that was read instead of the one it names
+    written: bool = True  # whether numbers were kept as they are written
 
     @property
     def text(self) -> str:
@@ -72,15 +73,22 @@ class StudyFile:
 
 
 def read_study_file(
-    path: Path, *, site_path: Path | None = None, files: Path | None = None, home: Path | None = None
+    path: Path,
+    *,
+    site_path: Path | None = None,
+    files: Path | None = None,
+    home: Path | None = None,
+    written: bool = True,
 ) -> StudyFile:
     """The study with its text; StudyError names all its problems.
+
+    `written`: numbers of the space are kept as they were written. Campaigns before 0.3 ran 2.10 as 2.1.
 
     A study folder holds copies: `site_path` is read instead of the site that the study names, and relative paths start
     in `files` instead of the study file's own folder, but those of what is never copied in `home`.
     """
     tree = parse_yaml(read_text(path), str(path))
-    form = _form(tree)
+    form = _form(tree, written)
     problems: list[str] = []
 
     def report(where: Where, what: str) -> None:
@@ -89,7 +97,7 @@ def read_study_file(
     study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
     if study is None or problems:
         raise StudyError(sorted(problems, key=_line_number))
-    return StudyFile(replace(study, home=home), path, tree, site_path)
+    return StudyFile(replace(study, home=home), path, tree, site_path, written)
 
 
 def _line_number(problem: str) -> tuple[int, str]:
@@ -97,8 +105,8 @@ def _line_number(problem: str) -> tuple[int, str]:
     return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
 
 
-def _form(tree: YamlTree) -> StudyForm:
-    content = tree.plain()
+def _form(tree: YamlTree, written: bool) -> StudyForm:
+    content = tree.plain(written=written)
     if not isinstance(content, dict):
         raise StudyError(
             [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
@@ -135,6 +143,8 @@ class _Assembly:
         if space is None or goal is None:
             return None
         job = replace(self.job(space.names), optional=space.optional)
+        counts = {name: count for name in COUNTS if (count := getattr(job, name)) is not None}
+        job = replace(job, **{name: count.reading(space.numbers) for name, count in counts.items()})
         if builds is not None:
             self.check_build_fields(builds, space.names)
             builds = replace(builds, optional=space.optional)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
@@ -189,8 +190,10 @@ def _value(study: Study, history: History, point: Point) -> float | None:
     return confirmation.mean_value(study, history, key, *Stage) if value is None else value
 
 
-def comparison(found: CheckedStudy, a: str, b: str, blocks: int | None = None) -> ComparisonQuestion:
-    """The question as it is typed: `b` changes `a`, `a` changes the baseline."""
+def comparison(
+    found: CheckedStudy, a: str | Mapping[str, Any], b: str | Mapping[str, Any], blocks: int | None = None
+) -> ComparisonQuestion:
+    """The question as it is typed, or as the Python API gives it: `b` changes `a`, `a` changes the baseline."""
     first = parse_point(found, a, found.study.baseline)
     second = parse_point(found, b, first)
     if point_key(first) == point_key(second):

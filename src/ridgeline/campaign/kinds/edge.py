@@ -114,7 +114,9 @@ def _ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     if isinstance(knob, Continuous):
         values = [knob.at(step / _STEPS_OF_A_RANGE) for step in range(_STEPS_OF_A_RANGE + 1)]
     elif not knob.ordered or not all(is_number(value) for value in (knob.values[0], knob.values[-1])):
-        raise InputError(f"{knob.name} is not a knob of ordered numbers; an edge needs one that can be raised")
+        kept = next(iter(knob.numbers), "")
+        why = f"; {kept} is kept as text, as it is written: write {float(knob.numbers[kept])}" if kept else ""
+        raise InputError(f"{knob.name} is not a knob of ordered numbers; an edge needs one that can be raised{why}")
     else:
         stride = -(-len(knob.values) // _LONGEST_LADDER)
         values = [*knob.values[::stride], knob.values[-1]]
