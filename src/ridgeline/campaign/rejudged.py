@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ridgeline.campaign.blocks import cut_blocks, trials_of
-from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationVerdict, blocks_so_far, judged_blocks
+from ridgeline.campaign.confirmation import ConfirmationVerdict, blocks_so_far, judged_blocks
 from ridgeline.campaign.verdict import NOT_PROVABLE
 from ridgeline.records.answer import UNCONFIRMED
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
+from ridgeline.stats.compare import PROTOCOL
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Verdict
 from ridgeline.stats.wording import count
 from ridgeline.study.codec import VerdictLine
