@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign.advice import _stepped
+from ridgeline.campaign.check import _knobs_behind, _points_that_tell
 from ridgeline.campaign.kinds.staged import StagedSampler, knob_groups
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import _side_by_side, _traces_in, _whose
 from ridgeline.campaign.under_way import RunUnderWay, cut_output, runs_under_way, too_much_output
+from ridgeline.records.expression import Expression
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Continuous, Discrete, Space, point_key
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage, Trial
-from tests.campaign.harness import study
+from tests.campaign.harness import campaign, study
 from tests.campaign.test_ledger import NOW_S, history
 
 
@@ -164,3 +166,34 @@ def test_every_knob_is_in_one_group_the_studys_own_first(tmp_path: Path) -> None
     groups = knob_groups(own)
     assert next(iter(groups)) == "ours" and groups["ours"] == ("tp", "mine")
     assert sorted(name for group in groups.values() for name in group) == sorted(names)
+
+
+# what a study is checked at
+
+
+def test_a_study_is_checked_at_all_values_of_the_knobs_behind_a_name(tmp_path: Path) -> None:
+    knobs = (
+        Discrete("a", (1, 2), ordered=True),
+        Discrete("b", ("x", "y"), ordered=False),
+        Discrete("c", (5, 6), ordered=True),
+        Discrete("d", (7, 8), ordered=True, when=Expression.parse("b == 'y'")),
+    )
+    space = Space(knobs, {"product": Expression.parse("a * 3"), "twice": Expression.parse("product * 2")})
+    own = study(tmp_path, space=space, baseline={"a": 2, "b": "x", "c": 6})
+    assert _knobs_behind(own, ["twice"]) == {"a"} and _knobs_behind(own, ["d", "c"]) == {"b", "c", "d"}
+    assert list(_points_that_tell(own, ["twice"])) == [{"a": 1, "b": "x", "c": 6}, {"a": 2, "b": "x", "c": 6}]
+    found = {tuple(point.items()) for point in _points_that_tell(own, ["d"])}
+    assert found == {
+        (("a", 2), ("b", "x"), ("c", 6)),
+        (("a", 2), ("b", "y"), ("c", 6), ("d", 7)),
+        (("a", 2), ("b", "y"), ("c", 6), ("d", 8)),
+    }
+
+
+def test_trials_are_added_to_a_search_that_has_a_limit_and_is_not_over(tmp_path: Path) -> None:
+    limited = campaign(tmp_path / "limited", study(tmp_path, budget=Budget(trials=3)))
+    assert limited.agenda.why_no_more_trials() == ""
+    timed = campaign(tmp_path / "timed", study(tmp_path, budget=Budget(wall_s=60.0)))
+    assert "no limit of trials" in timed.agenda.why_no_more_trials()
+    limited.run()
+    assert "being confirmed" in limited.agenda.why_no_more_trials()
