@@ -1,4 +1,4 @@
-"""What the caller's shell or cluster has set reaches no test: jobs would inherit it, and so would the batch commands."""
+"""What the caller's shell or cluster has set reaches no test: jobs and batch commands would inherit it."""
 
 from __future__ import annotations
 

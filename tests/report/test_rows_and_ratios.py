@@ -17,11 +17,11 @@ from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import _fitted, edge_climb, gate_runs
 from ridgeline.report.figures.progress import progress, progress_points
-from ridgeline.report.figures.shapes import IntervalFigure, PlotFigure
+from ridgeline.report.figures.shapes import OTHER, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log, seconds_axis
 from ridgeline.report.parts import FactTiles
 from ridgeline.report.project import project_sections
-from ridgeline.report.studies import StudySeen, compare_studies, settings_table
+from ridgeline.report.studies import StudySeen, compare_studies, settings_table, studies_sections
 from ridgeline.report.table import columns, rows, write_csv, write_json
 from ridgeline.study.codec import QuestionLine, VerdictLine
 from ridgeline.study.history import History
@@ -229,6 +229,12 @@ def test_a_project_holds_every_study_with_its_cost_and_sums_them(tmp_path: Path)
     assert shown.changed == frozenset({0, 2})
     knobs = next(section for section in rest if section.key == "knobs").parts[-1]
     assert [row[:4] for row in knobs.rows] == [("mem", "one", "0", "1"), ("mem", "two", "0", "2")]
+    unsure = seen(tmp_path, "four", ratio=1.2, confirmed=False)
+    (both,) = [p for s in project_sections([one, unsure]) for p in s.parts if isinstance(p, IntervalFigure)]
+    assert [(row.label, row.look, row.text) for row in both.rows] == [
+        ("one", WINNER, "2.00x (1.90 to 2.10)"),
+        ("four", OTHER, "1.20x (1.10 to 1.30), not confirmed"),
+    ]
     gains = next(section for section in rest if section.key == "gains").parts[0]
     assert isinstance(gains, IntervalFigure) and [(row.label, row.value) for row in gains.rows] == [
         ("one", 2.0),
@@ -267,7 +273,9 @@ def test_two_studies_are_held_against_each_other_by_their_confirmed_runs(
     assert base.values == (10.0, 15.0), "the confirmation's run alone"
     assert base.ratio.ratio == pytest.approx(ratio) and base.ratio.runs == (1, 1)
     assert other.values == (20.0, 27.0)
-    assert {tuple(row[1:]) for row in found.outcomes} == {("crash", "ok"), ("ok", "crash")}
+    assert set(found.outcomes) == {("mem 2", "crash", "ok"), ("mem 3, kind b", "ok", "crash")}
+    tiles = next(part.facts for part in studies_sections(found)[0].parts if isinstance(part, FactTiles))
+    assert tiles == (("old: the setting", "20", "1/s"), ("new: the setting", "20", "1/s"))
     assert [row[3] for row in settings_table(found).rows] == ["1, 1", "1, 1"]
     told = found.as_json()
     assert [row["first"] for row in told["settings"]] == [10.0, 20.0] and told["metric"] == "rate"

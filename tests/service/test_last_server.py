@@ -294,6 +294,33 @@ def test_all_roles_together_keep_to_the_total_and_who_can_spare_a_server_gives_i
     assert total(RoleCount(2, starting=1), RoleCount(3), 5.0) == [("decode", 3, True)]
 
 
+def test_a_role_without_targets_follows_what_is_decided_for_the_one_that_has_them() -> None:
+    scale = ScaleRules({"decode": RoleScale(1, 9, running=10), "prefill": RoleScale(1, 4)}, down_after_s=600.0)
+    ratios = {"decode": 4.0, "prefill": 2.0}
+
+    def wanted_of(decode: RoleCount, prefill: int, load: float) -> dict[str, int]:
+        history = LoadHistory(600.0)
+        for n in range(351):
+            history.take("decode", RoleLoad(n * 2.0, load))
+        counts = {"decode": decode, "prefill": RoleCount(prefill)}
+        return {d.role: d.wanted for d in decide(scale, MONDAY, 700.0, counts, history, ratios)}
+
+    assert wanted_of(RoleCount(4), 2, 35.0) == {}, "half as many, as in the file"
+    assert wanted_of(RoleCount(4), 1, 35.0) == {"prefill": 2}
+    assert wanted_of(RoleCount(5), 2, 45.0) == {"prefill": 3}, "rounded up"
+    assert wanted_of(RoleCount(4), 2, 60.0) == {"decode": 6, "prefill": 3}, "with what is decided now"
+    assert wanted_of(RoleCount(9), 4, 85.0) == {}, "no more than its limit"
+    assert wanted_of(RoleCount(4), 3, 35.0) == {"prefill": 2}
+
+
+@pytest.mark.parametrize(("ttft_ms", "fits"), [(75.0, True), (75.1, False), (None, True)])
+@pytest.mark.parametrize(("waiting", "calm"), [(1.5, True), (1.6, False)])
+def test_each_signal_by_itself_keeps_a_server(ttft_ms: float | None, fits: bool, waiting: float, calm: bool) -> None:
+    rule = RoleScale(1, 8, running=10, waiting=1.0, ttft_p95_ms=100.0)
+    row = [RoleLoad(n * 2.0, 1.0, waiting, None, ttft_ms) for n in range(30)]
+    assert _fits(rule, row, 2) is (fits and calm)
+
+
 # a change that is tried on one server first
 
 

@@ -21,8 +21,17 @@ from ridgeline.twin.schedulers.polled import PolledEngine
 BLOCK = PREFIX_BLOCK_TOKENS
 
 
-def engine(kind: type[Engine] = Engine, pool: int = 10_000, **settings: Any) -> Engine:
-    """A prefill round takes as many seconds as it has tokens, a decode step one."""
+def engine(
+    kind: type[Engine] = Engine, pool: int = 10_000, rounds: list[tuple[Any, ...]] | None = None, **settings: Any
+) -> Engine:
+    """A prefill round takes as many seconds as it has tokens, a decode step one. `rounds` gets what was asked of each:
+    tokens, pairs of tokens that attend to each other, sequences, and the largest piece."""
+
+    def prefill_s(*asked: Any) -> float:
+        if rounds is not None:
+            rounds.append(asked)
+        return float(asked[0])
+
     plain = {
         "backend": "fa3", "running_limit": 100, "graph_max_bs": 8, "prefill_graph": False, "chunk_tokens": 1000,
         "max_prefill_tokens": 10_000, "conservativeness": 1.0, "radix_cache": False, "accept_length": 1.0,
@@ -33,7 +42,7 @@ def engine(kind: type[Engine] = Engine, pool: int = 10_000, **settings: Any) -> 
         layout=Layout(),
         decode_line=lambda batch, context: (1.0, 0.0, 0.0),
         decode_s=lambda batch, context: 1.0,
-        prefill_s=lambda tokens, pairs, sequences, largest: float(tokens),
+        prefill_s=prefill_s,
         mixed_s=lambda tokens, pairs, sequences, largest, batch, context: float(tokens),
     )
     return kind("one", times, pool)
@@ -213,6 +222,92 @@ def test_an_engine_that_looks_seldom_finds_who_came_in_the_rhythm_of_its_looks()
         one.advance(1e9)
         assert one.step_number <= 10
     assert one.step_number == 10
+
+
+# what is computed, and when it is over
+
+
+def test_a_prompt_in_pieces_attends_to_all_that_came_before() -> None:
+    rounds: list[tuple[Any, ...]] = []
+    one = engine(rounds=rounds, chunk_tokens=100)
+    sent(one, request(1, 150, 5), request(2, 30, 5))
+    one.advance(1e9)
+    one.advance(1e9)
+    # a token attends to itself and to every one before it
+    whole = 150 * 151 / 2
+    assert rounds[0] == (100, 100 * 101 / 2, 1, 100)
+    assert rounds[1] == (80, whole - 100 * 101 / 2 + 30 * 31 / 2, 2, 50)
+
+
+def test_who_was_sent_back_attends_to_the_answer_it_had_too() -> None:
+    rounds: list[tuple[Any, ...]] = []
+    one = engine(rounds=rounds)
+    (back,) = sent(one, request(1, 100, 50))
+    back.generated, back.todo = 20, 120
+    one.advance(1e9)
+    assert rounds == [(120, 120 * 121 / 2, 1, 120)]
+
+
+def test_an_answer_of_one_token_is_over_with_its_prompt() -> None:
+    one = engine()
+    (short, longer) = sent(one, request(1, 100, 1), request(2, 50, 3))
+    assert numbers(one.advance(1e9)) == [1] and short.end_s == short.first_s == 150.0
+    assert one.load == 1 and one.used_tokens == 50 and running(one) == {2}
+    assert numbers(one.advance(1e9)) == [2] and longer.end_s == 152.0 and longer.generated == 3
+    assert one.idle and one.used_tokens == 0 and one.load == 0 and one.finish_sum == 0
+
+
+def test_who_came_back_for_its_last_token_waited_one_long_gap_for_it() -> None:
+    one = engine()
+    (first, other) = sent(one, request(1, 100, 10), request(2, 100, 500))
+    one.advance(1e9)
+    one.advance(one.clock + 8)
+    assert one.clock == 208.0 and one.step_number == 8
+    entry = next(entry for entry in one.running if entry[1] == 1)
+    one.running.remove(entry)
+    one._give_up(first, entry[0])
+    assert first.generated == 9 and first.todo == 109 and first.last_token_s == 208.0
+    (done,) = one.advance(1e9)
+    assert done is first and first.end_s == 208.0 + 109.0
+    record = first.record()
+    assert sum(count for _, count in record.gaps_s) == 9
+    assert sum(gap * count for gap, count in record.gaps_s) == pytest.approx(first.end_s - 200.0)
+    assert max(gap for gap, _ in record.gaps_s) == pytest.approx(109.0)
+    assert running(one) == {2} and other.end_s is None
+
+
+def test_answers_end_in_the_order_of_their_lengths() -> None:
+    one = engine()
+    sent(one, request(1, 10, 30), request(2, 10, 10), request(3, 10, 20), request(4, 10, 20))
+    ended = []
+    while not one.idle:
+        ended += [(done.arrival.number, done.end_s) for done in one.advance(1e9)]
+    assert ended == [(2, 49.0), (3, 59.0), (4, 59.0), (1, 69.0)], "a token with the prompt, the others a second each"
+    assert one.finish_sum == 0 and one.used_tokens == 0
+
+
+def test_a_run_of_steps_ends_before_the_pool_is_overdrawn() -> None:
+    one = engine()
+    sent(one, request(1, 50, 500), request(2, 50, 500))
+    one.advance(1e9)
+    one.pool_tokens = 200
+    one.advance(1e9)
+    assert one.step_number == 50 and one.used_tokens == 200, "all of it, and no more"
+    one.advance(1e9)
+    assert one.retractions == 1 and len(one.running) == 1
+
+
+def test_a_full_batch_does_not_look_for_room_again_and_again() -> None:
+    one = engine(running_limit=1)
+    sent(one, request(1, 10, 101), request(2, 10, 5))
+    one.advance(1e9)
+    one.advance(1e9)
+    assert one.step_number == 100, "nobody can be taken on before the first is over"
+    idle = engine()
+    idle.submit(request(1, 10, 5), 7.0)
+    assert idle.clock == 7.0, "an idle engine begins when it is asked"
+    idle.submit(request(2, 10, 5), 9.0)
+    assert idle.clock == 7.0, "one with work goes on where it is"
 
 
 # what a radix cache forgets
