@@ -17,6 +17,7 @@ import pytest
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch, batch_script, script
+from ridgeline.executors.base import waiting_for
 from ridgeline.executors.batch import BatchExecutor, Folder, _ended_from_outside, conclude
 from ridgeline.executors.dialect import JobReply, JobStatus, Phase
 from ridgeline.executors.pbs import Pbs, pbs
@@ -487,6 +488,22 @@ def test_submissions_keep_the_sites_distance_whoever_makes_them(
     executor(submit_every_s=0.0).submit(job(tmp_path, "at once"))
     assert handed_over[-1] == pytest.approx(104.4)
     assert Site().submit_every_s == 0.5
+
+
+def test_a_folder_that_is_gone_while_its_job_waits_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = '{"Jobs": {"7.vm": {"job_state": "Q", "comment": "Not Running: Queue not started"}}}'
+    monkeypatch.setattr(batch, "run", lambda *unused, **options: JobReply(0, said))
+    runner, asked = executor(poll_s=0.0), job(tmp_path)
+    ticket = f"7.vm {asked.folder}"
+    (asked.folder / "ticket").write_text("7.vm\n")
+    assert runner.poll([ticket]) == {}
+    assert waiting_for(asked.folder) == "the operator has closed the queue (Queue not started)"
+    other = tmp_path / "gone"
+    assert runner.poll([f"7.vm {other}"]) == {}
+    assert not other.exists()
+    assert runner.waiting[f"7.vm {other}"] == "the operator has closed the queue (Queue not started)"
 
 
 def test_a_job_is_not_submitted_again_into_a_folder_whose_state_files_are_folded(

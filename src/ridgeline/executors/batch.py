@@ -17,7 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -508,7 +508,9 @@ class BatchExecutor(Executor):
         if self.waiting.get(ticket) != why:
             self.waiting[ticket] = why
             if not watch.folder.has(STARTED_FILE):
-                watch.folder.write(WAITING_FILE, why)
+                # nobody is stopped for want of it: where it cannot be written, whoever looks sees that the job waits
+                with suppress(OSError):
+                    write_whole(watch.folder.path / WAITING_FILE, f"{why}\n", survives_power_cut=False)
 
     def _ended(self, watch: _Watch, seen: JobStatus, now_s: float) -> Ending | None:
         if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._limit_s("settle_s"):
