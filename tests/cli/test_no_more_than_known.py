@@ -12,7 +12,7 @@ import pytest
 
 import ridgeline as api
 from ridgeline.campaign.status import answer_on_paper, read_status
-from ridgeline.cli.text.snapshot import snapshot
+from ridgeline.cli.text.snapshot import snapshot_of
 from ridgeline.cli.text.wording import status_lines
 from ridgeline.report.markdown import markdown
 from ridgeline.report.project import project_sections
@@ -43,7 +43,7 @@ def faces(name: str, tmp_path: Path) -> dict[str, str]:
 
 
 def snapshot_text(folder: Path) -> str:
-    now = snapshot(read_status(folder), 0.0)
+    now = snapshot_of(read_status(folder), 0.0, {})
     return f"{now.gain} {now.headline}"
 
 
@@ -113,12 +113,20 @@ def test_a_simulated_gain_states_the_twins_own_error_and_is_never_added_to_measu
             assert ("simulated" if line.startswith("| sim") else "measured") in line, line
 
 
+STUDY = """\
+version: 1
+name: quick
+workload: {kind: command, run: 'sleep 0.01; echo rate $((100 * {x}))', metrics: {rate: {regex: 'rate (.*)'}}}
+space: {x: [1, 2, 3]}
+goal: {maximize: rate}
+baseline: {x: 1}
+budget: BUDGET
+stages: {baseline: {repeats: 1}, search: {sentinel_every: 0}, confirm: CONFIRM}
+"""
+
+
 def study(confirm: str, budget: str = "{trials: 2}") -> str:
-    return (
-        "version: 1\nname: quick\nworkload: {kind: command, run: 'sleep 0.01; echo rate $((100 * {x}))', "
-        f"metrics: {{rate: {{regex: 'rate (.*)'}}}}}}\nspace: {{x: [1, 2, 3]}}\ngoal: {{maximize: rate}}\nbaseline: {{x: 1}}\n"
-        f"budget: {budget}\nstages: {{baseline: {{repeats: 1}}, search: {{sentinel_every: 0}}, confirm: {confirm}}}\n"
-    ).replace('"rate', "'rate")
+    return STUDY.replace("BUDGET", budget).replace("CONFIRM", confirm)
 
 
 def go_on(told: str, cwd: Path) -> int:
