@@ -31,6 +31,7 @@ NO_ROOM = "{trials: 1, node_hours: 0.0000001}"
 HELD = "@held"  # in a row: with the study folder locked by somebody else
 INTERRUPTED = "@interrupted"  # with a Ctrl-C once a run is under way
 TWIN = ("--model", "llama-8b", "--gpu", "h100", "--nodes", "1", "--gpus-per-node", "1", "--tp", "1")
+PLAN = (*TWIN[:4], "--gpus-per-node", "1", "--traffic", "fixed:64:8", "--requests", "8")
 HUGE = ("--model", "deepseek-r1", "--gpu", "h100", "--nodes", "1", "--gpus-per-node", "1", "--tp", "1")
 
 # verb -> code -> what is typed, in the folder that `home` has made
@@ -45,7 +46,9 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
         130: (INTERRUPTED, "waiting.yaml", "--out", "tuned-130"),
     },
     "status": {0: ("better",), 2: ("better", "--why", "99"), 5: (".",)},
-    "best": {0: ("better",), 1: ("top-0",), 2: ("better", "--at", "rate=1"), 5: (".",), 6: ("worse",), 7: ("undecided",)},
+    "best": {
+        0: ("better",), 1: ("top-0",), 2: ("better", "--at", "rate=1"), 5: (".",), 6: ("worse",), 7: ("undecided",),
+    },
     "report": {0: ("better",), 2: ("better", "--format", "cake"), 5: ("empty",)},
     "resume": {0: ("better",), 1: ("top-0",), 2: ("better", "--blocks", "3"), 5: (HELD, "better"), 7: ("undecided",)},
     "watch": {2: ("better", "--port", "none"), 5: ("empty",)},
@@ -58,7 +61,7 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
     },
     "gate": {
         0: ("better.yaml", "--against", "ref.json", "--out", "g0"),
-        1: ("--against", "ref.json", "--out", "g1", "--", "exit 3"),
+        1: ("--against", "of-a-failure.json", "--update", "--out", "g1", "--", "exit 3"),
         2: ("nothing.yaml",),
         6: ("better.yaml", "--against", "faster.json", "--out", "g6"),
         7: ("better.yaml", "--against", "elsewhere.json", "--out", "g7"),
@@ -88,8 +91,8 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
         7: ("no-room.yaml", "x=2", "--out", "st7"),
     },
     "grant show": {0: ("grant.yaml",), 2: ("nothing.yaml",)},
-    "grant create": {0: ("new-grant.yaml", "--node-hours", "2"), 2: ("another.yaml", "--node-hours", "none")},
-    "grant top-up": {0: ("grant.yaml", "--node-hours", "1"), 2: ("nothing.yaml", "--node-hours", "1")},
+    "grant create": {0: ("new-grant.yaml", "2"), 2: ("another.yaml", "none")},
+    "grant top-up": {0: ("grant.yaml", "1"), 2: ("nothing.yaml", "1")},
     "grant release": {2: ("nothing.yaml", "better")},
     "site check": {2: ("nothing.yaml",)},
     "site list": {0: (), 2: ("more",)},
@@ -105,9 +108,8 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
     "preflight": {2: ("better.yaml",)},
     "make-model": {0: ("llama-8b", "made"), 2: ("no-such-shape", "made")},
     "plan": {
-        0: ("--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", "1", "--traffic", "fixed:64:8", "--requests", "8"),
-        1: ("--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", "1", "--traffic", "fixed:64:8", "--requests", "8",
-            "--slo", "ttft_p95_ms=0.1"),
+        0: PLAN,
+        1: (*PLAN, "--slo", "ttft_p95_ms=0.1"),
         2: ("--model", "no-such-model"),
     },
     "simulate": {0: (*TWIN, "--traffic", "fixed:64:8", "--requests", "4"), 2: (*HUGE, "--requests", "4")},
@@ -144,7 +146,7 @@ def study(run: str, values: str = "[1, 2]", budget: str = "{trials: 1}", confirm
 def written(home: Path) -> None:
     files = {
         "better": study("echo rate $((100 * {x}))"),
-        "same": study("echo rate 100"),
+        "same": study("echo rate $((100 + 0 * {x}))"),
         "worse": study("echo rate $((300 - 100 * {x}))"),
         "two-blocks": study("echo rate $((100 * {x}))", confirm="{top: 1, blocks: 2}"),
         "top-0": study("echo rate $((100 * {x}))", confirm="{top: 0}"),
@@ -156,9 +158,11 @@ def written(home: Path) -> None:
         "failing-no-room": study("[ {x} -lt 3 ] || exit 9; echo rate $((100 * {x}))", "[1, 2, 3, 4]", NO_ROOM),
         "failing-2": study("[ {x} -lt 2 ] || exit 9; echo rate $((100 * {x}))"),
         "waiting": study("echo rate {x}; exec sleep 60"),
-        "other": study("echo rate $((100 * {x}))", "[1, 7]").replace("x", "y"),
+        "other": study("echo rate $((100 * {y}))", "[1, 7]").replace("{x:", "{y:"),
         # it fails of x 2 once, and never again
-        "once": study("[ {x} -lt 2 ] || [ -e ../../seen ] || exec sh -c \"touch ../../seen; exit 9\"; echo rate {x}"),
+        "once": study(
+            f"[ {{x}} -lt 2 ] || [ -e {home}/seen ] || exec sh -c \"touch {home}/seen; exit 9\"; echo rate {{x}}"
+        ),
         "refusing": study(
             "n=$(cat ../../seen 2>/dev/null || echo 0); echo $((n + 1)) > ../../seen; "
             "[ $n -lt 3 ] || exec sh -c \"echo serve: unrecognized argument --port 68123 >&2; exit 2\"; "
@@ -195,7 +199,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(home / "better", home / "edited")
     journal = home / "edited" / "journal.jsonl"
     journal.write_text(journal.read_text().replace('"rate",200.0', '"rate",900.0'))
-    assert run(home, "grant", "create", "grant.yaml", "--node-hours", "2") == 0
+    assert run(home, "grant", "create", "grant.yaml", "2") == 0
     return home
 
 
@@ -258,5 +262,3 @@ def test_readme_says_what_the_codes_mean() -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
     for code in ExitCode:
         assert f"{code.value} {' '.join(code.meaning.split())}" in readme, code
-
-

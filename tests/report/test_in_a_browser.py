@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.browser, NEEDS_CHROMIUM]
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {
-    "search": ROOT / "examples/05-sglang-h200/results/llama-8b",
+    "search": ROOT / "examples/05-sglang-h200/results/deepseek-v2-lite",
     "compare": ROOT / "examples/05-sglang-h200/results/llama-8b-compare",
     "edge": ROOT / "tests/samples/study-folders/edge-finished",
     "scale": ROOT / "tests/samples/study-folders/scale-finished",

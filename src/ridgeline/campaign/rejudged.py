@@ -44,7 +44,9 @@ def judged_today(kind: str, study: Study, history: History) -> History:
 
 def _judged(study: Study, history: History, found: ConfirmationVerdict) -> tuple[ConfirmationVerdict | None, str]:
     """None where nothing is to be said anew."""
-    stated, cut = found.spoken_of, cut_blocks(history)
+    won = None if found.winner is None else point_key(found.winner)
+    stated = found.spoken_of if won is None else next((c for c in found.comparisons if c.candidate == won), None)
+    cut = cut_blocks(history)
     if stated is None or stated.verdict not in (Verdict.BETTER, Verdict.WORSE):
         return None, ""
     if history.protocol >= PROTOCOL and not cut:

@@ -199,11 +199,8 @@ def run_session(
 
 def _single(plan: BenchPlan) -> BenchSession:
     result = bench(plan)
-    if result.interrupted:
-        code = ExitCode.INTERRUPTED
-    else:
-        code = ExitCode.DONE if result.summary.ok else ExitCode.SITE
-    return BenchSession(result, result.as_json(), code)
+    code = ExitCode.DONE if result.summary.ok else ExitCode.SITE
+    return BenchSession(result, result.as_json(), ExitCode.INTERRUPTED if result.interrupted else code)
 
 
 def _searched(plan: BenchPlan, found: Edge | Sweep) -> BenchSession:

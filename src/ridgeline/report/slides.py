@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
+from shlex import quote
 
 from ridgeline.records.answer import CONFIRMED, OVER_LIMIT, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, changes, value_text
@@ -387,7 +388,7 @@ def next_steps(found: Findings) -> list[str]:
     if answer.conclusion is None:
         said.append(f"Finish it: ridgeline resume {folder}")
     elif answer.next_step:
-        said.append(f"There is no verdict; go on with: {answer.next_step}")
+        said.append(f"There is no verdict; go on with: {answer.next_step.replace(quote(str(history.root)), folder)}")
     elif answer.keep and candidate is not None and candidate.gain is not None:
         gain = candidate.gain
         if gain.ratio > 1 and gain.high is not None and gain.high > 1 + _WORTH_BLOCKS:
