@@ -384,7 +384,7 @@ class GateAgenda(Agenda):
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
         state = machine_state(run for _, run in self.history.ok_runs(Stage.BASELINE, Stage.SEARCH))
-        if state is not None and (busy := state.busier_than(None)):
+        if len({*values}) > 1 and state is not None and (busy := state.busier_than(None)):
             text += f"; {busy.rpartition(',')[0]} meanwhile: better measure it on a quiet machine"
         text += f"; a gate {plan}, in {plan.most_runs} runs at most"
         return GateVerdict(_MEASURED, text, runs=len(values), finds=plan.slower)
