@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def switched(folder: Path, refuse: Callable[[Settings], str | None], each: bool)
 
 def changed_in(asked: StepsQuestion) -> list[set[str]]:
     ways = [dict.fromkeys(SWITCHES, 0), *asked.points]
-    return [{name for name in SWITCHES if b[name] != a[name]} for a, b in zip(ways, ways[1:], strict=False)]
+    return [{name for name in SWITCHES if b[name] != a[name]} for a, b in pairwise(ways)]
 
 
 def test_more_than_six_changes_go_by_group_and_say_so_and_each_has_a_row_where_asked(tmp_path: Path) -> None:

@@ -128,11 +128,7 @@ def test_two_settings_of_a_study_run_in_turn(tmp_path: Path, new: str, old: str,
     assert "finds a 3% slowdown 90% of the time, with 1 false alarm in 100" in done.stdout
     assert ET.fromstring((tmp_path / "j.xml").read_text()).attrib["failures"] == str(int(code == ExitCode.WORSE))
     lines = [json.loads(line) for line in (tmp_path / "studies/two-gate/journal.jsonl").read_text().splitlines()]
-    order = [
-        line["trial"]["point"]["work"]
-        for line in lines
-        if line["event"] == "trial" and line["trial"]["stage"] == "search"
-    ]
+    order = [line["point"]["work"] for line in lines if line["event"] == "trial" and line["stage"] == "search"]
     pairs = [order[n : n + 2] for n in range(0, len(order), 2)]
     assert all(sorted(pair) == sorted([int(new), int(old)]) for pair in pairs)
     assert len({tuple(pair) for pair in pairs}) == 2, "which comes first is drawn"

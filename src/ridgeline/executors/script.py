@@ -139,7 +139,7 @@ def render(
 ) -> str:
     """The whole script. `before` runs first in the folder `home`; state files are kept where `keep_state` is true.
 
-    `command` runs the job's command, as `metered` gives it, and leaves `code` and `told`; without one it is run as it is.
+    `command` runs the job's command, as `metered` gives it, and leaves `code` and `told`; without one it is run as is.
     """
     head = "".join(f"{line}\n" for line in directives)
     title = job.name.replace("\n", " ")

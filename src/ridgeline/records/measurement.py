@@ -108,7 +108,13 @@ def _latencies() -> Iterator[_Row]:
 
 _ROWS: tuple[_Row, ...] = (
     ("wall_s", "s", "lower", "Time that the run took, from its start to its end.", _ALL),
-    ("cpu_s", "s", "lower", "CPU time of all processes of the run, where the site reports it.", _PROGRAM),
+    (
+        "cpu_s",
+        "s",
+        "lower",
+        "CPU time of the command and what it waited for, on one node without `srun`; on PBS of the whole job.",
+        _PROGRAM,
+    ),
     ("max_rss_bytes", "bytes", "lower", "Most memory held at once, where the site reports it.", _PROGRAM),
     # throughput of an LLM
     ("total_tok_s", "tok/s", "higher", "Prompt and output tokens a second.", _LLM),

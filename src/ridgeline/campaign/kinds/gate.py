@@ -93,8 +93,8 @@ class GateVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GateQuestion(RepeatedSettings):
-    """Runs at `point` against the `stored` values, which were measured on `nodes` (empty: any will do) while the machine
-    was as `state` says; or against runs at `old` in turn with them.
+    """Runs at `point` against the `stored` values, which were measured on `nodes` (empty: any will do) while the
+    machine was as `state` says; or against runs at `old` in turn with them.
 
     `most_runs` is the limit of new runs; of stored ones where there are none yet.
     """
@@ -384,7 +384,7 @@ class GateAgenda(Agenda):
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
         state = machine_state(run for _, run in self.history.ok_runs(Stage.BASELINE, Stage.SEARCH))
-        if state is not None and (busy := state.busier_than(None)):
+        if len({*values}) > 1 and state is not None and (busy := state.busier_than(None)):
             text += f"; {busy.rpartition(',')[0]} meanwhile: better measure it on a quiet machine"
         text += f"; a gate {plan}, in {plan.most_runs} runs at most"
         return GateVerdict(_MEASURED, text, runs=len(values), finds=plan.slower)
@@ -471,8 +471,8 @@ class ReferenceFile:
             self.measured.get("clocks", {}), clock_settings() if "nodes" not in self.machine else {}
         ):
             raise CannotJudge(
-                f"cannot judge: the clocks of this machine are set otherwise than for {path} ({changed}); set them back, "
-                "measure the reference again with --update, or run the old program in turn with --against-command"
+                f"cannot judge: the clocks of this machine are set otherwise than for {path} ({changed}); set them "
+                "back, measure the reference again with --update, or run the old program in turn with --against-command"
             )
         differ = [name for name in self.machine if name != "nodes" and self.machine[name] != machine.get(name)]
         if differ:

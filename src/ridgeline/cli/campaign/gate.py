@@ -67,8 +67,8 @@ def gate(
 ) -> None:
     """Is a program slower than it was? Runs it until that is decided, either way.
 
-    Against an old build in turn with the new one (--against-command './old in.txt' -- ./new in.txt), which a machine that
-    is busy or slow today does not mislead; or against a committed reference, on the same machine in the same state.
+    Against an old build in turn with the new one (--against-command './old in.txt' -- ./new in.txt), which a machine
+    that is busy or slow today does not mislead; or against a committed reference, on that machine in that state.
 
     In GitHub Actions it also prints an annotation and adds to the job's summary. Run it again to continue after a
     stop.
@@ -140,8 +140,8 @@ def _two_programs(what: list[str], at: str, old_command: str, old_setting: str) 
         return found, point, old
     if is_study(what):
         raise InputError(
-            "--against-command takes two commands (--against-command OLD -- NEW); of a study make the program a knob and "
-            "run --at program=new --against-setting program=old"
+            "--against-command takes two commands (--against-command OLD -- NEW); of a study make the program a knob "
+            "and run --at program=new --against-setting program=old"
         )
     if at != "baseline":
         raise InputError("--at is a setting of a study file; a command has none")
@@ -221,8 +221,8 @@ class _Gate:
             self._write(Answer("gate", CANNOT_JUDGE, str(error), Reference("the reference", point, None), None), 0.0)
             raise
         nodes, state = list(stored.machine.get("nodes", [])), stored.measured.get("state")
-        known = {"stored": list(stored.values), "nodes": nodes, "state": state}
-        self.ask(replace(self.question, most_runs=runs or MOST_RUNS, **known))
+        most = runs or MOST_RUNS
+        self.ask(replace(self.question, stored=list(stored.values), most_runs=most, nodes=nodes, state=state))
 
     def ask(self, question: GateQuestion) -> None:
         """Run until it is decided, and write what CI systems read."""

@@ -30,7 +30,7 @@ def steps(
 ) -> None:
     """Measure the gain of each change on the way from the baseline to a setting, in interleaved runs of all steps.
 
-    Up to six changed knobs are a step each. More go group by group: the study's own `groups: {fast: [a, b], slow: [c]}`,
+    Up to six changed knobs are a step each. More go group by group: the study's own `groups: {fast: [a, b], slow: [c]}`
     in that order, then by the knobs' names (environment, layout, batch and memory, back end, network). --each makes a
     step of every knob; those that are only legal together stay one step, and the answer says why.
 
