@@ -214,7 +214,7 @@ class Sglang(ServingEngine):
     port_spacing, rendezvous_spacing = 8, 14
     # Read in the repository's tags: srt/environ.py has the variable from v0.5.13 on (not v0.5.12.post1), and
     # srt/layers/moe/topk.py heeds it in select_experts, which the back ends named here go around (TopK.forward_cuda,
-    # v0.5.13 to v0.5.15). On Blackwell srt/server_args.py (v0.5.13) chooses flashinfer_trtllm by itself for some models.
+    # v0.5.13 to v0.5.15). On Blackwell srt/server_args.py (v0.5.13) chooses flashinfer_trtllm itself for some models.
     even_routing = EvenRouting(
         "SGLANG_SIMULATE_UNIFORM_EXPERTS",
         "1",
