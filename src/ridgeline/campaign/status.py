@@ -137,7 +137,8 @@ class CampaignStatus:
     @cached_property
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
-        doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
+        busy = busy_machine(self.history, self.study.goal.metric)
+        doubts = [text for text in (brief_runs(self.study, self.history), busy) if text]
         shown = replace(shown, doubts=tuple(doubts))
         shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:

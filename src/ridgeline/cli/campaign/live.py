@@ -279,7 +279,7 @@ class TerminalView:
         return "bold yellow"
 
     def _say_if_busy(self, campaign: Campaign) -> None:
-        if not self._noted_busy and (busy := busy_machine(campaign.history)):
+        if not self._noted_busy and (busy := busy_machine(campaign.history, campaign.study.goal.metric)):
             self._noted_busy = True
             self._print(f"  {busy}")
 
