@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_resume
-from ridgeline.campaign.check import CheckedStudy, check_new, check_study
+from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.compare import comparison
@@ -54,7 +54,6 @@ from ridgeline.report.sections import Findings, sections
 from ridgeline.report.table import Row, rows
 from ridgeline.study.codec import Extension
 from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
-from ridgeline.study.study_file import read_study_file
 from ridgeline.study.yaml_tree import resolve
 from ridgeline.traffic.requests import Slo
 from ridgeline.traffic.traffic import parse_traffic
@@ -282,7 +281,7 @@ class _Given:
             content["workload"], files = {"kind": "python", "file": "objective.py", "function": name}, home
         path = home / STUDY
         path.write_text(_study_text(content))
-        self.found = check_new(read_study_file(path, files=files, home=Path.cwd()))
+        self.found = check_study(path, files=files, home=Path.cwd())
         return self
 
     def settle(self, folder: StudyFolder) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -73,7 +74,9 @@ class InputError(RidgelineError):
 class StudyError(InputError):
     """One or more problems of a study or site file, each a full line `file:line: where: what; remedy`."""
 
-    def __init__(self, problems: str | Sequence[str]) -> None:
+    def __init__(self, problems: str | Sequence[str], *, partly: Any = None) -> None:
+        # what could be read all the same (a StudyFile), for whoever looks for further problems
+        self.partly = partly
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 

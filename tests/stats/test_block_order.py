@@ -1,4 +1,4 @@
-"""In which order blocks run their settings: rounds, each drawn for itself from the seed, so that no machine is in step."""
+"""In which order blocks run their settings: rounds, each drawn from the seed, so that no machine keeps in step."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from ridgeline.stats.wording import count
 from ridgeline.study.forms import fields, read_form
 from ridgeline.study.grant import read_grant
 from ridgeline.study.schema import SearchForm
-from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
+from ridgeline.study.study_file import COUNTS, StudyFile, line_number, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
 from ridgeline.workloads.base import Workload
 
@@ -207,42 +207,54 @@ class CheckedStudy:
         return self.workload.remarks(self.study.space.settings(self.study.baseline))
 
 
-def check_study(path: Path) -> CheckedStudy:
-    """StudyError names every problem with file, line and remedy."""
-    return check_new(read_study_file(path))
+def check_study(path: Path, *, files: Path | None = None, home: Path | None = None) -> CheckedStudy:
+    """StudyError names every problem with file, line and remedy. `files` and `home` as of `read_study_file`."""
+    try:
+        return check_new(read_study_file(path, files=files, home=home))
+    except StudyError as error:
+        if error.partly is None:
+            raise
+        also = [*error.problems, *_workload_problems(error.partly)]
+        raise StudyError(sorted(dict.fromkeys(also), key=line_number)) from None
+
+
+def _workload_problems(file: StudyFile) -> list[str]:
+    """What the workload has against a study that has problems already: its own keys, and metrics that nobody reads."""
+    try:
+        workload: Workload = catalog.part("workloads", file.study.workload.kind)(file.study)
+        found = workload.problems()
+    except RidgelineError as error:
+        return [file.message(("workload", "kind"), str(error))]
+    named = ("workload", "goal", "second_goal", "guards")
+    return [file.message(p.where, p.message) for p in found if p.where and p.where[0] in named]
 
 
 def check_new(file: StudyFile) -> CheckedStudy:
     """As `check_study`, of a file that was read already."""
     checked = check_file(file)
+    found: list[str] = []
     if (grant := checked.study.grant) is not None:
         try:
             read_grant(grant)
         except RidgelineError as error:
-            raise StudyError(file.message(("budget", "grant"), str(error))) from None
+            found.append(file.message(("budget", "grant"), str(error)))
     # only here: a campaign that is under way goes on as it was asked
-    if short := _too_few_blocks(checked.file):
-        raise StudyError(short)
-    if missing := _missing_secrets(checked.file):
-        raise StudyError(missing)
-    if wrong := [*_faults(checked.file), *_lost_fields(checked)]:
-        raise StudyError(wrong)
-    if against := [*task_problems(checked.study, checked.workload)]:
-        raise StudyError([checked.file.message(problem.where, problem.message) for problem in against])
-    if inert := _inert_knobs(checked.study, checked.workload):
-        raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
+    found += [*_too_few_blocks(file), *_missing_secrets(file), *_faults(file), *_lost_fields(checked)]
+    others = [*task_problems(checked.study, checked.workload)]
+    if not found:  # a field that is lost, or a rule without an answer, also makes jobs alike
+        others += _inert_knobs(checked.study, checked.workload)
+    found += [file.message(problem.where, problem.message) for problem in others]
+    if found:
+        raise StudyError(found)
     return checked
 
 
-def _too_few_blocks(file: StudyFile) -> str:
+def _too_few_blocks(file: StudyFile) -> list[str]:
     confirm = file.study.confirm
     if not confirm.top or confirm.blocks >= FEWEST_BLOCKS:
-        return ""
-    return file.message(
-        ("stages", "confirm", "blocks"),
-        f"{count(confirm.blocks, 'block')} can never give a verdict; use {FEWEST_BLOCKS} or more, or `top: 0` for no "
-        "confirmation",
-    )
+        return []
+    said = f"{count(confirm.blocks, 'block')} can never give a verdict; use {FEWEST_BLOCKS} or more"
+    return [file.message(("stages", "confirm", "blocks"), f"{said}, or `top: 0` for no confirmation")]
 
 
 def check_file(file: StudyFile) -> CheckedStudy:
@@ -466,7 +478,8 @@ def _missing_sources(file: StudyFile) -> list[str]:
     for index, pattern in enumerate(builds.sources if builds else ()):
         try:
             if not any(folder.glob(pattern)):
-                found.append(file.message(("builds", "sources", index), f"nothing matches {pattern}; correct the name"))
+                what = f"nothing matches {pattern} in {folder}; put it there, or correct the name"
+                found.append(file.message(("builds", "sources", index), what))
         except (ValueError, NotImplementedError, OSError):
             what = f"{pattern[:200]!r} is not a pattern inside the study's folder; name files below it"
             found.append(file.message(("builds", "sources", index), what))

@@ -148,7 +148,8 @@ class CampaignStatus:
     @cached_property
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
-        doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
+        busy = busy_machine(self.history, self.study.goal.metric)
+        doubts = [text for text in (brief_runs(self.study, self.history), busy) if text]
         workload = _workload_of(self.study)
         doubts += [] if workload is None else workload.doubts()
         shown = replace(shown, doubts=tuple(doubts))

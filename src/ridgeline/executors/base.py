@@ -1,8 +1,8 @@
 """The seam: where jobs run.
 
 An executor is a subclass of `Executor`, made from a site (`ExecutorFactory`). A batch system needs only a dialect,
-which `batch.BatchExecutor` runs. A factory with an attribute `form` (a `study.forms.Form` of the keys under `options` in
-a site file) has them checked and completed by editors.
+which `batch.BatchExecutor` runs. A factory with an attribute `form` (a `study.forms.Form` of the keys under `options`
+in a site file) has them checked and completed by editors.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def _beside(name: str, info: ValidationInfo) -> str:
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
         raise ValueError(f"{name[:200]!r} holds a control character; rename the file")
     if folder is not None and not is_there(folder / name):
-        raise ValueError(f"{name[:200]} is not in {folder}; correct the name")
+        raise ValueError(f"{name[:200]} is not in {folder}; put it there, or correct the name")
     return name
 
 
@@ -554,16 +554,21 @@ def read_form(
         return form.model_validate(left, context=context), []
     except ValidationError as error:
         problems = [Problem((*under, *p.where), p.message) for p in problems_of(error, form, also)]
-        left = _without(left, error, form)
+        return sound_part(form, left, error, context), problems
+
+
+def sound_part(form: type[F], given: Mapping[str, object], error: ValidationError, context: Any = None) -> F:
+    """The form without what is wrong with it; a required key that is missing is None."""
+    left = _without(given, error, form)
     while True:
         lenient = _without_required(form, left)
         try:
-            return lenient.model_validate(left, context=context), problems
-        except ValidationError as error:
+            return lenient.model_validate(left, context=context)
+        except ValidationError as again:
             # not reported: it may only be found because something was left out
             if not left:
-                return lenient.model_construct(), problems  # a condition of the form as a whole
-            smaller = _without(left, error, form)
+                return lenient.model_construct()  # a condition of the form as a whole
+            smaller = _without(left, again, form)
             left = smaller if smaller != left else {}
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ridgeline.errors import StudyError, nearest_first
+from ridgeline import catalog
+from ridgeline.errors import InputError, StudyError, nearest_first
 from ridgeline.files import below_home, is_there
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
@@ -25,8 +26,8 @@ from ridgeline.records.study import (
 )
 from ridgeline.records.template import unknown_fields
 from ridgeline.stats.verdict import FEWEST_BLOCKS
-from ridgeline.study.forms import problems_of
-from ridgeline.study.schema import ConfirmForm, StudyForm, margin_of
+from ridgeline.study.forms import problems_of, read_form, sound_part
+from ridgeline.study.schema import ConfirmForm, StudyForm, WorkloadForm, margin_of
 from ridgeline.study.site_file import SHIPPED, load_site, read_site
 from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
@@ -88,37 +89,57 @@ def read_study_file(
     in `files` instead of the study file's own folder, but those of what is never copied in `home`.
     """
     tree = parse_yaml(read_text(path), str(path))
-    form = _form(tree, written)
-    problems: list[str] = []
+    form, problems, doubted = _form(tree, written)
 
     def report(where: Where, what: str) -> None:
         problems.append(tree.message(where, what))
 
-    study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
-    if study is None or problems:
-        raise StudyError(sorted(problems, key=_line_number))
-    return StudyFile(replace(study, home=home), path, tree, site_path, written)
+    folder = (files or path.parent).resolve()
+    study = None
+    if not {"space", "derived", "workload", "goal"} & doubted and form.space is not None:
+        study = _Assembly(form, folder, report, site_path).study(problems)
+    file = None if study is None else StudyFile(replace(study, home=home), path, tree, site_path, written)
+    if file is None or problems:
+        if file is None and form.workload is not None:
+            problems += _workload_problems(form.workload, folder, tree)
+        raise StudyError(sorted(dict.fromkeys(problems), key=line_number), partly=file)
+    return file
 
 
-def _line_number(problem: str) -> tuple[int, str]:
+def _workload_problems(form: WorkloadForm, folder: Path, tree: YamlTree) -> list[str]:
+    """Of a study of which there is too little to ask the workload itself: what its form says."""
+    try:
+        own = getattr(catalog.part("workloads", form.kind), "form", None)
+    except InputError:
+        return []  # said once the rest is right
+    if own is None:
+        return []
+    _, found = read_form(own, form.model_extra or {}, folder, ("workload",))
+    return [tree.message(problem.where, problem.message) for problem in found]
+
+
+def line_number(problem: str) -> tuple[int, str]:
     parts = problem.split(":", 2)
     return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
 
 
-def _form(tree: YamlTree, written: bool) -> StudyForm:
+def _form(tree: YamlTree, written: bool) -> tuple[StudyForm, list[str], set[str]]:
+    """The form as far as it is sound, its problems, and the keys that have some."""
     content = tree.plain(written=written)
     if not isinstance(content, dict):
         raise StudyError(
             [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
         )
     try:
-        form = StudyForm.model_validate(content)
+        return StudyForm.model_validate(content), list(tree.problems), set()
     except ValidationError as error:
-        found = [tree.message(problem.where, problem.message) for problem in problems_of(error, StudyForm)]
-        raise StudyError(sorted({*tree.problems, *found}, key=_line_number)) from None
-    if tree.problems:
-        raise StudyError(tree.problems)
-    return form
+        found = problems_of(error, StudyForm)
+        said = [*tree.problems, *(tree.message(problem.where, problem.message) for problem in found)]
+        return (
+            sound_part(StudyForm, content, error),
+            said,
+            {str(problem.where[0]) for problem in found if problem.where},
+        )
 
 
 class _Assembly:
@@ -151,9 +172,10 @@ class _Assembly:
         baseline = checked_point(space, form.baseline, ("baseline",), self.report)
         presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
         groups = self.groups(space.by_name)
-        if problems or baseline is None:
-            return None
-        self.check_counts(job, space.settings(baseline))
+        if baseline is None:  # the rest is looked at as well, at any point
+            baseline = space.restrict({knob.name: knob.at(0.0) for knob in space.knobs})
+        else:
+            self.check_counts(job, space.settings(baseline))
         return Study(
             name=form.name,
             workload=WorkloadChoice(form.workload.kind, dict(form.workload.model_extra or {})),

@@ -106,5 +106,5 @@ def test_a_program_that_prints_a_comma_wins_nothing(tmp_path: Path) -> None:
     )
     assert "Confirmed" not in done.stdout
     said = (out / "journal.jsonl").read_text()
-    assert "'1' is only a part of '1,5'" in said and '"kind":"unverified"' in said
+    assert "'1' is only a part of '1,5'" in said and "(1 wrong)" in said
     assert {file.read_text().splitlines()[-1] for file in out.glob("runs/*/stdout")} == {"locale C.UTF-8"}

@@ -294,7 +294,7 @@ class TerminalView:
                 self._print(clean_line(f"  #{run.trial.number:<4} {clock_text(run, now_s)}"))
 
     def _say_if_busy(self, campaign: Campaign) -> None:
-        if not self._noted_busy and (busy := busy_machine(campaign.history)):
+        if not self._noted_busy and (busy := busy_machine(campaign.history, campaign.study.goal.metric)):
             self._noted_busy = True
             self._print(f"  {busy}")
 
