@@ -221,7 +221,7 @@ def test_site_setup_runs_first_and_its_environment_yields_to_the_jobs(tmp_path: 
     one = job(tmp_path, "echo $A $B $C", env={"A": "job"})
     ending(executor, executor.submit(one))
     assert (one.folder / "stdout").read_text() == "job site from-setup\n"
-    assert (one.folder / "env").read_text() == "export A=job\nexport B=site\n"
+    assert (one.folder / "env").read_text() == "export LC_ALL=C.UTF-8\nexport A=job\nexport B=site\n"
 
 
 def test_a_module_that_does_not_load_stops_the_run(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Until a verb begins, nothing is at stake, and the process leaves without a word.
 traceback otherwise, or, where one of them passes over the interrupt, go on.
 """
 
-import _signal  # `signal` itself imports others
+import _signal  # type: ignore[import-not-found]  # of which `signal` is made, with further imports
 import os
 
 

@@ -13,7 +13,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 Value = bool | int | float | str | None
 _Evaluator = Callable[[Mapping[str, object]], object]
@@ -54,9 +54,11 @@ def as_written(number: int | float, text: str) -> int | float:
     return kept
 
 
-def plain_number(value: object) -> object:
+def plain_number(value: Any) -> Any:
     """Without the text of a `WrittenNumber`; anything else as it is."""
-    return value if not isinstance(value, WrittenNumber) else int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
+    if not isinstance(value, WrittenNumber):
+        return value
+    return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]  # one of the two
 
 
 class ExpressionError(ValueError):

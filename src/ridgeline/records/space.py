@@ -54,12 +54,9 @@ class Discrete:
         """The knob's own value that somebody means who writes this one; None where there is none."""
         if self.contains(value):
             # 1 and 1.0 are the same setting but not the same text: take the knob's own spelling
-            own = (
-                v
-                for v in self._near(plain_number(value))
-                if v == value and isinstance(v, bool) == isinstance(value, bool)
-            )  # type: ignore[arg-type]
-            return next(own)
+            same = (v for v in self._near(value) if v == value and isinstance(v, bool) == isinstance(value, bool))
+            own: Value = plain_number(next(same))
+            return own
         if str(value) in self.values and is_number(value):
             return str(value)
         return next((text for text, number in self.numbers.items() if is_number(value) and number == value), None)

@@ -156,13 +156,12 @@ class StudyFolder:
             for one in (tree, source.tree)
         ]
         keys = [key for key in dict.fromkeys((*sides[0], *sides[1])) if whole or key in QUESTION]
-        found = [key for key in keys if sides[0].get(key) != sides[1].get(key)]
+        found = [str(key) for key in keys if sides[0].get(key) != sides[1].get(key)]
         for file in needed_files(source.study, in_place):
             name = file.relative_to(source.study.folder)
             if not _same_content(file, self.path / SOURCES / name):
-                function = source.study.workload.kind == "python" and str(name) == source.study.workload.options.get(
-                    "file"
-                )
+                workload = source.study.workload
+                function = workload.kind == "python" and str(name) == workload.options.get("file")
                 found.append(f"the function in {name}" if function else str(name))
         return found
 

@@ -262,7 +262,7 @@ def _listed(name: str, values: Sequence[Value], when: Expression | None, as_text
         number = plain_number(written[0])
         raise ValueError(f'{written[0]} would be passed on as {number}; write "{written[0]}" in quotes, or {number}')
     numbers = {str(value): value for value in values if is_number(value)} if written and as_text else {}
-    values = [str(v) if str(v) in numbers else plain_number(v) for v in values]  # type: ignore[misc]
+    values = [str(v) if str(v) in numbers else plain_number(v) for v in values]
     seen: set[tuple[bool, Value]] = set()
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):

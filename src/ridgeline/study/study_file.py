@@ -97,7 +97,7 @@ def read_study_file(
     folder = (files or path.parent).resolve()
     study = None
     if not {"space", "derived", "workload", "goal"} & doubted and form.space is not None:
-        study = _Assembly(form, folder, report, site_path).study(problems)
+        study = _Assembly(form, folder, report, site_path, doubted).study(problems)
     file = None if study is None else StudyFile(replace(study, home=home), path, tree, site_path, written)
     if file is None or problems:
         if file is None and form.workload is not None:
@@ -145,8 +145,11 @@ def _form(tree: YamlTree, written: bool) -> tuple[StudyForm, list[str], set[str]
 class _Assembly:
     """Makes the records of a study from its form; what does not fit is reported and the rest is still checked."""
 
-    def __init__(self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None) -> None:
+    def __init__(
+        self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None, doubted: Collection[str]
+    ) -> None:
         self.form, self.folder, self.report, self.site_path = form, folder, report, site_path
+        self.doubted = doubted  # keys of which something was left out
 
     def study(self, problems: list[str]) -> Study | None:
         form = self.form
@@ -169,7 +172,9 @@ class _Assembly:
         if builds is not None:
             self.check_build_fields(builds, space.names)
             builds = replace(builds, optional=space.optional)
-        baseline = checked_point(space, form.baseline, ("baseline",), self.report)
+        baseline = None
+        if "baseline" not in self.doubted:
+            baseline = checked_point(space, form.baseline, ("baseline",), self.report)
         presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
         groups = self.groups(space.by_name)
         if baseline is None:  # the rest is looked at as well, at any point
@@ -261,8 +266,8 @@ class _Assembly:
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
         for name in COUNTS:
             expression: Expression | None = getattr(job, name)
-            if expression is None:
-                continue
+            if expression is None or not expression.names <= settings.keys():
+                continue  # a name that nobody knows was reported already
             least = 0 if name == "gpus" else 1
             try:
                 count = expression.evaluate(settings)
