@@ -15,6 +15,7 @@ from ridgeline.errors import ExitCode
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.lock import StudyLock
 from tests.command_line import ridgeline
+from tests.load.scripted import Scripted, tokens
 
 # its rate is what RATE makes of x, so that nothing depends on the machine
 STUDY = """\
@@ -30,6 +31,8 @@ stages: {{baseline: {{repeats: 1}}, search: {{sampler: grid, sentinel_every: 0}}
 NO_ROOM = "{trials: 1, node_hours: 0.0000001}"
 HELD = "@held"  # in a row: with the study folder locked by somebody else
 INTERRUPTED = "@interrupted"  # with a Ctrl-C once a run is under way
+SERVER = "@server"  # the address of one that answers
+NO_LOAD_TOO_MUCH = "@no-load-too-much"  # the search for goodput ends with one end only, whatever this machine can do
 TWIN = ("--model", "llama-8b", "--gpu", "h100", "--nodes", "1", "--gpus-per-node", "1", "--tp", "1")
 PLAN = (*TWIN[:4], "--gpus-per-node", "1", "--traffic", "fixed:64:8", "--requests", "8")
 HUGE = ("--model", "deepseek-r1", "--gpu", "h100", "--nodes", "1", "--gpus-per-node", "1", "--tp", "1")
@@ -103,7 +106,12 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
     "compare-studies": {0: ("better", "better"), 1: ("better", "other"), 2: ("better",), 5: ("better", "empty")},
     "bug": {0: ("FAILED",), 1: ("FAILED", "--shrink"), 2: ("better/runs/nothing",)},
     "export": {0: ("better",), 2: ("better", "--format", "parquet"), 5: ("empty",)},
-    "bench": {2: ("http://127.0.0.1:1", "--find-goodput"), 3: ("http://127.0.0.1:CLOSED", "--requests", "2")},
+    "bench": {
+        0: (SERVER, "--requests", "2", "--max-tokens", "4"),
+        2: (SERVER, "--find-goodput"),
+        3: ("http://127.0.0.1:CLOSED", "--requests", "2"),
+        7: (NO_LOAD_TOO_MUCH, SERVER, "--find-goodput", "--slo", "ttft_p95_ms=2000"),
+    },
     "import": {0: ("bench.json",), 2: ("oom.log",)},
     "preflight": {2: ("better.yaml",)},
     "make-model": {0: ("llama-8b", "made"), 2: ("no-such-shape", "made")},
@@ -221,7 +229,17 @@ threading.Thread(target=wait, daemon=True).start()
 """
 
 
+ONE_END = """
+import ridgeline.load.session as session
+from ridgeline.load.edge import Edge
+session.find_goodput = lambda *given, **named: Edge("rate", 5.0, None, 60.0, 60.0, 90.0, 4.9, None, ())
+"""
+
+
 def left(home: Path, verb: str, words: tuple[str, ...]) -> tuple[int, str]:
+    if SERVER in words:
+        with Scripted(tokens(4)) as server:
+            return left(home, verb, tuple(server.url if word == SERVER else word for word in words))
     failed = next(home.glob("once/runs/*x2*"), home)
     typed = [word.replace("FAILED", str(failed)).replace("CLOSED", str(closed_port())) for word in words]
     if typed[:1] == [HELD]:
@@ -230,6 +248,8 @@ def left(home: Path, verb: str, words: tuple[str, ...]) -> tuple[int, str]:
     elif typed[:1] == [INTERRUPTED]:
         before = CTRL_C.format(out=str(home / typed[-1]))
         done = ridgeline(*verb.split(), *typed[1:], cwd=home, before=before)
+    elif typed[:1] == [NO_LOAD_TOO_MUCH]:
+        done = ridgeline(*verb.split(), *typed[1:], cwd=home, before=ONE_END)
     else:
         done = ridgeline(*verb.split(), *typed, cwd=home)
     return done.returncode, f"{done.stdout}\n{done.stderr}"

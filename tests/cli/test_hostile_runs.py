@@ -244,7 +244,7 @@ def test_a_journal_with_such_a_number_is_damaged(spoilt: Path, key: str, digits:
     journal.write_text(re.sub(f"{re.escape(key)}[-+.0-9e]+", f"{key}{digits}", text))
     for words in READING.values():
         done = ridgeline(*(spoilt if word == "DIR" else word for word in words), cwd=spoilt.parent)
-        assert done.returncode in (0, 1, 5), done.stderr
+        assert done.returncode in (0, 1, 5, 7), done.stderr
         if len(digits) > 300 and words[0] != "report":  # which says so on its page
             assert "journal.jsonl" in done.stderr + done.stdout
 

@@ -253,7 +253,7 @@ def test_the_first_screen_holds_answer_interval_command_and_proof(tab: Tab, page
     ends = tab.value(f"""Object.fromEntries({parts}.map(what => [what,
         Math.max(...[...document.querySelectorAll(what)].map(e => e.getBoundingClientRect().bottom))]))""")
     assert all(0 < end <= 900 for end in ends.values()), ends
-    assert tab.value("document.querySelector('.ratio strong').textContent") == "1.13x"
+    assert tab.value("document.querySelector('.ratio strong').textContent") == "1.22x"
 
 
 @pytest.mark.parametrize("width", [1400, 800, 400])
@@ -350,4 +350,4 @@ def test_slides_turn_without_scripts_by_links(tab: Tab, pages: dict[str, str]) -
     tab.open("about:blank")  # else it would be another place of the same page
     tab.open(f"{pages['search-slides']}#proof", 1400, scripts=False)
     tab.until("Math.abs(document.getElementById('proof').getBoundingClientRect().top) < 2")
-    assert tab.value("document.querySelector('#proof footer a:last-child').getAttribute('href')") == "#failures"
+    assert tab.value("document.querySelector('#proof footer a:last-child').getAttribute('href')") == "#cost"

@@ -149,8 +149,8 @@ def assemble_campaign(
         if extension is not None:
             require_extendable(asks.kind, getattr(asks, "extended_by", ()), history, extension)
             require_room(found.study, history, extension)
-            decided = history.verdict is not None and history.verdict.conclusion not in (UNCONFIRMED, UNFINISHED)
-            extension = replace(extension, looked=decided)
+            before = None if history.verdict is None else history.verdict.conclusion
+            extension = replace(extension, undecided=before in (UNCONFIRMED, UNFINISHED))
             event = {"at": round(time.time(), 3), **event_of(extension)}
             journal.append(event)
             history.apply(event)

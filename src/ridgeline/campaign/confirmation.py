@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from textwrap import shorten
 from typing import Any
 
-from ridgeline.campaign.blocks import cut_blocks, disqualified, moved, places_of, trials_of
+from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
 from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
@@ -89,11 +89,10 @@ def choose(
 
 
 def blocks_so_far(study: Study, history: History) -> list[Block]:
-    """The blocks that count: not those whose runs, after all repeats, were still in several places or sittings."""
+    """The blocks that count: not those whose runs, after all repeats, were still in several places."""
     base = point_key(study.baseline)
     failed = disqualified(study, history)
     left_out = {block for block in range(history.blocks) if moved(study, history, block)} | _of_other_jobs(history)
-    left_out |= set(cut_blocks(history))
     values: dict[int, dict[str, list[float]]] = {}
     runs_in: dict[int, Run] = {}
     for trial, run in history.ok_runs(Stage.CONFIRM):
@@ -212,7 +211,7 @@ class ConfirmationVerdict:
     def spoken_of(self) -> Comparison | None:
         """The comparison whose interval the headline shows."""
         if self.winner is not None:
-            return next(c for c in self.comparisons if c.candidate == point_key(self.winner))
+            return next((c for c in self.comparisons if c.candidate == point_key(self.winner)), None)
         return nearest(self.comparisons)
 
     def details(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.study.history import History
 
-_IN_HAND = 1.5  # times what the runs took so far: a command that is too short by a second helps nobody
+_IN_HAND = 2.0  # times what the runs took so far: a command that is too short by a second helps nobody
 _A_FEW_RUNS = 6  # of kinds of campaign that cannot say how many are missing
 
 

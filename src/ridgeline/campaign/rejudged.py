@@ -30,23 +30,24 @@ def judged_today(kind: str, study: Study, history: History) -> History:
     """The history with its verdict as today's rules see it: with today's intervals, or as not provable, and why."""
     if history.verdict is None or kind not in _IN_BLOCKS:
         return history
-    found, why = _judged(study, history, ConfirmationVerdict.from_line(history.verdict))
+    now, line, cut = copy.copy(history), history.verdict, cut_blocks(history)
+    # as a campaign of today does at once, only that nobody has run them again
+    now.uncounted = history.uncounted | {trial.number for block in cut for trial in trials_of(history, block)}
+    found, why = _judged(study, now, cut, ConfirmationVerdict.from_line(line))
     if found is None:
         return history
-    line = history.verdict
     details = {**line.details, **found.details()}
     if why:
         details = {name: value for name, value in details.items() if name != "paste"} | {NOT_PROVABLE: why}
-    now = copy.copy(history)
     now.verdict = VerdictLine(found.conclusion, found.headline, details)
     return now
 
 
-def _judged(study: Study, history: History, found: ConfirmationVerdict) -> tuple[ConfirmationVerdict | None, str]:
+def _judged(
+    study: Study, history: History, cut: Sequence[int], found: ConfirmationVerdict
+) -> tuple[ConfirmationVerdict | None, str]:
     """None where nothing is to be said anew."""
-    won = None if found.winner is None else point_key(found.winner)
-    stated = found.spoken_of if won is None else next((c for c in found.comparisons if c.candidate == won), None)
-    cut = cut_blocks(history)
+    stated = found.spoken_of
     if stated is None or stated.verdict not in (Verdict.BETTER, Verdict.WORSE):
         return None, ""
     if history.protocol >= PROTOCOL and not cut:

@@ -123,7 +123,7 @@ class Comparison:
         )
 
     def _refusal(self, blocks: str) -> str:
-        if self.smallest_effect is None:
+        if not self.smallest_effect:  # unknown, or no noise was seen
             return f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed"
         effect = f"{self.smallest_effect:.2g}" if self.scale == "difference" else effect_text(self.smallest_effect)
         return (

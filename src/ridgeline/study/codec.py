@@ -577,15 +577,15 @@ class Extension:
     """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks; or, where the
     budget ended before there was a verdict, what there was no room for.
 
-    `wall_s` and `node_hours` are added to a budget that has such a limit. `looked`: whether there was a verdict before
-    it that could have been a win; one that had too few blocks spends nothing of the error.
+    `wall_s` and `node_hours` are added to a budget that has such a limit. `undecided`: before it there were too few
+    blocks for any conclusion, so that nothing of the error was spent.
     """
 
     trials: int = 0
     blocks: int = 0
     wall_s: float = 0.0
     node_hours: float = 0.0
-    looked: bool = True
+    undecided: bool = False
 
     @property
     def what(self) -> str:
@@ -631,7 +631,7 @@ _LINES: dict[str, _Line[Any]] = {
         _Key("blocks", _WHOLE),
         _Key("wall_s", _NUMBER, 0.0),
         _Key("node_hours", _NUMBER, 0.0),
-        _Key("looked", _BOOL, True),
+        _Key("undecided", _BOOL, False),
     ),
     "instruction": _INSTRUCTION,
     "stopped": _Line(Stopped, _Key("reason", _TEXT)),

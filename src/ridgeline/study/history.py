@@ -354,7 +354,7 @@ class History:
     def looks(self) -> int:
         """How many verdicts there have been, this one included: neither those that no new comparison stood behind nor
         those with too few blocks for any conclusion."""
-        return 1 + sum(self.extensions[number - 1].looked for number in self.extensions_compared if number)
+        return 1 + sum(not self.extensions[number - 1].undecided for number in self.extensions_compared if number)
 
     def final_run(self, trial: Trial) -> Run | None:
         """The run that counts for a trial: its last one."""

@@ -155,7 +155,7 @@ def extension_text(history: History, brief: bool = False) -> str:
         return ""
     last = history.extensions[-1]
     added = ", then ".join(str(extension) for extension in history.extensions)
-    decided = any(extension.looked for extension in history.extensions)
+    decided = any(not extension.undecided for extension in history.extensions)
     text = f"extended by {added} after {'a verdict' if decided else 'too few blocks for a verdict'}"
     if brief:
         return f" ({text})"

@@ -19,7 +19,16 @@ from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
 from ridgeline.campaign.verdict import NOT_PROVABLE
 from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
-from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, anywhere, differences, reworded
+from ridgeline.campaign.verify.verification import (
+    ABSENT,
+    NUMBERS,
+    WORDS,
+    Verification,
+    anywhere,
+    differences,
+    numbers_in,
+    reworded,
+)
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
@@ -55,7 +64,7 @@ def _check_verdict(
     for name, stated, other in differences(history.verdict.as_line(), again.as_line()):
         if isinstance(stated, str) and isinstance(other, str) and anywhere(stated) == anywhere(other):
             continue
-        if _only_wording(name, stated, other):
+        if _only_wording(name, stated, other, tuple(numbers_in(again.details))):
             found.cannot_check(JOURNAL, f"the verdict's {name} is worded differently today: {stated!r}, now {other!r}")
         else:
             found.differs(JOURNAL, f"the verdict's {name}", stated, other)
@@ -78,9 +87,9 @@ def _derived(question: CampaignQuestion, study: CheckedStudy, before: History, n
     return VerdictLine(concluded.conclusion, concluded.headline, plain)
 
 
-def _only_wording(at: str, stated: Any, found: Any) -> bool:
+def _only_wording(at: str, stated: Any, found: Any, exact: Sequence[float]) -> bool:
     kept = next((_TEXTS[name] for name in at.replace("[", ".").split(".") if name in _TEXTS), None)
-    return kept is not None and reworded(stated, found, kept)
+    return kept is not None and reworded(stated, found, kept, exact)
 
 
 def _check_candidates(history: History, found: Verification) -> None:
