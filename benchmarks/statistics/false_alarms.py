@@ -89,7 +89,9 @@ class World:
                 log += math.log1p(self.gains.get(which, 0.0)) + (math.log1p(-self.first) if place == 0 else 0.0)
                 log += self.wave * math.sin(2 * math.pi * turns + phase)
                 runs[name].append(100 * math.exp(log))
-            made.append(Block(number, (f"n{number % self.nodes}",), runs.pop("baseline"), runs))
+            base, where = runs.pop("baseline"), (f"n{number % self.nodes}",)
+            order = order_of_block(len(names), number, 2, seed, protocol) if protocol > 2 else ()
+            made.append(Block(number, where, base, runs, order=tuple(names[w] if w else None for w in order)))
         return made
 
 
@@ -100,6 +102,7 @@ def alarm(result: Confirmation) -> bool:
 def judged(blocks: list[Block], protocol: int = PROTOCOL, looks: int = 1) -> Confirmation:
     history = History(Path())
     history.extensions = [Extension(blocks=1)] * (looks - 1)
+    history.extensions_compared = {*range(1, looks)}
     return confirm(blocks, 0.95, share=error_share(history), protocol=protocol)
 
 

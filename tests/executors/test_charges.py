@@ -48,7 +48,7 @@ goal: {maximize: rate}
 baseline: {speed: 1, nodes: 1}
 budget: {trials: 4}
 search: {sampler: grid, sentinel_every: 0}
-confirm: {top: 1, blocks: 2}
+confirm: {top: 1, blocks: 3}
 job: {nodes: nodes, limit: 60s}
 """
 

@@ -1,4 +1,4 @@
-"""In which order blocks run their settings: rounds, each drawn from the seed, so that no machine keeps in step."""
+"""In which order blocks run their settings: rounds, each drawn for itself from the seed, in step with no machine."""
 
 from __future__ import annotations
 
@@ -107,31 +107,32 @@ def false_alarms(campaigns: int, top: int, blocks: int, protocol: int = 3, **wor
     return alarms / campaigns
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.002])
-@pytest.mark.parametrize(("top", "blocks"), [(1, 3), (1, 4), (1, 5), (1, 8), (2, 4), (3, 5)])
-def test_a_wave_of_any_period_makes_no_win(top: int, blocks: int, noise: float) -> None:
+@pytest.mark.parametrize(("top", "blocks", "campaigns"), [(1, 3, 80), (1, 5, 50), (1, 8, 15), (2, 4, 40), (3, 5, 20)])
+def test_a_wave_of_any_period_makes_no_win(top: int, blocks: int, campaigns: int) -> None:
     """From well under a block to many: what the order alone can show holds whatever the machine does."""
-    for period in (0.17, 0.4, 2 / 3, 1.0, 4 / 3, 2.0, 3.0, 7.0):
-        rate = false_alarms(150, top, blocks, noise=noise, period=period)
-        assert rate <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 150), period
+    periods = (0.17, 0.4, 2 / 3, 1.0, 4 / 3, 2.0, 3.0, 7.0)
+    rates = [false_alarms(campaigns, top, blocks, noise=0.005, period=period) for period in periods]
+    runs = campaigns * len(periods)
+    assert sum(rates) / len(rates) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs), dict(zip(periods, rates, strict=True))
+    assert max(rates) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / campaigns), dict(zip(periods, rates, strict=True))
 
 
 def test_settings_that_begin_in_turn_are_in_step_with_a_wave() -> None:
     """What the draw is for: by the order of protocol 2 most such campaigns called equal settings different."""
-    assert false_alarms(100, 1, 5, protocol=2, noise=0.005, period=2.0) > 0.6
-    assert false_alarms(100, 1, 5, noise=0.005, period=2.0) < 0.1
+    assert false_alarms(60, 1, 5, protocol=2, noise=0.005, period=2.0) > 0.6
+    assert false_alarms(60, 1, 5, noise=0.005, period=2.0) < 0.15
 
 
-@pytest.mark.parametrize(("top", "blocks"), [(1, 3), (1, 5), (3, 5), (3, 8)])
+@pytest.mark.parametrize(("top", "blocks"), [(1, 3), (1, 5), (3, 5)])
 def test_a_cold_first_run_makes_no_win(top: int, blocks: int) -> None:
     """Where the baseline began every block, more than half of such campaigns called equal settings different."""
-    alarms = {True: 0, False: 0}
-    for campaign in range(200):
-        for balanced in alarms:
-            made = simulated(random.Random(campaign), top, blocks, campaign if balanced else None, 0.1)
-            found = confirm(made).comparisons.values()
-            alarms[balanced] += any(c.verdict in (Verdict.BETTER, Verdict.WORSE) for c in found)
-    assert alarms[False] > 100 and alarms[True] < 20
+    alarms = {1: 0, 3: 0}
+    for campaign in range(60):
+        for protocol in alarms:
+            made = simulated(random.Random(campaign), top, blocks, campaign, 0.1, protocol=protocol)
+            found = confirm(made, protocol=protocol).comparisons.values()
+            alarms[protocol] += any(c.verdict in (Verdict.BETTER, Verdict.WORSE) for c in found)
+    assert alarms[1] > 30 and alarms[3] <= 8
 
 
 def test_a_first_run_effect_is_reported_with_its_interval() -> None:

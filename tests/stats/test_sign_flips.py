@@ -42,15 +42,12 @@ def test_one_round_against_five_is_six_in_thirty_two() -> None:
 
 
 def test_more_rounds_than_coins_flip_together_at_the_same_level() -> None:
-    alarms = sum(
-        sign_flip_p([random.Random(seed).gauss(0, 1) + 0 * at for at in range(1)]) <= 0.05 for seed in range(9)
-    )
-    assert alarms == 0, "one round shows nothing"
+    assert sign_flip_p([1.0]) == 1.0, "one round shows nothing"
     rejected = 0
-    for seed in range(200):
+    for seed in range(100):
         rng = random.Random(seed)
         rejected += sign_flip_p([rng.choice((-1, 1)) * (1 + at % 3) for at in range(31)]) <= 0.05
-    assert rejected <= 0.05 * 200 + 3 * math.sqrt(200 * 0.05 * 0.95)
+    assert rejected <= 0.05 * 100 + 3 * math.sqrt(100 * 0.05 * 0.95)
     assert sign_flip_p([1.0] * 31) == least_p(31) == least_p(20)
 
 

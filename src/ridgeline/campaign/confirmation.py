@@ -95,11 +95,13 @@ def blocks_so_far(study: Study, history: History) -> list[Block]:
     left_out = {block for block in range(history.blocks) if moved(study, history, block)} | _of_other_jobs(history)
     values: dict[int, dict[str, list[float]]] = {}
     runs_in: dict[int, Run] = {}
+    order: dict[int, list[str | None]] = {}
     for trial, run in history.ok_runs(Stage.CONFIRM):
         if trial.block is not None and trial.block not in left_out:
             runs_in.setdefault(trial.block, run)
             block = values.setdefault(trial.block, {})
             block.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
+            order.setdefault(trial.block, []).append(None if trial.key == base else trial.key)
     places = places_of([*runs_in.values()])
     compared = {key for runs in values.values() for key in runs}
     for number, runs in values.items():
@@ -113,6 +115,7 @@ def blocks_so_far(study: Study, history: History) -> list[Block]:
             runs.get(base, ()),
             _without(runs, base, failed),
             _opening(history, number, runs),
+            tuple(order[number]) if history.protocol > 2 else (),  # earlier ones were palindromes: drift cancels
         )
         for number, runs in sorted(values.items())
     ]

@@ -19,7 +19,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ridgeline.stats.sign_flips import flip_interval, least_p, sign_flip_p
@@ -34,6 +34,7 @@ Direction = Literal["maximize", "minimize"]
 POWER = 0.8  # "could show" means: would be seen in four of five campaigns
 PROTOCOL = 3  # how blocks are ordered and judged today; earlier ones are those of journals, see `confirm`
 _LEAST_BETWEEN = 0.25  # protocol 2: variance of a gain between nodes over that between blocks of a node
+_LEAST_LEVELLED = 3  # settings of a block from whose runs its drift is taken
 _MOST_NODES = 100  # beyond which a forecast is no plan any more
 SAME = 1e-12  # block effects that differ by less are the same number in floating point
 
@@ -56,6 +57,7 @@ def confirm(
         raise ValueError(f"level is {level}; a confidence level lies between 0.5 and 1, such as 0.95")
     names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
     scale: Scale = "ratio" if all_positive(blocks) else "difference"
+    blocks = [levelled(block, scale) for block in blocks]
     found = {name: paired_effect(blocks, name, scale, direction, protocol) for name in names}
     p_values = holm({name: min(1.0, _p_value(found[name]) / share) for name in names})
     allowed = (1 - level) * share / max(1, len(names))  # the error of one interval, so that all hold together
@@ -190,6 +192,35 @@ def _round_differences(blocks: Sequence[Block], name: str, scale: Scale, directi
     return tuple(found)
 
 
+def levelled(block: Block, scale: Scale) -> Block:
+    """The block without its linear drift, as the means of its rounds show it, around its middle.
+
+    Each round holds every setting once, so the means of rounds know nothing of who ran when: what is taken off is the
+    same whatever the order, and no setting's gain is in it. Of two settings alone a block is too short for that: its
+    drift is known less well than it disturbs.
+    """
+    places: dict[str | None, list[int]] = {}
+    for place, name in enumerate(block.order):
+        places.setdefault(name, []).append(place)
+    runs = {None: block.baseline, **block.candidates}
+    whole = [name for name in places if len(places[name]) == len(runs.get(name, ())) > 1]
+    if len(whole) < _LEAST_LEVELLED:
+        return block
+    grown = math.fsum(_centre(runs[name][-1:], scale) - _centre(runs[name][:1], scale) for name in whole)
+    slope = grown / sum(places[name][-1] - places[name][0] for name in whole)
+    middle = (len(block.order) - 1) / 2
+
+    def level(name: str | None) -> Sequence[float]:
+        values = runs[name]
+        if len(places.get(name, ())) != len(values):
+            return values
+        off = [slope * (place - middle) for place in places.get(name, ())]
+        pairs = zip(values, off, strict=True)
+        return [value * math.exp(-by) if scale == "ratio" else value - by for value, by in pairs]
+
+    return replace(block, baseline=level(None), candidates={name: level(name) for name in block.candidates}, order=())
+
+
 def block_places(blocks: Sequence[Block], name: str) -> list[frozenset[str]]:
     return [frozenset(block.nodes) for block in blocks if block.baseline and block.candidates.get(name)]
 
@@ -234,10 +265,10 @@ def _centre(runs: Sequence[float], scale: str) -> float:
 def both_sides(blocks: Sequence[Block], name: str, scale: Scale) -> tuple[float, float] | None:
     """Baseline and candidate as absolute values over the blocks that have both: their ratio (or difference, as the
     scale is) is the estimate, turned around where less is better. Where blocks share places, each place counts once."""
-    found = [block for block in blocks if block.baseline and block.candidates.get(name)]
+    found = [levelled(block, scale) for block in blocks if block.baseline and block.candidates.get(name)]
     if not found:
         return None
-    places = block_places(blocks, name)
+    places = block_places(found, name)
     if not 1 < len(set(places)) < len(found):
         places = [frozenset([str(number)]) for number in range(len(found))]
     sides = ([_centre(b.baseline, scale) for b in found], [_centre(b.candidates[name], scale) for b in found])

@@ -14,7 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ridgeline.stats.compare import POWER, PROTOCOL, Direction, PairedEffect, all_positive, holm, paired_effect
+from ridgeline.stats.compare import (
+    POWER,
+    PROTOCOL,
+    Direction,
+    PairedEffect,
+    all_positive,
+    holm,
+    levelled,
+    paired_effect,
+)
 from ridgeline.stats.student import t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block
 from ridgeline.stats.wording import count
@@ -90,6 +99,7 @@ def equivalence(
     if not all_positive(blocks):
         why = "a value is not positive, so there is no difference in percent"
         return Equivalence(margin, level, tuple(EquivalenceTest(n, "undecided", None, 1.0, 0, why) for n in names))
+    blocks = [levelled(block, "ratio") for block in blocks]
     effects = {name: paired_effect(blocks, name, "ratio", direction, protocol) for name in names}
 
     def adjusted(within: float) -> dict[str, float]:

@@ -14,7 +14,7 @@ from math import fsum
 
 _MOST = 20  # rounds that flip alone; of more, some flip together, which is a coarser test of the same level
 _TINY = 1e-9  # sums that differ by less, relative to their terms, are the same sum
-_HALVINGS = 40
+_HALVINGS = 25
 
 
 def least_p(rounds: int) -> float:

@@ -31,6 +31,7 @@ class Block:
     baseline: Sequence[float]
     candidates: Mapping[str, Sequence[float]]
     opening: tuple[float, float] | None = None  # its first run, and the last one of the same setting
+    order: tuple[str | None, ...] = ()  # which setting each run was of, None for the baseline; empty: not written down
 
 
 @dataclass(frozen=True, slots=True)

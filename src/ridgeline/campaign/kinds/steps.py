@@ -29,7 +29,7 @@ from ridgeline.records.exhibit import Exhibits, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.compare import PROTOCOL, confirm
+from ridgeline.stats.compare import PROTOCOL, all_positive, confirm, levelled
 from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
 from ridgeline.study.codec import VerdictLine
@@ -93,6 +93,7 @@ def _judged_steps(
     protocol: int = PROTOCOL,
 ) -> StepsVerdict:
     """Steps that failed are left out; what they changed is part of the next step's change."""
+    blocks = [levelled(block, "ratio" if all_positive(blocks) else "difference") for block in blocks]
     judge = partial(confirm, direction=study.goal.direction, protocol=protocol)
     ran = {key for block in blocks for key in block.candidates}
     way = [(name, point) for name, point in zip(names, points, strict=True) if point_key(point) in ran]
