@@ -9,6 +9,7 @@ import pytest
 
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.base import CampaignQuestion
+from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.study import BaselineStage, ConfirmStage, SearchStage
@@ -16,7 +17,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
-from tests.campaign.test_kinds import QUESTIONS, STUDY
+from tests.campaign.test_kinds import QUESTIONS, STUDY, finished
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.kind)
@@ -62,3 +63,10 @@ def test_of_a_baseline_that_failed_at_first_only_the_runs_after_count(tmp_path: 
     again = campaign(tmp_path, asked, answered)
     again.run()
     assert again.history.count(Stage.BASELINE) == 3, "the one that failed, and two more"
+
+
+def test_a_comparison_shows_both_settings_and_what_they_measured(tmp_path: Path) -> None:
+    status = finished(tmp_path, ComparisonQuestion({"x": 0, "mode": "plain"}, {"x": 3, "mode": "plain"}, 3))
+    (table, *_) = status.exhibits.tables
+    assert [row[0] for row in table.rows] == ["x", "mode", "rate"]
+    assert table.rows[0][1:] == ("0", "3") and table.rows[-1][1:] == ("100", "103")
