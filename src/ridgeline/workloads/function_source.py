@@ -66,7 +66,7 @@ class _SourceText:
                 f"`def`, {_OWN_FILE}"
             )
         if self._is_new(name, function, source := self._with_defaults(function, source)):
-            for read, value in sorted(_reads(function)):
+            for read, value in sorted(_reads(function), key=lambda each: each[0]):
                 self._bring(read, value, function)
             # last, as a reader expects: helpers come before what calls them
             self.parts[name] = self.parts.pop(name)
