@@ -20,13 +20,15 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
-from ridgeline.service.folder import STEADY_S, ServiceFolder
+from ridgeline.service.folder import ServiceFolder
+from ridgeline.service.history import STEADY_S
 from ridgeline.service.keep.exporter import _metrics_text
 from ridgeline.service.keep.keeper import Keeper, rotate
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import members_of
 from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import RouterAdmin, drain, restart, undrain
+from ridgeline.service.rolling import drain, restart, undrain
+from ridgeline.service.router_admin import RouterAdmin
 from ridgeline.study.journal import Journal, failure, read_events
 
 FILE = """\

@@ -35,11 +35,11 @@ def keep(
 
     Example: ridgeline keep service.yaml --dry-run
     """
+    from ridgeline.cli.deploy import operator_of
     from ridgeline.service.file import load_service
     from ridgeline.service.keep.exporter import serve_metrics
     from ridgeline.service.keep.keeper import Keeper
     from ridgeline.service.keep.notify import Notifier
-    from ridgeline.service.operate import Operator
 
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -47,8 +47,7 @@ def keep(
     if front:
         _watch_front(load_service(file), front, metrics, metrics_host, signals)
         return
-    root = folder or file.parent / f"{file.stem}.service"
-    operator = Operator(load_service(file), root, lambda line: print(line, flush=True))
+    operator = operator_of(file, folder)
     notifier = Notifier(operator.service.name, operator.service.notify, operator.say)
     keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=notifier)
     server = serve_metrics(keeper, metrics) if metrics is not None else None

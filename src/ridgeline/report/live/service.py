@@ -13,7 +13,7 @@ from ridgeline.files import stamp
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Knob, Point
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
-from ridgeline.service.folder import RESTART, RESTART_FAILED
+from ridgeline.service.history import RESTART, RESTART_FAILED
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.journal import read_events
 from ridgeline.study.logs import last_lines

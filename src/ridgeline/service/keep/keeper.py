@@ -22,7 +22,7 @@ from typing import ParamSpec
 
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
-from ridgeline.service.folder import RESTART_FAILED
+from ridgeline.service.history import RESTART_FAILED
 from ridgeline.service.keep.actions import Actions
 from ridgeline.service.keep.canary import Canaries, RouterCanary
 from ridgeline.service.keep.plan_check import PlanCheck, commands_after
@@ -156,6 +156,7 @@ class Keeper:
         if folder.is_down:
             self._note()
             return []
+        self.operator.adopt()
         members = [member for member in self.operator.present if member.name in folder.started]
         serving = [m for m in members if self._serves(m) and not m.is_router]
         with ThreadPoolExecutor(max(1, len(serving))) as at_once:  # one that hangs must not hold up the others
@@ -199,8 +200,7 @@ class Keeper:
         if not ended and start.ticket and (ending := operator.ending(member)) is not None:
             ended = ending.reason or f"exit code {ending.exit_code}"
         folder = operator.folder
-        moving = {*folder.leaving, *folder.retiring, *folder.replacing.values(), *folder.growing}
-        if member.name in moving:
+        if member.name in folder.moving:
             self._watch.forget(member.name)  # what it makes from here on is not to be compared with what it made
             return ServerPoll(now_s, running=0.0, role=member.role)
         if ended or not start.ready:
@@ -322,9 +322,8 @@ class Keeper:
         for member in begun:
             if member.name in folder.replacing.values() or member.name in folder.growing:
                 self._attempt(member.name, self._actions.go_on, member, listed)
-        moving = {*folder.leaving, *folder.retiring, *folder.drained, *folder.replacing.values(), *folder.growing}
         for member in members:
-            if member.is_router or listed is None or member.name in moving or not self._serves(member):
+            if member.is_router or listed is None or member.name in folder.out or not self._serves(member):
                 continue
             absent = folder.url(member) not in listed
             self._absent[member.name] = self._absent.get(member.name, 0) + 1 if absent else 0
@@ -398,9 +397,7 @@ class Keeper:
         self.scaled = self._scaler.states()
 
     def _in_router(self, member: Member) -> bool:
-        folder = self.operator.folder
-        out = {*folder.leaving, *folder.retiring, *folder.drained, *folder.growing}
-        return member.name not in out and self._serves(member)
+        return member.name not in self.operator.folder.out and self._serves(member)
 
     def _rotate_logs(self, members: list[Member]) -> None:
         """Jobs on this machine append to their logs, so that these can be emptied under them."""

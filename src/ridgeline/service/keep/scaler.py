@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from ridgeline.service.folder import ScaleChange, ServiceFolder
+from ridgeline.service.history import ScaleChange
 from ridgeline.service.keep.plan_check import RecentTtft
 from ridgeline.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide, limits_at
 from ridgeline.service.keep.watch import ServerPoll
@@ -66,16 +66,11 @@ def _count_of(operator: Operator, role: str) -> RoleCount:
     """Servers that were drained by hand, or given up, don't count; one that is started again does."""
     folder = operator.folder
     members = [m for m in operator.servers if m.role == role and m.name not in folder.drained]
-    serving = sum(_serves(folder, m.name) and m.name not in folder.leaving for m in members)
+    serving = sum(folder.serves(m.name) and m.name not in folder.leaving for m in members)
     coming = sum(of == role for of in folder.growing.values())
     replacing = sum(m.name in folder.replacing for m in members)
     leaving = sum(m.name in folder.retiring for m in operator.present if m.role == role)
     return RoleCount(serving, len(members) - serving + coming + replacing, leaving)
-
-
-def _serves(folder: ServiceFolder, name: str) -> bool:
-    start = folder.started.get(name)
-    return start is not None and start.ready and not start.ended
 
 
 class Scaler:
