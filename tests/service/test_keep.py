@@ -94,7 +94,7 @@ def test_a_server_in_a_long_prefill_is_left_alone(file: Path, monkeypatch: pytes
     service.up(120)
     server = service.member("server-1")
     keeper = Keeper(service, ready_s=120)
-    until(keeper, lambda: keeper.knows_paces and keeper.polls["server-1"].pace_s is not None, 600)
+    until(keeper, lambda: keeper.seen.knows_paces and keeper.seen.polls["server-1"].pace_s is not None, 600)
     took_s: list[float] = []
 
     def prompt() -> None:
@@ -254,7 +254,8 @@ def test_a_plan_is_held_against_those_that_answer_users(split: Operator, monkeyp
     keeper, taken = Keeper(split, dry_run=True), list[list[str]]()
     monkeypatch.setattr(keeper._plan, "take", lambda at_s, pages: taken.append(list(pages)) or [])
     servers = [m for m in split.members if not m.is_router]
-    keeper._hold_against_plan(servers, {m.name: m.name for m in servers})
+    keeper.seen.pages = {m.name: m.name for m in servers}
+    keeper._hold_against_plan(servers)
     assert taken == [["decode-0", "decode-1"]]
 
 

@@ -41,11 +41,11 @@ TOKEN_S = 5.0  # for one token, of a server or through the router
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """`state` is down, starting, ready, drained (out of the router), silent (runs, does not answer) or ended; back-off
-    is one that ended, and that `keep` starts again after a wait.
+    """`state` is down, starting, ready, drained (out of the router), silent (was ready, answers no more) or ended;
+    back-off is one that ended, and that `keep` starts again after a wait.
 
-    A server that answers and makes no token on request is stalled; a router that turns a request away although
-    servers make tokens refuses. `detail` says more where there is more.
+    A server that answers and makes no token on request is stalled; one that refuses to try refuses, and so does a
+    router that turns a request away although servers make tokens. `detail` says more where there is more.
     """
 
     name: str
@@ -73,7 +73,7 @@ def _state_of(
     if not url:
         return MemberState(member.name, member.role, "starting", detail=waits)
     if not probe.is_healthy(url):
-        return MemberState(member.name, member.role, "silent", url)
+        return MemberState(member.name, member.role, "silent" if start.ready else "starting", url)
     if member.is_router:
         return MemberState(member.name, member.role, "ready", url)
     metrics, seen = server_of(engine).metrics, probe.metrics(url)
@@ -93,18 +93,20 @@ def _asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, ke
         if state.role == ROUTER:
             why = probe.why_refused(state.url, name, key, TOKEN_S)
             return replace(state, state="refuses", detail=why) if why else state
-        try:
-            good = probe.makes_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
-        except OSError as error:
-            return replace(state, detail=f"takes no request for a token: {error}")
-        stalled = f"no token within {TOKEN_S:g} s: busy with long prompts, or hung"
-        return state if good else replace(state, state="stalled", detail=stalled)
+        found = probe.ask_for_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
+        if found.good:
+            return state
+        if found.refused:
+            return replace(state, state="refuses", detail=f"refuses a request for a token: {found.why}")
+        stalled = f"{found.why}: busy with long prompts, or hung" if not found.broken else found.why
+        return replace(state, state="stalled", detail=stalled)
 
     with ThreadPoolExecutor(max(1, len(states))) as at_once:
         found = list(at_once.map(asked, states))
     serves = any(state.role != ROUTER and state.state == "ready" for state in found)
     # without a server that makes tokens it is not the router's fault
-    return [was if now.state == "refuses" and not serves else now for was, now in zip(states, found, strict=True)]
+    spared = [now.role == ROUTER and now.state == "refuses" and not serves for now in found]
+    return [was if spare else now for was, now, spare in zip(states, found, spared, strict=True)]
 
 
 POLL_S = 0.2
@@ -408,7 +410,7 @@ class Operator:
 
     def ask_for_token(self, member: Member, limit_s: float) -> bool:
         url, model, engine = self.folder.url(member), self.model_of(member), self.service.engine
-        return probe.makes_token(url, model, self.key, limit_s, engine=engine, role=member.role)
+        return probe.ask_for_token(url, model, self.key, limit_s, engine=engine, role=member.role).good
 
     def is_commanded(self) -> bool:
         """Whether a person's command runs now; one that was killed does not."""

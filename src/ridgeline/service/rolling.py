@@ -1,4 +1,4 @@
-"""What a person has done to servers while the others serve: drained, put back, restarted, a change tried on one first."""
+"""What a person does to servers while the others serve: drain, put back, restart, try a change on one of them first."""
 
 from __future__ import annotations
 
