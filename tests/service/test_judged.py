@@ -15,11 +15,11 @@ from ridgeline.service.file import load_service
 from ridgeline.service.keep.canary import Canaries
 from ridgeline.service.keep.exporter import _metrics_text
 from ridgeline.service.keep.keeper import ALERTS, Keeper
-from ridgeline.service.keep.notify import Notifier
 from ridgeline.service.keep.watch import HUNG_AFTER_S
 from ridgeline.service.kubernetes import manifests
 from ridgeline.service.probe import TokenAnswer
 from ridgeline.service.render import render
+from ridgeline.study.notify import Notifier
 
 from .test_goes_on import World, fresh
 from .test_goes_on import world as world  # a site and a router in memory

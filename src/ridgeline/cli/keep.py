@@ -48,7 +48,7 @@ def keep(
     from ridgeline.service.file import load_service
     from ridgeline.service.keep.exporter import serve_metrics
     from ridgeline.service.keep.keeper import Keeper
-    from ridgeline.service.keep.notify import Notifier
+    from ridgeline.study.notify import Notifier
 
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,7 +82,7 @@ def keep(
 
 def _test_alert(service: Service) -> None:
     from ridgeline.errors import InputError, SiteError
-    from ridgeline.service.keep.notify import Notifier
+    from ridgeline.study.notify import Notifier
 
     if not service.notify.ways:
         raise InputError("the deployment file names nobody under `notify`; add a webhook, a command or a mail address")
@@ -96,7 +96,7 @@ def _test_alert(service: Service) -> None:
 def _watch_front(service: Service, url: str, metrics: int | None, host: str, signals: list[int]) -> None:
     from ridgeline.service import probe
     from ridgeline.service.keep.front import FrontWatch
-    from ridgeline.service.keep.notify import Notifier
+    from ridgeline.study.notify import Notifier
 
     def say(line: str) -> None:
         print(line, flush=True)

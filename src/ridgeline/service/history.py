@@ -81,6 +81,7 @@ class ServiceHistory:
     leaving: dict[str, float] = field(default_factory=dict)  # out of the router; ended then, or earlier when empty
     by_command: set[str] = field(default_factory=set)  # those of them that a person's command restarts
     retiring: dict[str, float] = field(default_factory=dict)  # the same for one whose replacement serves
+    retired: set[str] = field(default_factory=set)  # ended by that, and not started since
     replacing: dict[str, str] = field(default_factory=dict)  # member -> the one that will take its place
     not_replaced: dict[str, float] = field(default_factory=dict)  # when that failed last
     second: set[str] = field(default_factory=set)  # servers that run in their second slot: they were replaced
@@ -108,6 +109,7 @@ class ServiceHistory:
         if what == "planned":
             self.started[name] = Started(int(event["generation"]), at_s=at_s, trial=bool(event.get("trial")))
             self.leaving.pop(name, None)
+            self.retired.discard(name)
         elif what == RESTART:
             if self._was_steady(name, at_s):
                 self.keeper_restarts.pop(name, None)
@@ -130,6 +132,7 @@ class ServiceHistory:
             self.not_replaced[name] = at_s
         elif what == "retired":
             self.retiring.pop(name, None)
+            self.retired.add(name)
         elif what in ("growing", "shrinking"):
             self._apply_scaling(name, event)
         elif what == "grown":
@@ -186,7 +189,7 @@ class ServiceHistory:
 
     def _forget(self) -> None:
         """What a service that is taken down leaves behind for the next one: nothing but who runs where."""
-        for kept in (self.drained, self.by_command, self.second, self.added, self.removed):
+        for kept in (self.drained, self.by_command, self.retired, self.second, self.added, self.removed):
             kept.clear()
         for told in (
             self.leaving, self.retiring, self.replacing, self.not_replaced, self.growing, self.before_coming,
