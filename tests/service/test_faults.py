@@ -137,7 +137,7 @@ def test_what_the_file_no_longer_names_is_shown_and_ended(file: Path) -> None:
     smaller.say = said.append
     smaller.up(120)
     assert "server-1: runs and is no longer in the file; `ridgeline deploy down` ends it too" in said
-    assert any(line.startswith("router: runs already, as the file was before") for line in said)
+    assert any(line.startswith("router: runs already, as it was accepted before") for line in said)
     operator(file).down()
     assert processes_of(file.parent / "service") == []
 

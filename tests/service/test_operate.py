@@ -184,7 +184,8 @@ def test_force_restarts_a_hung_server_at_once(file: Path) -> None:
 
 
 def test_a_drained_server_is_put_back_as_it_is(file: Path) -> None:
-    from ridgeline.service.rolling import RouterAdmin, drain, undrain
+    from ridgeline.service.rolling import drain, undrain
+    from ridgeline.service.router_admin import RouterAdmin
 
     service = operator(file)
     url = service.up(120)

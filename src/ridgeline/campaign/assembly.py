@@ -24,12 +24,12 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
-from ridgeline.service.keep.notify import Notifier
 from ridgeline.study.codec import Extension, event_of
 from ridgeline.study.folder import StudyFolder, asked, binding
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
 from ridgeline.study.lock import StudyLock
+from ridgeline.study.notify import Notifier
 from ridgeline.study.study_file import StudyFile
 
 

@@ -150,6 +150,7 @@ class MetricNames:
     aborted: str = ""
     ttft: str = ""  # histograms, in seconds
     e2e: str = ""
+    itl: str = ""  # between two tokens of an answer
     live: tuple[str, ...] = ()  # whose sum counts tokens as they come out
     progress: tuple[str, ...] = ()  # and what else grows only while a server works
 

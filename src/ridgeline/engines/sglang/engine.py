@@ -95,6 +95,7 @@ _METRICS = MetricNames(
     aborted="sglang:num_aborted_requests_total",
     ttft="sglang:time_to_first_token_seconds",
     e2e="sglang:e2e_request_latency_seconds",
+    itl="sglang:inter_token_latency_seconds",
     # An answer's tokens are counted when it is finished: one of minutes would look like a hang, but for the gaps
     # between its tokens, which are counted as they happen.
     live=("sglang:time_to_first_token_seconds_count", "sglang:inter_token_latency_seconds_count"),

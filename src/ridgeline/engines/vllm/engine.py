@@ -89,6 +89,7 @@ _METRICS = MetricNames(
     requests="vllm:request_success_total",
     ttft="vllm:time_to_first_token_seconds",
     e2e="vllm:e2e_request_latency_seconds",
+    itl="vllm:inter_token_latency_seconds",
     live=("vllm:generation_tokens_total",),
     # A prompt is counted when all of it is done; the share of the KV pool that is used moves with each piece of it.
     progress=("vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds_count"),
