@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
-from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeQuestion, EdgeRules, _Ladder
+from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeLadder, EdgeQuestion, EdgeRules
 from ridgeline.campaign.kinds.scale import ScalingAgenda, ScalingQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import NothingFound, OpenQuestion, SiteError
@@ -234,7 +234,7 @@ def edge(root: Path, act: Act) -> Campaign:
     root.mkdir(exist_ok=True)
     question = EdgeQuestion("x", {"x": 0, "y": 0})
     asked = question.applied_to(study(root))
-    ladder, rules = _Ladder(tuple(range(10))), EdgeRules("x", 3)
+    ladder, rules = EdgeLadder(tuple(range(10))), EdgeRules("x", 3)
     return other_kind(root, question, lambda history, ledger: EdgeAgenda(asked, history, ledger, ladder, rules), act)
 
 

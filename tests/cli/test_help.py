@@ -48,7 +48,7 @@ units:
 PARSED = {
     *("bench", "watch", "keep", "serve-twin", "rehearse"),
     *("deploy up", "deploy drain", "deploy undrain", "deploy restart"),
-    *("bug", "grant release"),
+    *("bug", "grant release", "gate"),
 }
 NO_GPU = 3  # what `preflight` says of a machine without one
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import product
+from math import fsum
 from statistics import fmean, stdev
 from typing import Any
 
@@ -45,13 +47,20 @@ def blocks_of(effects: dict[str, list[float]]) -> list[Block]:
     ]
 
 
+def share_of_coins(values: list[float]) -> float:
+    """Of all ways to draw which setting came first in each of two rounds a block, those that show as much."""
+    rounds = [value for value in values for _ in range(2)]
+    sums = [abs(fsum(s * r for s, r in zip(signs, rounds, strict=True))) for signs in product((1, -1), repeat=8)]
+    return fmean(one >= abs(fsum(rounds)) - 1e-12 for one in sums)
+
+
 def test_a_comparison_is_students_t_over_block_effects_with_bonferroni_and_holm() -> None:
     found = confirm(blocks_of(EFFECTS), 0.95).comparisons
     p = {name: scipy().ttest_1samp(values, 0.0).pvalue for name, values in EFFECTS.items()}
     assert p["b"] < p["c"]
-    assert found["b"].p_value == pytest.approx(2 * p["b"]) and found["c"].p_value == pytest.approx(
-        max(p["c"], 2 * p["b"])
-    )
+    coins = {name: 2 * share_of_coins(values) for name, values in EFFECTS.items()}  # each may spend half of the error
+    assert found["b"].p_value == pytest.approx(max(2 * p["b"], coins["b"]))
+    assert found["c"].p_value == pytest.approx(max(p["c"], 2 * p["b"], coins["c"]))
     for name, values in EFFECTS.items():
         error = stdev(values) / 2
         ends = scipy().t.interval(1 - 0.05 / 2, 3, fmean(values), error)

@@ -82,7 +82,7 @@ def status(
     folder: _Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Show the state, load and address of every server and the router, and what the file has that is not applied.
+    """Show the state of servers and router, and edits not yet applied.
 
     Example: ridgeline deploy status service.yaml
     """
@@ -148,7 +148,7 @@ def restart(
     folder: _Folder = None,
     timeout: _Ready = 1800.0,
 ) -> None:
-    """Restart one server, or all of them in turn, each drained first, with the settings that the file has now.
+    """Restart one server, or all in turn, as the file has them now.
 
     They are accepted by that, each server's when it is started; with --canary when the first has passed.
 
