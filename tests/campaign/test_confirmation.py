@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise, takewhile
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import blocks, scores
+from ridgeline.campaign import blocks, confirmation, scores
 from ridgeline.campaign.confirmation import _NearestTried, blocks_so_far, choose, mean_value, runs_needed
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
@@ -28,6 +28,7 @@ from ridgeline.records.run import Cause, Ending, Job, Machine, Run
 from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
+from ridgeline.stats.compare import order_of_block
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
@@ -92,34 +93,94 @@ def test_runs_of_a_block_never_overlap_in_time(tmp_path: Path, slot_count: int) 
     assert spans[0][1] > spans[1][0], "blocks themselves go on side by side"
 
 
-def test_blocks_are_interleaved(tmp_path: Path) -> None:
-    """A B C C B A: a drift that is linear in time falls on all alike."""
+def test_blocks_are_rounds_of_all_settings(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path))
     run.run()
     for runs in confirm_runs(run.history).values():
         keys = [run.history.trials[r.trial].key for r in runs]
         middle = len(keys) // 2
-        assert len(set(keys[:middle])) == middle
-        assert keys[middle:] == keys[:middle][::-1]
+        assert len(set(keys[:middle])) == middle and sorted(keys[:middle]) == sorted(keys[middle:])
 
 
-def test_every_setting_begins_blocks_in_turn_as_the_journal_says(tmp_path: Path) -> None:
-    """A first run that is slower falls on all settings, not on the baseline alone."""
-    starts = []
-    for seed in (1, 2, 3):
+def test_rounds_are_drawn_from_the_seed_as_the_journal_says(tmp_path: Path) -> None:
+    """A replay, a resume and the dry run find the same order; another seed has another."""
+    orders = []
+    for seed in (1, 2):
         root = tmp_path / str(seed)
-        asked = study(root, search=replace(study(root).search, seed=seed), confirm=ConfirmStage(top=2, blocks=6))
+        asked = study(root, search=replace(study(root).search, seed=seed), confirm=ConfirmStage(top=2, blocks=4))
         run = campaign(root, asked)
         run.run()
-        keys = [run.history.trials[runs[0].trial].key for runs in confirm_runs(run.history).values()]
-        assert sorted(Counter(keys).values()) == [2, 2, 2]
-        starts.append(keys)
+        ran = [[run.history.trials[r.trial].key for r in runs] for runs in confirm_runs(run.history).values()]
         planned = next(event for event in run.journal.read() if event["event"] == "confirm")
-        assert (planned["protocol"], planned["seed"]) == (2, seed)
-        assert [blocks.block_order(asked, run.history, block)[0] for block in range(6)] == [
-            json.loads(key) for key in keys
-        ]
-    assert starts[0] != starts[1] or starts[1] != starts[2]
+        assert (planned["protocol"], planned["seed"]) == (3, seed)
+        asked_for = [blocks.block_order(asked, run.history, block) for block in range(4)]
+        assert ran == [[point_key(point) for point in order] for order in asked_for]
+        settings = [asked.baseline, *run.history.candidates_of(0)]
+        assert asked_for[3] == [settings[at] for at in order_of_block(3, 3, 2, seed)]
+        orders.append(ran)
+    assert orders[0] != orders[1]
+
+
+def test_blocks_of_protocol_2_go_on_in_the_order_they_had(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    run.journal.close()
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    at = next(n for n, line in enumerate(lines) if line["event"] == "confirm")
+    lines[at]["protocol"] = 2
+    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[: at + 1]))
+    again = campaign(tmp_path, study(tmp_path))
+    again.run()
+    for block in range(3):
+        keys = [trial.key for trial in blocks.trials_of(again.history, block)]
+        assert len(keys) == 6 and keys == keys[::-1], "a palindrome"
+    assert all(not block.order for block in confirmation.blocks_so_far(again.study, again.history))
+
+
+def test_blocks_begin_on_nodes_that_had_fewer_of_them(tmp_path: Path) -> None:
+    """What is gained on a node counts once: three blocks on three nodes are three numbers."""
+    asked = study(tmp_path, site=slots(1, 3), confirm=ConfirmStage(top=1, blocks=3))
+    run = campaign(tmp_path, asked)
+    run.run()
+    where = [block.nodes for block in confirmation.blocks_so_far(run.study, run.history)]
+    seen = {node for r in run.history.runs.values() for node in r.ending.nodes}
+    assert len(set(where)) == min(3, len(seen)), (where, seen)
+
+
+def test_nodes_had_before_are_those_with_more_blocks_than_others() -> None:
+    def had(
+        *blocks_of: tuple[str, ...], width: int = 1, seen: tuple[str, ...] = (), avoided: tuple[str, ...] = ()
+    ) -> Any:
+        history = SimpleNamespace(trials={}, uncounted=set())
+        runs: dict[int, Any] = {}
+        stages = [(Stage.SEARCH, None, node) for node in seen]
+        stages += [(Stage.CONFIRM, number, node) for number, nodes in enumerate(blocks_of) for node in nodes]
+        for number, (stage, block, node) in enumerate(stages, 1):
+            history.trials[number] = SimpleNamespace(number=number, stage=stage, block=block)
+            runs[number] = SimpleNamespace(outcome=SimpleNamespace(kind=Kind.OK), ending=SimpleNamespace(nodes=(node,)))
+        history.final_run = lambda trial: runs[trial.number]
+        return blocks.nodes_had_before(history, len(blocks_of), width, avoided)
+
+    assert had(seen=("a", "b")) == ()
+    assert had(("a",), seen=("a", "b", "c")) == ("a",)
+    assert had(("a",), ("b",), seen=("a", "b", "c")) == ("a", "b")
+    assert had(("a",), ("b",), seen=("a", "b", "c"), width=2) == (), "one is too few for two"
+    assert had(("a",), ("b",), ("a",), seen=("a", "b")) == ("a",), "b had one, a two"
+    assert had(("a",), seen=("a", "b"), avoided=("b",)) == (), "a slow node is no other"
+    assert had(("a",), ("a",)) == (), "nobody knows of another"
+
+
+def test_where_all_blocks_were_on_one_node_of_several_it_is_said(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=1, blocks=3)))
+    verdict = run.run()
+    (place,) = {block.nodes for block in confirmation.blocks_so_far(run.study, run.history)}
+    assert f"3 blocks on {place[0]}" in verdict.headline, "which machine it was"
+    assert "nothing was compared on other nodes" not in verdict.headline, "there is none"
+    several = replace(run.study, site=replace(run.study.site, nodes=4))
+    text = confirmation.with_circumstances(verdict.headline, several, run.history, verdict)  # type: ignore[arg-type]
+    assert text.endswith(f"; it holds for {place[0]} alone: nothing was compared on other nodes")
+    again = confirmation.with_circumstances(text, several, run.history, verdict)  # type: ignore[arg-type]
+    assert again == text, "once"
 
 
 def test_a_confirmation_that_an_earlier_version_planned_goes_on_as_it_began(tmp_path: Path) -> None:
