@@ -15,10 +15,10 @@ from ridgeline.records.site import Site
 # the release that last changed the text, and what it comes to for each batch system
 RELEASE = "0.2.0"
 DIGESTS = {
-    "local": "e6f8380726143bb4",
-    "slurm": "7f0398733e46baba",
-    "pbs": "344b660884c5944c",
-    "simulated": "cc076c3d56c63650",
+    "local": "516834cd09311878",
+    "slurm": "876b43eb30b8995c",
+    "pbs": "f1e07de8e81dbc78",
+    "simulated": "1975fc67baddc001",
 }
 
 
