@@ -1,7 +1,7 @@
 """Faults inside a real vLLM, for soak.py: `vllm serve --middleware soak_middleware.Faulty` answers as a file says.
 
-The file $SOAK_FAULTS/PORT holds `429 PID` or `empty PID`: completions of that process are refused, or answered without a
-choice. A process that is started anew is well again.
+The file $SOAK_FAULTS/PORT holds `429 PID` or `empty PID`: completions of that process are refused, or answered without
+a choice. A process that is started anew is well again.
 """
 
 from __future__ import annotations

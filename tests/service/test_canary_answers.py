@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -208,6 +207,26 @@ def test_only_canaries_without_a_prompt_in_their_way_are_timed(monkeypatch: pyte
     assert flown.canaries.answers == 8
 
 
+def test_chat_is_asked_by_every_third_and_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    flown, asked = Flown(monkeypatch), list[object]()
+
+    def send(*_: object, **more: object) -> TokenAnswer:
+        asked.append(more["chat"])
+        return flown.answer
+
+    flown.canaries.send = send
+    flown.answer = TokenAnswer(took_s=0.1, chat=True)
+    flown.run(36)
+    assert asked == [None, False, False, True, False, False]
+    flown.answer = TokenAnswer("chat: 500: no", broken=True)
+    flown.run(24)
+    assert asked[6] is True and set(asked[6:]) == {True}, "what failed is asked again"
+    base, none = Flown(monkeypatch), list[object]()
+    base.canaries.send = lambda *_, **more: none.append(more["chat"]) or TokenAnswer(took_s=0.1, chat=False)  # type: ignore[func-returns-value]
+    base.run(30)
+    assert none == [None, False, False, False, False], "who serves no chat is not asked again"
+
+
 def test_answers_without_a_token_mean_something_when_three_came_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     flown = Flown(monkeypatch)
     flown.answer = TokenAnswer("an answer without choices", broken=True)
@@ -219,4 +238,3 @@ def test_answers_without_a_token_mean_something_when_three_came_in_a_row(monkeyp
     flown.answer = TokenAnswer(took_s=0.1)
     flown.run(4)
     assert flown.canaries.broken_for_s == 0.0
-    assert time.monotonic() > 0

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.cli.keep import _test_alert
 from ridgeline.errors import InputError, SiteError
 from ridgeline.records.study import NotifyChoice
-from ridgeline.service import probe
+from ridgeline.service import history, probe
 from ridgeline.service.file import load_service
 from ridgeline.service.keep.canary import Canaries
 from ridgeline.service.keep.exporter import _metrics_text
@@ -108,18 +108,19 @@ def test_every_count_is_there_from_the_start(world: World, monkeypatch: pytest.M
         assert f'ridgeline_keep_events_total{{service="two",kind="{kind}"}} 0' in page
 
 
-def test_back_off_counts_deaths_only(world: World) -> None:
+def test_back_off_counts_deaths_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh(world).up(60)
-    service = fresh(world)
+    service, now_s = fresh(world), float(int(time.time()))
+    monkeypatch.setattr(history.time, "time", lambda: now_s)
     name = {"member": "server-1", "event": "mend", "evidence": "as if"}
     with service.action():
         for why in ("hung", "slow", "hung"):
             service.folder.record({**name, "why": why})
         assert service.folder.next_try_in_s("server-1") == 0.0, "its start has not failed once"
         service.folder.record({**name, "why": "dead"})
-        assert 10 < service.folder.next_try_in_s("server-1") <= 15
-        service.folder.record({**name, "why": "dead", "at": time.time()})
-        assert 50 < service.folder.next_try_in_s("server-1") <= 60
+        assert service.folder.next_try_in_s("server-1") == 15.0
+        service.folder.record({**name, "why": "dead"})
+        assert service.folder.next_try_in_s("server-1") == 60.0
 
 
 def test_a_server_that_has_not_answered_yet_is_starting_and_one_that_has_is_silent(

@@ -124,6 +124,7 @@ class Engine:
             first_tokens=float(self.first_tokens),
             finished=float(self.finished),
             pace_s=self.pace_s,
+            best_pace_s=self.pace_s,
             step_tokens=self.chunk,
             on_gpus=True,
         )
@@ -172,7 +173,7 @@ class Watched:
                 watch, flown = self.watch, self.canaries[name]
                 poll = polls[name]
                 arguments = (watch.is_quiet(name), poll.on_it, watch.verdict_in_s(name), watch.is_patient(name))
-                flown.poll(*arguments, watch.is_clean(name), poll.prompts_s)
+                flown.poll(*arguments, watch.is_clean(name, flown.at_prompt), poll.prompts_s)
         return found
 
 

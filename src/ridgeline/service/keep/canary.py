@@ -22,6 +22,8 @@ IDLE_EVERY_S = 5.0  # unless prompts are in the way, whose requests show that th
 CONFIRM_S = 4.0  # at least so long before a verdict a second one is sent, on a connection of its own
 _AGAIN_S = 1.0
 _LONGEST_REFUSED_S = 8.0  # between two that are refused: a hang behind the refusals is still found in time
+_CHAT_EVERY = 3  # of them, and each after one without a token: both take twice as long, and a slow server's longest
+_OWN_PROMPT_S = 3.0
 _LEAST_BROKEN = 3  # answers without a token in a row, before they mean anything
 _KEPT_TIMES = 200
 OUTCOMES = ("answered", "refused", "broken", "unanswered")
@@ -57,6 +59,8 @@ class Canaries:
     _broken: int = 0  # answers without a token, in a row
     _broken_s: float | None = None  # since when
     _chat: bool | None = None  # whether the server serves it
+    _turn: int = 0
+    _asks_chat: bool = True  # the one that is under way, and whatever is sent until it is answered
     _sent_s: float = -1e9  # the last one
     _since_s: float | None = None  # the first one since an answer
     _second_s: float | None = None  # the next one after it
@@ -91,6 +95,11 @@ class Canaries:
         """A second one waits too, and for long enough."""
         second_s = self._second_s
         return second_s is not None and self.clock() - second_s >= CONFIRM_S - 0.5
+
+    @property
+    def at_prompt(self) -> int:
+        """How many may be at their own prompts: one, for the length of a poll."""
+        return int(self._under_way > 0 and self.clock() - self._sent_s <= _OWN_PROMPT_S)
 
     @property
     def flies_s(self) -> float:
@@ -155,6 +164,8 @@ class Canaries:
                 return
             if self._since_s is None:
                 self._since_s = now_s
+                self._turn += 1
+                self._asks_chat = self._chat is not False and (self._turn % _CHAT_EVERY == 1 or bool(self.why))
             elif self._second_s is None:
                 self._second_s = now_s
             self._sent_s, self._under_way, self._clean, self._beside = now_s, self._under_way + 1, clean, on_it
@@ -169,7 +180,7 @@ class Canaries:
                 self.took.extend((at_s, max(0.0, took_s - behind_s) / (1 + self._beside)) for at_s, took_s in came)
 
     def _fly(self) -> None:
-        more = {"engine": self.engine, "role": self.role, "chat": self._chat}
+        more = {"engine": self.engine, "role": self.role, "chat": self._chat if self._asks_chat else False}
         self._take(self.send(self.url, self.model, self.key, _LIMIT_S, **more))
 
     def _take(self, answer: TokenAnswer) -> None:
@@ -183,7 +194,7 @@ class Canaries:
             elif self._broken_s is None:
                 self._broken_s = self.clock()
             if answer.good:
-                self._chat = answer.chat
+                self._chat = answer.chat if self._asks_chat else self._chat
                 self._answered()
                 if self._clean:
                     self._came.append((self.clock(), answer.took_s))

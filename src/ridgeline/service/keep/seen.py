@@ -70,7 +70,7 @@ class Seen:
             if (known := self._canaries.get(member.name)) is not None and not self.polls[member.name].suspended:
                 watch, poll, name = self.watch, self.polls[member.name], member.name
                 arguments = (watch.is_quiet(name), poll.on_it, watch.verdict_in_s(name), watch.is_patient(name))
-                known[1].poll(*arguments, watch.is_clean(name), poll.prompts_s)
+                known[1].poll(*arguments, watch.is_clean(name, known[1].at_prompt), poll.prompts_s)
 
     def forget(self, name: str) -> None:
         """It is started anew."""
@@ -113,6 +113,7 @@ class Seen:
             confirmed=canaries.confirmed or refused,
             answers=canaries.answers,
             pace_s=self._paces.get(member.role) if pace_s is None else pace_s,
+            best_pace_s=self._paces.get(member.role),
             step_tokens=self._engine.step_tokens(self._engine.flags.canonical(unit.settings), unit.gpus > 0),
             on_gpus=member.resources.gpus > 0 or bool(operator.service.gpu) or not self._engine.works_on_cpus,
             took=tuple(canaries.took),

@@ -77,6 +77,7 @@ class ServerPoll:
     compiles: bool = False  # kernels, at their first use
     on_gpus: bool = False  # it may work while its processes wait
     pace_s: float | None = None  # for each token at the end of the longest prompt
+    best_pace_s: float | None = None  # the same of the quickest server of its role
     step_tokens: int = _STEP_TOKENS
     prompts: float | None = None  # tokens of prompts so far
     gaps: tuple[float, float] | None = None  # between tokens of an answer so far: how many, and their seconds
@@ -89,8 +90,8 @@ class ServerPoll:
     @property
     def prompts_s(self) -> float | None:
         """What all prompts so far may have taken, at the best pace of its role; None: not known."""
-        known = self.prompts is not None and self.pace_s is not None
-        return _PROMPT_ROOM * (self.prompts or 0.0) * (self.pace_s or 0.0) if known else None
+        known = self.prompts is not None and self.best_pace_s is not None
+        return _PROMPT_ROOM * (self.prompts or 0.0) * (self.best_pace_s or 0.0) if known else None
 
     @property
     def made(self) -> float | None:
@@ -257,9 +258,9 @@ class _Decoding:
                 self.spans.append(_Span(poll.at_s, made, (seconds * ends[0], seconds * ends[0]), at_once))
             return
         counted = (poll.prompts or 0.0) - (before.prompts or 0.0)
-        if counted and poll.pace_s is None:
+        if counted and poll.best_pace_s is None:
             return
-        prompts_s = _PROMPT_ROOM * counted * (poll.pace_s or 0.0) * at_once[1]
+        prompts_s = _PROMPT_ROOM * counted * (poll.best_pace_s or 0.0) * at_once[1]
         made, gaps_s = poll.gaps[0] - before.gaps[0], poll.gaps[1] - before.gaps[1]
         self.spans.append(_Span(poll.at_s, made, (gaps_s, max(0.0, gaps_s - prompts_s)), at_once))
 
@@ -346,12 +347,12 @@ class Watch:
         row = list(self._polls.get(name, ()))
         return len(row) > 1 and row[-1].signs == row[-2].signs
 
-    def is_clean(self, name: str) -> bool:
-        """No prompt is in the way of a canary now, as far as it says what it is at; nor does anybody wait."""
+    def is_clean(self, name: str, own: int = 0) -> bool:
+        """No prompt is in the way of a canary now, as far as it says what it is at, beside `own` of canaries."""
         poll, decoding = self._polls[name][-1] if name in self._polls else None, self._decoding.get(name)
-        if poll is None or decoding is None or poll.waiting or poll.running is None:
+        if poll is None or decoding is None or poll.waiting > own or poll.running is None:
             return False
-        return poll.on_it == 0 or decoding.in_prompt == 0
+        return poll.on_it == 0 or (decoding.in_prompt is not None and decoding.in_prompt <= own)
 
     def verdict_in_s(self, name: str) -> float:
         """Until it would be called hung, if it stays as it is."""
