@@ -48,7 +48,8 @@ def test_a_campaign_stops_before_it_overdraws_and_goes_on_when_there_is_more(tmp
     assert "a run may take 0.6" in stopped.stderr
     top_up(grant, 1.0)
     done = ridgeline("resume", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert "the study asks for no confirmation" in done.stderr
     paid = read_grant(grant)
     assert paid.reserved == 0
     assert 0 < paid.spent < 0.5
@@ -68,7 +69,8 @@ def test_what_a_killed_campaign_had_reserved_is_settled_when_it_is_resumed(tmp_p
         os.kill(started.pid, signal.SIGKILL)
     assert read_grant(grant).reserved == 0.6
     done = ridgeline("resume", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert "the study asks for no confirmation" in done.stderr
     paid = read_grant(grant)
     assert paid.reserved == 0
     assert 0 < paid.spent < 0.1

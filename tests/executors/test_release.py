@@ -15,10 +15,10 @@ from ridgeline.records.site import Site
 # the release that last changed the text, and what it comes to for each batch system
 RELEASE = "0.2.0"
 DIGESTS = {
-    "local": "516834cd09311878",
-    "slurm": "876b43eb30b8995c",
-    "pbs": "f1e07de8e81dbc78",
-    "simulated": "1975fc67baddc001",
+    "local": "5170a220f87bed39",
+    "slurm": "36d1d8971dbe74b0",
+    "pbs": "23a5648afd601a1d",
+    "simulated": "f39d9b6170d10e61",
 }
 
 

@@ -71,6 +71,8 @@ def study_of(guide: str, index: int, nodes: int, site: dict[str, Any] | None) ->
         study = on_one_node(study)
     elif nodes > asked:
         study["job"] = {**study.get("job", {}), "nodes": nodes}
+        if "node_hours" in study.get("budget", {}):
+            study["budget"]["node_hours"] *= nodes / asked  # as many runs as the guide's budget holds
         if guide in ENGINES:
             study["workload"]["flags"] = {**study["workload"].get("flags", {}), "tp": nodes}
             study["job"]["gpus"] = study["job"].get("gpus", 1)

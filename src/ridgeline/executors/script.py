@@ -23,6 +23,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.energy import meters_begin, meters_end
 from ridgeline.files import write_whole
+from ridgeline.records.launch import STARTED_BY_DAEMONS
 from ridgeline.records.run import Job, Machine
 from ridgeline.records.secrets import reference_lines
 from ridgeline.records.site import Site
@@ -209,7 +210,7 @@ exit "$code\""""
 
 
 def _seen_from_here(job: Job) -> bool:
-    return job.resources.nodes == 1 and not re.search(r"\b(srun|aprun|pbsdsh)\b", job.command)
+    return job.resources.nodes == 1 and not STARTED_BY_DAEMONS.search(job.command)
 
 
 def _code_of_command(keep_state: str) -> str:
