@@ -70,10 +70,12 @@ def test_tune_runs_the_question_that_the_folder_gave_back_and_tells_progress(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = SimpleNamespace(path=tmp_path / "made")
-    monkeypatch.setattr(api, "assemble_or_resume", lambda *args: (folder, None))
+    assembled: list[dict[str, Any]] = []
+    monkeypatch.setattr(api, "assemble_or_resume", lambda *args, **named: (assembled.append(named), (folder, None))[1])
     monkeypatch.setattr(api._Given, "settle", lambda self, folder: None)
     asked = caught(monkeypatch, "_run", lambda: ridgeline.tune(STUDY, progress=print))
     assert asked.arguments == {"folder": folder, "question": None, "progress": print}
+    assert assembled == [{"whole": True}]
 
 
 def test_the_seed_of_a_search_is_that_of_its_sampler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_run_under_way_is_told_with_what_its_like_took(tmp_path: Path) -> None
     told = again.as_json()
     assert told == {
         "trial": 2, "point": {"x": 1}, "ticket": again.ticket, "elapsed_s": 12.346, "expected_s": 60.0,
-        "last_line": "step 9",
+        "last_line": "step 9", "state": "running", "waits_for": None,
     }  # fmt: skip
     early = runs_under_way(found, Ledger(Budget(), found), NOW_S - 5)[0]
     assert early.elapsed_s == 0.0, "a clock that was set back"

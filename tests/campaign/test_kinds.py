@@ -164,7 +164,7 @@ def test_no_winner_means_one_candidate_with_its_own_interval(tmp_path: Path) -> 
 def test_a_setting_that_is_worse_is_called_so_in_a_comparison(tmp_path: Path) -> None:
     now = finished(tmp_path, ComparisonQuestion(B, A, 3))
     assert now.answer.conclusion == "worse"
-    assert now.answer.headline.startswith("B is worse than A: rate 103 -> 100, 0.97x A")
+    assert now.answer.headline.startswith("B is worse than A: rate 103 -> 100, 0.971x A")
     assert not now.answer.offers
 
 
@@ -183,7 +183,7 @@ def test_scaling_is_figure_data_before_it_is_drawn(tmp_path: Path) -> None:
 def test_an_edge_shows_its_ladder(tmp_path: Path) -> None:
     now = finished(tmp_path, QUESTIONS[2])
     (table,) = now.exhibits.tables
-    assert ("9", "2", "109", "largest safe value", "passed") in table.rows
+    assert ("9", "2", "109", "largest that passed", "passed") in table.rows
     assert now.answer.facts["edge"] == 9 and now.answer.facts["production"] == 8
 
 
