@@ -105,7 +105,7 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
     "verify": {0: ("better",), 1: ("edited",), 5: ("empty",), 2: ("--all",)},
     "compare-studies": {0: ("better", "better"), 1: ("better", "other"), 2: ("better",), 5: ("better", "empty")},
     "bug": {0: ("FAILED",), 1: ("FAILED", "--shrink"), 2: ("better/runs/nothing",)},
-    "export": {0: ("better",), 2: ("better", "--format", "parquet"), 5: ("empty",)},
+    "export": {0: ("better",), 2: ("better", "--format", "nosuch"), 5: ("empty",)},
     "bench": {
         0: (SERVER, "--requests", "2", "--max-tokens", "4"),
         2: (SERVER, "--find-goodput"),
@@ -232,7 +232,7 @@ threading.Thread(target=wait, daemon=True).start()
 ONE_END = """
 import ridgeline.load.session as session
 from ridgeline.load.edge import Edge
-session.find_goodput = lambda *given, **named: Edge("rate", 5.0, None, 60.0, 60.0, 90.0, 4.9, None, ())
+session.find_goodput = lambda *given, **named: Edge("rate_s", 5.0, None, 60.0, 60.0, 90.0, 4.9, None, ())
 """
 
 
