@@ -105,7 +105,7 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
     "verify": {0: ("better",), 1: ("edited",), 5: ("empty",), 2: ("--all",)},
     "compare-studies": {0: ("better", "better"), 1: ("better", "other"), 2: ("better",), 5: ("better", "empty")},
     "bug": {0: ("FAILED",), 1: ("FAILED", "--shrink"), 2: ("better/runs/nothing",)},
-    "export": {0: ("better",), 2: ("better", "--format", "parquet"), 5: ("empty",)},
+    "export": {0: ("better",), 2: ("better", "--format", "nosuch"), 5: ("empty",)},
     "bench": {
         0: (SERVER, "--requests", "2", "--max-tokens", "4"),
         2: (SERVER, "--find-goodput"),

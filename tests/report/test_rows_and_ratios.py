@@ -185,7 +185,10 @@ def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path
     assert figure is not None
     assert [(p.x, p.y) for p in figure.series[0].points] == [(0, 10.0), (1, 18.0), (3, 12.0), (0, 10.0), (1, 20.0)]
     assert [(mark.x, mark.trial) for mark in figure.strip] == [(2.0, 3)]
-    assert [(one.label, one.value) for one in figure.limits] == [("for production: 1", 1.0), ("the edge: 3", 3.0)]
+    assert [(one.label, one.value) for one in figure.limits] == [
+        ("for production: 1", 1.0),
+        ("largest that passed: 3", 3.0),
+    ]
     assert figure.y.high == pytest.approx(20.0 + 0.3 * 10.0)
     past.verdict = VerdictLine("edge", "told", {"edge": 3, "production": 3})
     again = edge_climb(a_study(tmp_path), past, answered(), "mem")
@@ -218,14 +221,15 @@ def test_a_project_holds_every_study_with_its_cost_and_sums_them(tmp_path: Path)
     one, two = seen(tmp_path, "one"), seen(tmp_path, "two", history=later, ratio=1.5, point=C)
     open_ = seen(tmp_path, "three", point=None, confirmed=False)
     first, table, *rest = project_sections([two, one, open_])
-    assert "2 of 3 studies confirmed a better setting: 1.5x to 2x the baseline" in str(first)
+    assert "2 of 3 measured studies confirmed a better setting: 1.50x to 2.00x the baseline" in str(first)
     tiles = next(part.facts for part in first.parts if isinstance(part, FactTiles))
-    assert tiles[0][:2] == ("studies", "3") and tiles[1][1:] == ("2.6 node-hours", "18 runs")
+    assert tiles[0][:2] == ("studies", "3") and tiles[1][1:] == ("2.6 node-hours", "18 runs, measured")
     assert tiles[2][1] == "1 node"
     shown = table.parts[0]
     assert [row[0] for row in shown.rows] == ["one", "three", "two"], "by when they began"
-    assert [row[1] for row in shown.rows if row[0] != "three"] == ["2.00x (1.90 to 2.10)", "1.50x (1.40 to 1.60)"]
-    assert [row[5] for row in shown.rows] == ["0.6 node-hours", "0.6 node-hours", "1.4 node-hours"]
+    assert [row[1] for row in shown.rows] == ["measured"] * 3
+    assert [row[2] for row in shown.rows if row[0] != "three"] == ["2.00x (1.90 to 2.10)", "1.50x (1.40 to 1.60)"]
+    assert [row[6] for row in shown.rows] == ["0.6 node-hours", "0.6 node-hours", "1.4 node-hours"]
     assert shown.changed == frozenset({0, 2})
     knobs = next(section for section in rest if section.key == "knobs").parts[-1]
     assert [row[:4] for row in knobs.rows] == [("mem", "one", "0", "1"), ("mem", "two", "0", "2")]

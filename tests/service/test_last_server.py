@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.service import rolling
+from ridgeline.service.history import ServiceHistory, Started
 from ridgeline.service.keep.actions import Actions
 from ridgeline.service.keep.scale import (
     LoadHistory,
@@ -41,15 +43,17 @@ class Folder:
     is_down = False
 
     def __init__(self, *names: str, **starts: Any) -> None:
-        self.started = {name: SimpleNamespace(ready=True, ended="", generation=1, ticket="t") for name in names}
+        self.started = {name: Started(1, "t", ready=True) for name in names}
         for name, change in starts.items():
-            vars(self.started[name]).update(change)
+            self.started[name] = replace(self.started[name], **change)
         self.drained: set[str] = set()
         self.leaving: dict[str, float] = {}
         self.replacing: dict[str, str] = {}
         self.retiring: dict[str, float] = {}
         self.growing: dict[str, str] = {}
         self.events: list[dict[str, Any]] = []
+
+    serves = ServiceHistory.serves
 
     def url(self, member: Any) -> str:
         return f"http://{member.name}"
@@ -72,6 +76,7 @@ def service(folder: Folder, **roles: str) -> Any:
         folder=folder,
         servers=members,
         present=members,
+        proposed=lambda: members,
         action=action,
         apply_journal=lambda: None,
         say=lambda text: None,
@@ -145,8 +150,8 @@ def test_a_person_is_refused_the_last_server_of_a_role(
     roles: dict[str, str], listed: set[str], refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator = service(Folder(*roles), **roles)
-    admin = SimpleNamespace(workers=lambda: {f"http://{name}": name for name in listed})
-    monkeypatch.setattr(rolling, "_admin", lambda operator, member: admin)
+    steps = SimpleNamespace(listed=lambda: {f"http://{name}": name for name in listed})
+    monkeypatch.setattr(rolling, "_behind_router", lambda operator, member: steps)
     with pytest.raises(InputError, match="a is the last") if refused else contextlib.nullcontext():
         refuse_last(operator, operator.member("a"))
 

@@ -39,7 +39,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "compare": ("campaign.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
         "gate": ("campaign.gate:gate", "Fail a CI job when a program is slower than its reference."),
         "bisect": ("campaign.bisect:bisect", "Find the release or commit that made a program slower."),
-        "edge": ("campaign.edge:edge", "Find the largest value of a knob that passes, and the one for production."),
+        "edge": ("campaign.edge:edge", "Find the largest passing value of a knob, and the production one."),
         "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
         "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
         "grant": ("grant:ACTIONS", "Show, create and top up a grant that studies share."),
