@@ -202,7 +202,8 @@ class Agenda(ABC):
             bad += self._unlucky_nodes(trial, bad)
         # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
         where = BaselinePlacement(self._pinned(trial)) if bad else self._where(trial)
-        return NextTrial(trial, again=True, avoid_nodes=(*bad, *self._slow(trial, bad), *where.avoid), on_nodes=where.nodes)
+        avoid = (*bad, *self._slow(trial, bad), *where.avoid)
+        return NextTrial(trial, again=True, avoid_nodes=avoid, on_nodes=where.nodes)
 
     def _unlucky_nodes(self, trial: Trial, bad: Sequence[str]) -> tuple[str, ...]:
         """Where a setting that had passed did not, as long as enough other nodes are left to try it on."""
