@@ -117,7 +117,7 @@ def test_blocks_do_not_begin_on_it(tmp_path: Path) -> None:
     assert where and ("n2",) not in where
     assert executor.avoided[-1] == () and ("n2",) in executor.avoided[-16:]
     alike, other = finished(tmp_path / "alike", {})
-    began = [t.block for t in alike.history.trials.values() if t.stage is Stage.CONFIRM]
+    began = [t.block for t in alike.history.trials.values() if t.stage in (Stage.CONFIRM, Stage.WARM_UP)]
     last = other.avoided[-len(began) :]
     kept_off = [nodes for nodes, at, before in zip(last, began, [None, *began], strict=False) if at != before]
     assert kept_off[0] == () and not any(
@@ -166,9 +166,10 @@ def test_a_queue_smaller_than_the_largest_job_is_looked_through_once(tmp_path: P
     # once each for the second node and for a third, which is not there
     stages = [run.history.trials[r.trial].stage for r in run.history.runs.values()]
     asked = [(set(nodes), stage) for nodes, stage in zip(executor.avoided, stages, strict=True) if nodes]
-    looks = [nodes for nodes, stage in asked if stage is not Stage.CONFIRM]
+    looks = [nodes for nodes, stage in asked if stage not in (Stage.CONFIRM, Stage.WARM_UP)]
     assert looks in ([{"n1"}, {"n1", "n2"}], [{"n2"}, {"n1", "n2"}])
-    assert all(len(nodes) == 1 for nodes, stage in asked if stage is Stage.CONFIRM), "a block has a node to begin on"
+    begun = [nodes for nodes, stage in asked if stage in (Stage.CONFIRM, Stage.WARM_UP)]
+    assert all(len(nodes) == 1 for nodes in begun), "a block has a node to begin on"
     again = History.replay(tmp_path, [*run.journal.read()])
     assert not scores.next_baseline_placement(run.study, again, 1).avoid
 
