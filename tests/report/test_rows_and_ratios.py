@@ -232,17 +232,20 @@ def test_a_project_holds_every_study_with_its_cost_and_sums_them(tmp_path: Path)
     assert [row[6] for row in shown.rows] == ["0.6 node-hours", "0.6 node-hours", "1.4 node-hours"]
     assert shown.changed == frozenset({0, 2})
     knobs = next(section for section in rest if section.key == "knobs").parts[-1]
-    assert [row[:4] for row in knobs.rows] == [("mem", "one", "0", "1"), ("mem", "two", "0", "2")]
+    assert [row[:5] for row in knobs.rows] == [
+        ("mem", "one", "measured", "0", "1"),
+        ("mem", "two", "measured", "0", "2"),
+    ]
     unsure = seen(tmp_path, "four", ratio=1.2, confirmed=False)
     (both,) = [p for s in project_sections([one, unsure]) for p in s.parts if isinstance(p, IntervalFigure)]
     assert [(row.label, row.look, row.text) for row in both.rows] == [
-        ("one", WINNER, "2.00x (1.90 to 2.10)"),
-        ("four", OTHER, "1.20x (1.10 to 1.30), not confirmed"),
+        ("one (measured)", WINNER, "2.00x (1.90 to 2.10), measured"),
+        ("four (measured)", OTHER, "1.20x (1.10 to 1.30), measured, not confirmed"),
     ]
     gains = next(section for section in rest if section.key == "gains").parts[0]
     assert isinstance(gains, IntervalFigure) and [(row.label, row.value) for row in gains.rows] == [
-        ("one", 2.0),
-        ("two", 1.5),
+        ("one (measured)", 2.0),
+        ("two (measured)", 1.5),
     ]
 
 
