@@ -9,7 +9,7 @@ from __future__ import annotations
 # not from `typing`, which takes its time: whoever stops the command line at its start should see no traceback
 TYPE_CHECKING = False
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["StudyResult", "bench", "compare", "open", "plan", "simulate", "tune"]
 
 if TYPE_CHECKING:

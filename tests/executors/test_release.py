@@ -13,7 +13,7 @@ from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 
 # the release that last changed the text, and what it comes to for each batch system
-RELEASE = "0.2.0"
+RELEASE = "0.3.0"
 DIGESTS = {
     "local": "5170a220f87bed39",
     "slurm": "36d1d8971dbe74b0",
