@@ -72,8 +72,8 @@ class DummyWeights:
             return ""
         switch, title = self._dialect.even_routing, self._dialect.title or self._dialect.name
         env = {**self._study.site.env, **asked_env, **self.routing_env(settings, asked_env)}
-        fast = "collapsed routing: dummy weights may send every token to the same few experts, and what is measured is "
-        fast += "then too fast (2.6 times, of a GLM-4.5-Air shape on an H200)"
+        fast = "collapsed routing: dummy weights may send all tokens to the same few experts, which is too fast"
+        fast += " (2 and 2.6 times in two shapes on an H200)"
         if known_model(self._options) is None:
             fast = f"if this model has experts, {fast}"
         if switch is None:
@@ -83,7 +83,7 @@ class DummyWeights:
             release = ".".join(map(str, self._dialect.release_of(self._options.install(settings))))
             return f"{fast}; {title} {release} has no switch against it, {since} and later have"
         if self._begun_without:
-            return f"{fast}; this campaign was begun without {switch.variable}={switch.value}, which new ones set"
+            return f"{fast}; this campaign ran without {switch.variable}={switch.value}"
         if all(env.get(name, "").lower() in _OFF for name in switch.variables):
             return f"{fast}; the study itself has {switch.variable} off"
         if around := switch.bypassed(self._names.values(settings), self._options.gpu):
