@@ -202,7 +202,8 @@ def levelled(block: Block, scale: Scale) -> Block:
     places: dict[str | None, list[int]] = {}
     for place, name in enumerate(block.order):
         places.setdefault(name, []).append(place)
-    runs = {None: block.baseline, **block.candidates}
+    runs: dict[str | None, Sequence[float]] = {None: block.baseline}
+    runs.update(block.candidates)
     whole = [name for name in places if len(places[name]) == len(runs.get(name, ())) > 1]
     if len(whole) < _LEAST_LEVELLED:
         return block

@@ -83,7 +83,7 @@ class DummyWeights:
             release = ".".join(map(str, self._dialect.release_of(self._options.install(settings))))
             return f"{fast}; {title} {release} has no switch against it, {since} and later have"
         if self._begun_without:
-            return f"{fast}; this campaign ran without {switch.variable}={switch.value}"
+            return f"{fast}; this campaign was begun without {switch.variable}={switch.value}"
         if all(env.get(name, "").lower() in _OFF for name in switch.variables):
             return f"{fast}; the study itself has {switch.variable} off"
         if around := switch.bypassed(self._names.values(settings), self._options.gpu):
