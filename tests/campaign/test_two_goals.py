@@ -179,9 +179,13 @@ def test_best_and_export_read_it_from_the_folder(tmp_path: Path, capsys: pytest.
     with pytest.raises(NothingFound, match="the study asks for no confirmation"):
         command_line(["tune", str(file), "--out", str(out)])
     assert "rate   interval" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
+    with pytest.raises(NothingFound, match=r"no fresh runs compared this setting .* ridgeline compare STUDY x=2"):
         command_line(["best", str(out), "--at", "late_ms=15", "--json"])
-    assert json.loads(capsys.readouterr().out)["setting"] == {"x": 2}
+    told = json.loads(capsys.readouterr().out)
+    assert told["setting"] == {"x": 2} and not told["confirmed"]
+    with pytest.raises(SystemExit):  # the baseline needs no proof
+        command_line(["best", str(out), "--at", "late_ms=10", "--json"])
+    assert json.loads(capsys.readouterr().out)["setting"] == {"x": 0}
     with pytest.raises(SystemExit):
         command_line(["export", str(out), "--front"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

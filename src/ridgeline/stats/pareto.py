@@ -68,10 +68,13 @@ def _noise(values: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> GoalValue:
     middle = math.fsum(map(math.log, values)) / len(values)
+    value = min(max(math.exp(middle), min(values)), max(values))  # equal values keep a limit that is just theirs
     spread, freedom = noise
     if not freedom:
-        return GoalValue(math.exp(middle))
-    return GoalValue(math.exp(middle), *interval(middle, spread / math.sqrt(len(values)), freedom, level, math.exp))
+        return GoalValue(value)
+    if not spread:
+        return GoalValue(value, value, value)
+    return GoalValue(value, *interval(middle, spread / math.sqrt(len(values)), freedom, level, math.exp))
 
 
 def _place(

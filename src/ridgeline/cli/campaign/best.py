@@ -97,11 +97,20 @@ def _best_at(folder: Path, limit: str, as_json: bool) -> None:
     from ridgeline.campaign.front import best_at, best_at_lines
     from ridgeline.campaign.status import read_status
     from ridgeline.cli.text.answer import yaml_lines
+    from ridgeline.errors import NothingFound
 
     now = read_status(folder)
     one, text = best_at(now.study, now.history, limit)
     point = json.loads(one.setting)
+    chosen = now.answer.candidate
+    confirmed = point == now.study.baseline or (now.answer.confirmed and chosen is not None and point == chosen.point)
     if as_json:
-        print(json.dumps({**asdict(one), "setting": point, "told": text}, indent=1))
+        print(json.dumps({**asdict(one), "setting": point, "told": text, "confirmed": confirmed}, indent=1), flush=True)
     else:
-        print(*best_at_lines(now.study, now.history, limit), "", *yaml_lines(point), sep="\n")
+        print(*best_at_lines(now.study, now.history, limit), "", *yaml_lines(point), sep="\n", flush=True)
+    if not confirmed:
+        words = ",".join(f"{name}={value}" for name, value in point.items())
+        raise NothingFound(
+            f"{folder}: no fresh runs compared this setting with the baseline; to do so: ridgeline compare STUDY "
+            f"{shlex.quote(words)}"
+        )
