@@ -34,13 +34,13 @@ from ridgeline.records.run import Job
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.serving.twin.calibrate import row_observations
+from ridgeline.serving.twin.calibration import write_calibration
+from ridgeline.serving.twin.fit import fit
+from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.simulate import simulate
+from ridgeline.serving.workloads.twin.workload import TwinWorkload
 from ridgeline.study.history import read_history
-from ridgeline.twin.calibrate import row_observations
-from ridgeline.twin.calibration import write_calibration
-from ridgeline.twin.fit import fit
-from ridgeline.twin.measured import Measured, read_rows
-from ridgeline.twin.simulate import simulate
-from ridgeline.workloads.twin.workload import TwinWorkload
 
 HERE = Path(__file__).parent
 ROWS = HERE / "twin" / "measured" / "offline.csv"

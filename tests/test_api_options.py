@@ -14,14 +14,14 @@ import ridgeline
 from ridgeline import api
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.load import session
-from ridgeline.load.bench import BenchResult
 from ridgeline.records.study import DEFAULT_SAMPLER
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.load import session
+from ridgeline.serving.load.bench import BenchResult
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 from ridgeline.study.codec import Extension
-from ridgeline.traffic.requests import Slo
-from ridgeline.traffic.traffic import ClosedLoop, OpenLoop
 
 STUDY = {
     "name": "options",

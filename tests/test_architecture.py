@@ -246,7 +246,9 @@ def test_the_overview_imports_nothing_heavy(heavy: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("program", ["ridgeline.workloads.engine.session.main", "ridgeline.workloads.twin.player"])
+@pytest.mark.parametrize(
+    "program", ["ridgeline.serving.workloads.engine.session.main", "ridgeline.serving.workloads.twin.player"]
+)
 def test_what_runs_on_a_node_imports_nothing_heavy(program: str) -> None:
     heavy = {"pydantic", "yaml", "optuna", "scipy", "typer", "rich"}
     code = f"import sys, {program}; print(*({heavy!r} & sys.modules.keys()))"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli.main import VERBS
-from ridgeline.service.file import load_service
+from ridgeline.serving.service.file import load_service
 from ridgeline.study.study_file import read_study_file
 
 ROOT = Path(__file__).resolve().parent.parent

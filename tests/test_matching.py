@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline import matching
 from ridgeline.campaign import judge as judge_room
 from ridgeline.campaign.judge import judge
-from ridgeline.matching import TooSlow, values
+from ridgeline.records import matching
 from ridgeline.records.guard import parse_guard
+from ridgeline.records.matching import TooSlow, values
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.run import Cause, Ending

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.readers.failures import PROGRAM_FAILURES
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.outcome import Kind
 from ridgeline.records.study import Study
 from tests.workloads.engine.studies import run_for_real

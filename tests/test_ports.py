@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline import catalog, ports
-from ridgeline.engines.base import ServingEngine, engine_named
-from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline import catalog
 from ridgeline.errors import SiteError
+from ridgeline.serving import ports
+from ridgeline.serving.engines.base import ServingEngine, engine_named
+from ridgeline.serving.engines.sglang.engine import SGLANG
 
 ENGINES = [engine_named(name) for name in catalog.TABLE["engines"]]
 SRC = Path(__file__).resolve().parent.parent / "src" / "ridgeline"

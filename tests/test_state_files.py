@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline import state_files
-from ridgeline.state_files import (
+from ridgeline.study import state_files
+from ridgeline.study.state_files import (
     LARGEST_STATE_BYTES,
     STATE_KEY,
     StateFile,

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from service import TRAFFIC, arguments, kept_s, load, served, setup_of
 
-from ridgeline.service.admission import AdmissionLimits, admission_of
-from ridgeline.service.file import load_service
-from ridgeline.service.operate import Operator
-from ridgeline.service.probe import metrics
-from ridgeline.service.service import Service
+from ridgeline.serving.service.admission import AdmissionLimits, admission_of
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.probe import metrics
+from ridgeline.serving.service.service import Service
 
 LOADS = (0.8, 0.9, 1.0, 1.5, 3.0)
 

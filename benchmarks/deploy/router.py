@@ -22,11 +22,11 @@ from dataclasses import replace
 from overload import limits_of
 from service import TRAFFIC, Setup, arguments, load, served, setup_of
 
-from ridgeline.service import probe
-from ridgeline.service.operate import Operator
-from ridgeline.service.router_admin import RouterAdmin
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.traffic.requests import RequestRecord, Spread
 from ridgeline.study.journal import read_events
-from ridgeline.traffic.requests import RequestRecord, Spread
 
 SMALL = {"units": "{replicas: 1, settings: {tp: 1}}", "model": "llama-8b", "gpu": "h200"}
 

@@ -15,9 +15,9 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from ridgeline.cli.rehearse import scaling_text
-from ridgeline.service.file import load_service
-from ridgeline.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
+from ridgeline.serving.verbs.rehearse import scaling_text
 
 FILE = """\
 version: 1

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.service.file import load_service
-from ridgeline.service.operate import Operator
-from ridgeline.traffic.requests import RequestRecord, Slo
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.traffic.requests import RequestRecord, Slo
 
 READY_S = 180.0
 # About 12 requests/s at the edge, some 1,800 tokens a second: two cores carry that beside the router.

@@ -32,11 +32,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ridgeline.errors import StoreError
-from ridgeline.service import probe
-from ridgeline.service.file import load_service
-from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.members import Member
-from ridgeline.service.operate import Operator
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.folder import ServiceFolder
+from ridgeline.serving.service.members import Member
+from ridgeline.serving.service.operate import Operator
 from ridgeline.study.journal import read_events
 from tests.free_ports import free_row
 from tests.journeys.test_deploy_real import engine_of, pids_of

@@ -22,10 +22,10 @@ from ridgeline.campaign.guidance.sampling import prior_of
 from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, point_key
 from ridgeline.samplers.base import SensitivityPrior
-from ridgeline.traffic.requests import Slo, summarise
-from ridgeline.twin.factors import NAMES
-from ridgeline.twin.simulate import SimulationResult
-from ridgeline.workloads.twin.workload import TwinWorkload
+from ridgeline.serving.traffic.requests import Slo, summarise
+from ridgeline.serving.twin.factors import NAMES
+from ridgeline.serving.twin.simulate import SimulationResult
+from ridgeline.serving.workloads.twin.workload import TwinWorkload
 
 START_S = 240.0  # start-up, load and capture of a run; a crash costs about that much
 LASTS_S = 300.0  # of the benchmark itself at the best setting

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline.engines.settings import DEFAULTS
-from ridgeline.twin.calibrate import READ, calibrate, row_observations
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.fit import fit
-from ridgeline.twin.measured import Measured, read_rows
-from ridgeline.twin.simulate import DoesNotFit, simulate
+from ridgeline.serving.engines.settings import DEFAULTS
+from ridgeline.serving.twin.calibrate import READ, calibrate, row_observations
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.fit import fit
+from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.simulate import DoesNotFit, simulate
 
 HERE = Path(__file__).parent
 LOG = HERE.parents[1] / "tests" / "samples" / "sglang" / "offline-llama8b-h200-default.log"

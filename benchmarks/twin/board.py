@@ -27,12 +27,12 @@ from peer import add_option, wheel
 from public_rows import PublicRow, read_public_rows
 
 from ridgeline.errors import InputError
-from ridgeline.traffic.requests import RequestRecord
-from ridgeline.twin.calibrate import TTFT_NOISE
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.factors import Factors
-from ridgeline.twin.fit import FitObservation, fit
-from ridgeline.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.twin.calibrate import TTFT_NOISE
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.fit import FitObservation, fit
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 
 @dataclass(frozen=True)

@@ -30,22 +30,22 @@ from accuracy import BOUNDS, HERE, LOG, SAME_ENGINE, STUDY, _calibration, _colum
 from board import means_ms
 from public_rows import PublicRow, read_public_rows
 
-from ridgeline.engines.deployment import Deployment, describe
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings, parse_engine
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.traffic.lengths import Replay
-from ridgeline.traffic.traces import TraceRow
-from ridgeline.traffic.traffic import AsRecorded, Traffic, parse_traffic
-from ridgeline.twin.calibrate import READ
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.evidence.reach import at_once, validated, validation
-from ridgeline.twin.evidence.scope import ValidatedSetting, ValidatedSettings
-from ridgeline.twin.intervals import intervals
-from ridgeline.twin.measured import read_rows
-from ridgeline.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.engines.deployment import Deployment, describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.lengths import Replay
+from ridgeline.serving.traffic.traces import TraceRow
+from ridgeline.serving.traffic.traffic import AsRecorded, Traffic, parse_traffic
+from ridgeline.serving.twin.calibrate import READ
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.evidence.reach import at_once, validated, validation
+from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.intervals import intervals
+from ridgeline.serving.twin.measured import read_rows
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 # A change that makes a median, or a share that lies inside, worse by more than this is named.
 WORSE = 0.02

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from accuracy import BOUNDS, HERE, STUDY, _column
 
-from ridgeline.twin.calibrate import READ, row_observations
-from ridgeline.twin.fit import fit
-from ridgeline.twin.measured import Measured, read_rows
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.twin.calibrate import READ, row_observations
+from ridgeline.serving.twin.fit import fit
+from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.simulate import simulate
 
 FILES = ("colocated-h800.csv", "disaggregated.csv")
 NEAR = 1.5

@@ -14,8 +14,8 @@ from pathlib import Path
 from peer import add_option, wheel
 
 from ridgeline.errors import InputError
-from ridgeline.model.config import load_model
-from ridgeline.model.model import Model
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
 
 NEAR = 0.03
 # Billions of parameters, all and used by a token, by the models' cards where the name does not say.

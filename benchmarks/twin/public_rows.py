@@ -13,16 +13,16 @@ from pathlib import Path
 
 from recipes import Recipe, recipes_of
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout, disaggregated
-from ridgeline.engines.memory import STARTUP_OOM, plan_memory
-from ridgeline.engines.settings import EngineSettings, parse_engine
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.model.model import Model
-from ridgeline.traffic.lengths import Replay
-from ridgeline.traffic.traces import TraceRow
-from ridgeline.traffic.traffic import ClosedLoop, Traffic
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout, disaggregated
+from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.lengths import Replay
+from ridgeline.serving.traffic.traces import TraceRow
+from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
 
 MODELS = {"nvidia/Llama-3.1-8B-Instruct-FP8": "llama-8b", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b"}
 NODE = {"gb200": 4, "gb300": 4}

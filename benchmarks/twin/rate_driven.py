@@ -15,16 +15,16 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings, parse_engine
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.model.model import Model
-from ridgeline.traffic.lengths import Replay
-from ridgeline.traffic.traces import PREFIX_BLOCK_TOKENS, TraceRow
-from ridgeline.traffic.traffic import OpenLoop, Traffic
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.lengths import Replay
+from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS, TraceRow
+from ridgeline.serving.traffic.traffic import OpenLoop, Traffic
+from ridgeline.serving.twin.simulate import simulate
 
 # hidden, layers, heads, KV heads, width of the FFN, context: as their config.json say
 SHAPES = {

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.settings import EngineSettings
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.settings import EngineSettings
 
 _ROLES = ("prefill", "decode")
 

@@ -14,10 +14,10 @@ import sys
 import time
 from dataclasses import replace
 
-from ridgeline.engines.deployment import Deployment, describe
-from ridgeline.engines.layout import Layout
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.deployment import Deployment, describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import simulate
 
 RUNS = 5
 TP16 = Layout(tp=16, nodes=2, gpus_per_node=8)

@@ -29,12 +29,8 @@ from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
 from ridgeline.catalog import USUAL_ENGINE
-from ridgeline.engines.deployment import describe
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings, parse_engine
 from ridgeline.errors import InputError
 from ridgeline.files import write_whole
-from ridgeline.planner.planner import Plan, answer_plan
 from ridgeline.records.answer import Answer, Gain
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
 from ridgeline.report.drawing.draw import draw
@@ -52,18 +48,22 @@ from ridgeline.report.page import whole_page, write_report
 from ridgeline.report.parts import Fold, Part, Section
 from ridgeline.report.sections import Findings, sections
 from ridgeline.report.table import Row, rows
+from ridgeline.serving.engines.deployment import describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.planner.planner import Plan, answer_plan
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.calibration import read_calibration
+from ridgeline.serving.twin.simulate import SimulationResult
+from ridgeline.serving.twin.simulate import simulate as simulate_deployment
 from ridgeline.study.codec import Extension
 from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
 from ridgeline.study.yaml_tree import resolve
-from ridgeline.traffic.requests import Slo
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.calibration import read_calibration
-from ridgeline.twin.simulate import SimulationResult
-from ridgeline.twin.simulate import simulate as simulate_deployment
 from ridgeline.workloads.function_source import function_source
 
 if TYPE_CHECKING:
-    from ridgeline.load.bench import BenchResult
+    from ridgeline.serving.load.bench import BenchResult
 
 # sections of the report that a notebook shows of a result by itself
 _SHOWN = ("verdict", "setting", "proof", "progress")
@@ -401,8 +401,8 @@ def plan(
 def bench(url: str, **options: Any) -> BenchResult:
     """Loads a server and measures it. `options` are those of `ridgeline bench`, as `BenchOptions` spells them:
     concurrency, rate_s, requests, duration_s, traffic, slos, model, ..."""
-    from ridgeline.load.bench import BenchResult
-    from ridgeline.load.session import BenchOptions, plan_from, run_session
+    from ridgeline.serving.load.bench import BenchResult
+    from ridgeline.serving.load.session import BenchOptions, plan_from, run_session
 
     options |= {name: tuple(options[name]) for name in ("slos", "headers") if name in options}
     asked = plan_from(BenchOptions(url, **options))

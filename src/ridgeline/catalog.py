@@ -21,12 +21,12 @@ TABLE: dict[str, dict[str, str]] = {
     "workloads": {
         "command": "ridgeline.workloads.command.workload:CommandWorkload",
         "python": "ridgeline.workloads.python_function:PythonWorkload",
-        "twin": "ridgeline.workloads.twin.workload:TwinWorkload",
-        "nwchem": "ridgeline.workloads.nwchem.workload:NwchemWorkload",
+        "twin": "ridgeline.serving.workloads.twin.workload:TwinWorkload",
+        "nwchem": "ridgeline.nwchem.workload:NwchemWorkload",
     },
     "engines": {
-        "sglang": "ridgeline.engines.sglang.engine:SGLANG",
-        "vllm": "ridgeline.engines.vllm.engine:VLLM",
+        "sglang": "ridgeline.serving.engines.sglang.engine:SGLANG",
+        "vllm": "ridgeline.serving.engines.vllm.engine:VLLM",
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",
@@ -52,10 +52,10 @@ TABLE: dict[str, dict[str, str]] = {
         "shrink": "ridgeline.campaign.kinds.shrink:ShrinkQuestion",
     },
     "analyzers": {
-        "sglang-log": "ridgeline.diagnose.sglang_log:ANALYZER",
-        "vllm-log": "ridgeline.diagnose.vllm_log:ANALYZER",
-        "nccl-log": "ridgeline.diagnose.nccl_log:ANALYZER",
-        "nwchem-out": "ridgeline.workloads.nwchem.diagnosis:ANALYZER",
+        "sglang-log": "ridgeline.serving.findings.sglang_log:ANALYZER",
+        "vllm-log": "ridgeline.serving.findings.vllm_log:ANALYZER",
+        "nccl-log": "ridgeline.serving.findings.nccl_log:ANALYZER",
+        "nwchem-out": "ridgeline.nwchem.diagnosis:ANALYZER",
         "mpip": "ridgeline.diagnose.profilers.findings:MPIP",
         "ipm": "ridgeline.diagnose.profilers.findings:IPM",
         "vtune": "ridgeline.diagnose.profilers.findings:VTUNE",
@@ -67,7 +67,7 @@ TABLE: dict[str, dict[str, str]] = {
         "bindings": "ridgeline.diagnose.batch:BINDINGS",
         "sacct": "ridgeline.diagnose.accounting:SACCT",
         "pbs-jobs": "ridgeline.diagnose.accounting:PBS",
-        "dmon": "ridgeline.diagnose.dmon:ANALYZER",
+        "dmon": "ridgeline.serving.findings.dmon:ANALYZER",
         "failed-job": "ridgeline.diagnose.failed_run:OUTSIDE",
         "failed-program": "ridgeline.diagnose.failed_run:OWN",
     },
@@ -78,8 +78,8 @@ USUAL_ENGINE = "sglang"  # meant where nobody names one
 
 # what each engine gives: the end of the workload's name, and who makes its factory from the engine's dialect
 _ENGINE_WORKLOADS = {
-    "offline": "ridgeline.workloads.engine.workload:offline",
-    "serve": "ridgeline.workloads.engine.workload:serve",
+    "offline": "ridgeline.serving.workloads.engine.workload:offline",
+    "serve": "ridgeline.serving.workloads.engine.workload:serve",
 }
 
 

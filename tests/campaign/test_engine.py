@@ -14,8 +14,8 @@ import pytest
 from ridgeline.campaign.engine import Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger, Reserve
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.errors import NothingFound, SiteError, StoreError
-from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ridgeline import state_files
 from ridgeline.campaign import engine
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.state_files import RESULT_FILE, STATE_KEY, state_file
+from ridgeline.study import state_files
 from ridgeline.study.folder import StudyFolder
+from ridgeline.study.state_files import RESULT_FILE, STATE_KEY, state_file
 from ridgeline.study.study_file import read_study_file
 from tests.slurm_cluster import SlurmCluster
 

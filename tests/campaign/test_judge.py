@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline.campaign import judge as room
 from ridgeline.campaign.judge import find_signature, judge, last_line
-from ridgeline.readers.failures import PROGRAM_FAILURES
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending

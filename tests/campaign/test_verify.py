@@ -27,9 +27,9 @@ from ridgeline.campaign.verify.runs import _same_numbers
 from ridgeline.campaign.verify.verification import Mismatch, Verification, anywhere, differences, reworded, same
 from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
-from ridgeline.state_files import state_text
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import read_history
+from ridgeline.study.state_files import state_text
 from ridgeline.study.study_file import read_study_file
 
 ROOT = Path(__file__).parents[2]

@@ -32,10 +32,10 @@ from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Job
 from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
 from ridgeline.records.trial import Stage
+from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
-from ridgeline.workloads.engine.scripts import BENCHMARK_ONLY
 from tests.campaign.harness import campaign, study
 from tests.command_line import ridgeline
 

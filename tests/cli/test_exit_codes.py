@@ -230,8 +230,8 @@ threading.Thread(target=wait, daemon=True).start()
 
 
 ONE_END = """
-import ridgeline.load.session as session
-from ridgeline.load.edge import Edge
+import ridgeline.serving.load.session as session
+from ridgeline.serving.load.edge import Edge
 session.find_goodput = lambda *given, **named: Edge("rate_s", 5.0, None, 60.0, 60.0, 90.0, 4.9, None, ())
 """
 

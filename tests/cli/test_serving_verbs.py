@@ -14,8 +14,8 @@ import pytest
 
 from ridgeline.cli.main import main
 from ridgeline.cli.text.table import json_text
-from ridgeline.model.fields import preset_names
-from ridgeline.traffic.requests import read_records
+from ridgeline.serving.model.fields import preset_names
+from ridgeline.serving.traffic.requests import read_records
 from tests.command_line import ridgeline
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
@@ -261,8 +261,8 @@ def test_a_wrong_option_of_bench_is_named(arguments: list[str], said: str) -> No
 
 
 def test_bench_options_on_the_command_line_are_those_of_the_load_generator() -> None:
-    from ridgeline.cli.serving.bench import BenchArguments
-    from ridgeline.load.session import BenchOptions
+    from ridgeline.serving.load.session import BenchOptions
+    from ridgeline.serving.verbs.bench import BenchArguments
 
     assert BenchArguments("http://h").options() == BenchOptions("http://h")
     assert {f.name for f in fields(BenchArguments)} == {f.name for f in fields(BenchOptions)}

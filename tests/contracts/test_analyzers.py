@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.readers.lines import TextFile
+from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.testing.contracts import held_to
 from ridgeline.testing.contracts.analyzers import AnalyzerContract
 from ridgeline.testing.contracts.torn import as_lines

@@ -10,11 +10,11 @@ from typing import ClassVar
 import pytest
 
 from ridgeline import catalog
-from ridgeline.engines.base import engine_named
-from ridgeline.service.keep.watch import poll_from
+from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.service.keep.watch import poll_from
+from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.testing.contracts import held_to
 from ridgeline.testing.contracts.engines import EngineContract
-from ridgeline.twin.server.metrics import Counters, Gauges, metrics_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "samples"
@@ -71,8 +71,8 @@ def test_every_engine_of_the_catalog_is_held_to_these_promises() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_is_one_folder_and_one_row(name: str) -> None:
-    assert catalog.TABLE["engines"][name].startswith(f"ridgeline.engines.{name}.")
-    assert type(engine_named(name)).__module__ == f"ridgeline.engines.{name}.engine"
+    assert catalog.TABLE["engines"][name].startswith(f"ridgeline.serving.engines.{name}.")
+    assert type(engine_named(name)).__module__ == f"ridgeline.serving.engines.{name}.engine"
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.readers.batch_footer import clock_s, read_batch_footer, size_bytes
-from ridgeline.readers.lines import TextFile
-from ridgeline.readers.report_bindings import read_bindings
+from ridgeline.diagnose.readers.batch_footer import clock_s, read_batch_footer, size_bytes
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.diagnose.readers.report_bindings import read_bindings
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

@@ -10,7 +10,7 @@ import pytest
 from ridgeline import catalog
 from ridgeline.campaign.judge import find_signature
 from ridgeline.diagnose.base import Diagnosis, diagnose
-from ridgeline.readers.failures import BY_SIGNAL, PROGRAM_FAILURES, failure_in, failure_named
+from ridgeline.diagnose.readers.failures import BY_SIGNAL, PROGRAM_FAILURES, failure_in, failure_named
 from ridgeline.records.outcome import Kind
 
 SAMPLES = Path(__file__).parent.parent / "samples"

@@ -12,15 +12,15 @@ from ridgeline import catalog
 from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
 from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.nsys import read_nsys
-from ridgeline.engines.sglang.log import read_offline_jsonl, read_sglang_log
-from ridgeline.engines.vllm.log import read_vllm_log
+from ridgeline.diagnose.readers.batch_footer import read_batch_footer
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.diagnose.readers.report_bindings import read_bindings
 from ridgeline.errors import ReadError
-from ridgeline.readers.batch_footer import read_batch_footer
-from ridgeline.readers.lines import TextFile
-from ridgeline.readers.nccl_log import read_nccl_log
-from ridgeline.readers.report_bindings import read_bindings
+from ridgeline.nwchem.output import read_nwchem_out
+from ridgeline.serving.engines.nccl_log import read_nccl_log
+from ridgeline.serving.engines.sglang.log import read_offline_jsonl, read_sglang_log
+from ridgeline.serving.engines.vllm.log import read_vllm_log
 from ridgeline.testing.contracts.torn import as_lines, mutated
-from ridgeline.workloads.nwchem.output import read_nwchem_out
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 Reader = Callable[[Iterable[str]], object]

@@ -10,7 +10,7 @@ from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
 from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.nsys import read_nsys
 from ridgeline.diagnose.profilers.profile import Call
-from ridgeline.readers.lines import TextFile
+from ridgeline.diagnose.readers.lines import TextFile
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

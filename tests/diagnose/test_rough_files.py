@@ -16,8 +16,8 @@ import pytest
 from ridgeline import catalog
 from ridgeline.cli.diagnose import WIDTH, ReadingBar, _diagnosis_text, _reading_line
 from ridgeline.diagnose.base import Analyzer, diagnose, opened
+from ridgeline.diagnose.readers.lines import TextFile, _ByteStream
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.readers.lines import TextFile, _ByteStream
 from tests import command_line
 from tests.diagnose.nsys_database import database_bytes
 

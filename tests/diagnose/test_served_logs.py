@@ -12,12 +12,12 @@ import pytest
 from ridgeline import catalog
 from ridgeline.diagnose import vllm_log
 from ridgeline.diagnose.base import Analyzer, diagnose
-from ridgeline.engines.served import ServedSecond, ServedTally
-from ridgeline.engines.sglang.log import read_sglang_log
-from ridgeline.engines.sglang.tally import tally_sglang_log
-from ridgeline.engines.vllm.tally import tally_vllm_log
-from ridgeline.readers.lines import TextFile
+from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.records.finding import Finding
+from ridgeline.serving.engines.served import ServedSecond, ServedTally
+from ridgeline.serving.engines.sglang.log import read_sglang_log
+from ridgeline.serving.engines.sglang.tally import tally_sglang_log
+from ridgeline.serving.engines.vllm.tally import tally_vllm_log
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SERVED = next((ROOT / "examples/05-sglang-h200/results/llama-8b-serve/runs").glob("0001-*/engine.log"))

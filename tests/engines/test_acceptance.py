@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.engines.settings import _usual_accept_length
-from ridgeline.model.config import load_model
-from ridgeline.traffic.traffic import Fixed, Traffic
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.settings import _usual_accept_length
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import Fixed, Traffic
+from ridgeline.serving.twin.simulate import simulate
 from tests.twin import deployments as make
 
 

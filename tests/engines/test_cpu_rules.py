@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.install import Install
-from ridgeline.engines.vllm.engine import VLLM
+from ridgeline.serving.engines.install import Install
+from ridgeline.serving.engines.vllm.engine import VLLM
 from tests.workloads.engine.studies import study, trial, vllm_offline
 
 CONFIG = {

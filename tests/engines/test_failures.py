@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.base import ServingEngine
-from ridgeline.engines.failures import BY_NAME, FAILURES, OUT_OF_MEMORY, FailureCause, advice, cause_of, signatures
-from ridgeline.engines.knobs.releases import NEWEST
-from ridgeline.engines.sglang.engine import SGLANG
-from ridgeline.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
-from ridgeline.engines.vllm.engine import VLLM
-from ridgeline.readers.failures import PROGRAM_FAILURES
-from ridgeline.readers.lines import TextFile
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
+from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.records.outcome import Kind
+from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.failures import (
+    BY_NAME,
+    FAILURES,
+    OUT_OF_MEMORY,
+    FailureCause,
+    advice,
+    cause_of,
+    signatures,
+)
+from ridgeline.serving.engines.knobs.releases import NEWEST
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
+from ridgeline.serving.engines.vllm.engine import VLLM
 from tests.workloads.engine.studies import SAMPLES
 
 LOADED = "[2026-11-15 02:47:48] Load weight end. elapsed=0.15 s, type=T, avail mem=110.24 GB, mem usage=28.89 GB."

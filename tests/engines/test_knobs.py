@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.engines.base import engine_named
-from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.engines.knobs.meaning import layout_of, settings_of, values_of
-from ridgeline.engines.knobs.releases import NEWEST, Flag, read_flags, release_text, title_of
-from ridgeline.engines.knobs.table import (
+from ridgeline.errors import InputError
+from ridgeline.records.expression import Value
+from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.engines.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.serving.engines.knobs.meaning import layout_of, settings_of, values_of
+from ridgeline.serving.engines.knobs.releases import NEWEST, Flag, read_flags, release_text, title_of
+from ridgeline.serving.engines.knobs.table import (
     ATTENTION_BACKENDS,
     KNOBS,
     ROWS,
@@ -24,11 +26,9 @@ from ridgeline.engines.knobs.table import (
     rank_share,
     wrong_value,
 )
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import BACKENDS, EngineSettings
-from ridgeline.engines.sglang.log import read_sglang_log
-from ridgeline.errors import InputError
-from ridgeline.records.expression import Value
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import BACKENDS, EngineSettings
+from ridgeline.serving.engines.sglang.log import read_sglang_log
 from tests.engines.server_args import RELEASES, applied, log_line
 
 SGLANG, VLLM = engine_flags("sglang"), engine_flags("vllm")

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.engines.layout import (
+from ridgeline.errors import InputError
+from ridgeline.serving.engines.layout import (
     Layout,
     group_layout,
     matrix_shards,
@@ -12,12 +13,11 @@ from ridgeline.engines.layout import (
     rank_kv_bytes_per_token,
     rank_weight_bytes,
 )
-from ridgeline.engines.layout_rules import disaggregated_layouts, layout_problems, require_legal, sort_layouts
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import load_gpu
-from ridgeline.model.config import load_model
-from ridgeline.model.model import BYTES_PER_WEIGHT
+from ridgeline.serving.engines.layout_rules import disaggregated_layouts, layout_problems, require_legal, sort_layouts
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import load_gpu
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import BYTES_PER_WEIGHT
 
 R1, LLAMA, MIXTRAL = load_model("deepseek-r1"), load_model("llama-8b"), load_model("mixtral-8x7b")
 powers = st.sampled_from([1, 2, 4, 8, 16])

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.memory import _memory_text, layouts_text
-from ridgeline.engines.deployment import describe
-from ridgeline.engines.fitting import answer_memory, list_layouts, with_room
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.memory import (
+from ridgeline.errors import InputError
+from ridgeline.serving.engines.deployment import describe
+from ridgeline.serving.engines.fitting import answer_memory, list_layouts, with_room
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.memory import (
     FITS,
     RUNTIME_OOM,
     STARTUP_OOM,
@@ -21,10 +21,10 @@ from ridgeline.engines.memory import (
     prefill_graph_sizes,
     roomiest_plan,
 )
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import GIB, load_gpu
-from ridgeline.model.config import load_model
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import GIB, load_gpu
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.verbs.memory import _memory_text, layouts_text
 
 ONE = Layout(gpus_per_node=1)
 TP16 = Layout(tp=16, nodes=2)

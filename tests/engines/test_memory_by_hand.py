@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.engines.layout import Layout, rank_kv_bytes_per_token
-from ridgeline.engines.memory import (
+from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token
+from ridgeline.serving.engines.memory import (
     FITS,
     RUNTIME_OOM,
     STARTUP_OOM,
@@ -26,9 +26,9 @@ from ridgeline.engines.memory import (
     prefill_graph_sizes,
     roomiest_plan,
 )
-from ridgeline.engines.settings import EngineSettings, resolve
-from ridgeline.hardware.cluster import GIB, load_gpu
-from ridgeline.model.config import load_model
+from ridgeline.serving.engines.settings import EngineSettings, resolve
+from ridgeline.serving.hardware.cluster import GIB, load_gpu
+from ridgeline.serving.model.config import load_model
 
 H200 = load_gpu("h200")
 LLAMA, R1, LITE = load_model("llama-8b"), load_model("deepseek-r1"), load_model("deepseek-v2-lite")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.sglang.log import _sglang_facts, read_offline_jsonl, read_sglang_log
-from ridgeline.readers.lines import TextFile
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.serving.engines.sglang.log import _sglang_facts, read_offline_jsonl, read_sglang_log
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "sglang"
 GIB = 2**30

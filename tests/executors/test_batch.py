@@ -24,7 +24,7 @@ from ridgeline.executors.pbs import Pbs, pbs
 from ridgeline.executors.slurm import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
-from ridgeline.state_files import put_away, write_result
+from ridgeline.study.state_files import put_away, write_result
 
 
 def executor(**options: object) -> BatchExecutor:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.state_files import state_file
 from ridgeline.study.grant import create, read_grant
+from ridgeline.study.state_files import state_file
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm

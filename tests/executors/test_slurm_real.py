@@ -21,7 +21,7 @@ from ridgeline.executors.slurm import slurm as slurm_executor
 from ridgeline.records.launch import launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
-from ridgeline.state_files import put_away, write_result
+from ridgeline.study.state_files import put_away, write_result
 from tests.slurm_cluster import SlurmCluster, _alive, _until, plain_environment
 
 pytestmark = pytest.mark.slurm
@@ -254,7 +254,7 @@ from pathlib import Path
 from ridgeline.executors.slurm import slurm
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
-from ridgeline.state_files import put_away, write_result
+from ridgeline.study.state_files import put_away, write_result
 runner = slurm(Site(batch="slurm", queue="debug", poll_s=0.3))
 folder = Path(sys.argv[1])
 print(runner.submit(Job(folder.name, folder, "sleep 2; echo done", limit_s=60.0)), flush=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import GIB, gpu_names, list_hardware, load_gpu, make_cluster
-from ridgeline.twin.calibration import read_calibration
+from ridgeline.serving.hardware.cluster import GIB, gpu_names, list_hardware, load_gpu, make_cluster
+from ridgeline.serving.twin.calibration import read_calibration
 
 
 @pytest.mark.parametrize("name", sorted(gpu_names()))

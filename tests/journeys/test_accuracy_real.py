@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.load.questions import perplexity
 from ridgeline.records.outcome import Kind
+from ridgeline.serving.load.questions import perplexity
 from ridgeline.study.history import read_history
 from tests.journeys.test_over_time_guides import BLOCK, GUIDES
 from tests.journeys.vllm_engine import ENGINE, ENV, free_port, missing, process, ridgeline, vllm_command

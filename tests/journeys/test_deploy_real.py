@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.service import probe
-from ridgeline.service.file import load_service
-from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.operate import Operator
-from ridgeline.service.router_admin import RouterAdmin
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.router_admin import RouterAdmin
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, SMALL, free_port, missing, write_model
 

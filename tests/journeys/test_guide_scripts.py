@@ -23,10 +23,10 @@ import yaml
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.engines.base import engine_named
-from ridgeline.engines.knobs.engine_flags import engine_flags
-from ridgeline.engines.knobs.releases import parse_version
 from ridgeline.errors import StudyError
+from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.engines.knobs.engine_flags import engine_flags
+from ridgeline.serving.engines.knobs.releases import parse_version
 from tests.slurm_cluster import SlurmCluster, plain_environment
 from tests.workloads.engine.test_guide import blocks, merged
 
@@ -243,7 +243,7 @@ def assert_session(run: Path, nodes: int, launcher: str) -> None:
         if start.startswith("sh ./"):
             continue  # a step of one node
         options, python, program = start.partition(f" {shlex.quote(sys.executable)} ")
-        assert python and "ridgeline.workloads.engine.session.rank" in program
+        assert python and "ridgeline.serving.workloads.engine.session.rank" in program
         assert_launcher_takes(launcher, options)
 
 

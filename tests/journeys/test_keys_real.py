@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.service import probe
-from ridgeline.service.file import load_service
-from ridgeline.service.operate import Operator
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.operate import Operator
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, missing, write_model
 from tests.service.test_keys import cmdlines

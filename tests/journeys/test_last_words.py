@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.judge import judge
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.executors import batch_script
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.executors.slurm import Slurm
-from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Cause, Ending, Job

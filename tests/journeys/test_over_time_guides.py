@@ -17,7 +17,7 @@ import pytest
 
 from ridgeline.campaign.check import check_study
 from ridgeline.errors import InputError
-from ridgeline.load.questions import read_questions
+from ridgeline.serving.load.questions import read_questions
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)

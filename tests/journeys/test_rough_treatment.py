@@ -136,7 +136,7 @@ def test_what_fills_the_disk_with_another_file_is_ended(
 LIMITS = "job: {output: 2 MB, disk: 8 MB}"
 
 
-HASTY = "import ridgeline.matching as m; m.BASE_S = 1.0; from ridgeline.cli.main import main; main()"
+HASTY = "import ridgeline.records.matching as m; m.BASE_S = 1.0; from ridgeline.cli.main import main; main()"
 
 
 @pytest.mark.parametrize("stop", [False, True])

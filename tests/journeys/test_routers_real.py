@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.service import probe
-from ridgeline.service.file import load_service
-from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import restart
-from ridgeline.service.routers import ROUTERS
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.rolling import restart
+from ridgeline.serving.service.routers import ROUTERS
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, missing
 from tests.service.test_keys import cmdlines

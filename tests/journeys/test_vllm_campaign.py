@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from ridgeline.campaign.judge import find_signature
-from ridgeline.engines.failures import signatures
-from ridgeline.engines.vllm.engine import VLLM
-from ridgeline.readers.failures import PROGRAM_FAILURES
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.outcome import Kind
+from ridgeline.serving.engines.failures import signatures
+from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
 from tests.journeys.vllm_engine import ALONE, ENGINE, answered, missing, ridgeline, vllm_command, write_model

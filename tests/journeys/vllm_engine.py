@@ -50,7 +50,7 @@ def missing(engine: Path = ENGINE) -> str:
 
 
 def write_model(folder: Path, context_tokens: int = 2048, shape: Mapping[str, object] = TINY) -> Path:
-    from ridgeline.model.folder import write_model_folder
+    from ridgeline.serving.model.folder import write_model_folder
 
     config = folder.parent / f"{folder.name}.json"
     config.write_text(json.dumps(dict(shape)))

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ridgeline.load.bench import BenchPlan, summary_of
-from ridgeline.load.stream import StreamView, _ArrivalDraws
-from ridgeline.load.wire.exchange import Gaps
-from ridgeline.load.workers.assignment import UNDER_WAY
-from ridgeline.traffic.requests import RequestRecord
-from ridgeline.traffic.traffic import Arrival, ClosedLoop, OpenLoop
+from ridgeline.serving.load.bench import BenchPlan, summary_of
+from ridgeline.serving.load.stream import StreamView, _ArrivalDraws
+from ridgeline.serving.load.wire.exchange import Gaps
+from ridgeline.serving.load.workers.assignment import UNDER_WAY
+from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop
 
 
 @dataclass

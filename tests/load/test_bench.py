@@ -20,20 +20,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.bench import _result_text
-from ridgeline.load.bench import bench
-from ridgeline.load.fidelity import judge
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.wire import stamped_socket
-from ridgeline.load.wire.client_stats import ClientStats, quantile_s
-from ridgeline.load.wire.endpoint import parse_endpoint
-from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
-from ridgeline.load.wire.loop import Loop
-from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
-from ridgeline.load.workers.pool import _merge_results
-from ridgeline.traffic.prompts import Prompts, RequestBodies
-from ridgeline.traffic.requests import RequestRecord, Spread, _plain_spread, read_records, record_line, summarise
-from ridgeline.traffic.traffic import Arrival, parse_traffic
+from ridgeline.serving.load.bench import bench
+from ridgeline.serving.load.fidelity import judge
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.wire import stamped_socket
+from ridgeline.serving.load.wire.client_stats import ClientStats, quantile_s
+from ridgeline.serving.load.wire.endpoint import parse_endpoint
+from ridgeline.serving.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
+from ridgeline.serving.load.wire.loop import Loop
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
+from ridgeline.serving.load.workers.pool import _merge_results
+from ridgeline.serving.traffic.prompts import Prompts, RequestBodies
+from ridgeline.serving.traffic.requests import (
+    RequestRecord,
+    Spread,
+    _plain_spread,
+    read_records,
+    record_line,
+    summarise,
+)
+from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
+from ridgeline.serving.verbs.bench import _result_text
 from tests.load.scripted import Line, Request, Scripted, delta, event, tokens
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.traffic.requests import read_records
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.traffic.requests import read_records
 from tests.command_line import ridgeline
 from tests.load.scripted import Line, Request, Scripted, event
 

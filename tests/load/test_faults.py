@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.wire import client_stats
-from ridgeline.traffic.requests import read_records
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.wire import client_stats
+from ridgeline.serving.traffic.requests import read_records
 from tests.command_line import ridgeline
 from tests.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens
 

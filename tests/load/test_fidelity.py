@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.load.edge import take_off
-from ridgeline.load.fidelity import judge
-from ridgeline.load.wire.client_stats import ClientStats
-from ridgeline.load.wire.endpoint import parse_endpoint
-from ridgeline.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
-from ridgeline.load.wire.loop import Loop
-from ridgeline.load.wire.reply import Reply, realigned
-from ridgeline.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
-from ridgeline.load.workers.worker import Driver
-from ridgeline.traffic.requests import RequestRecord, Slo, summarise
-from ridgeline.traffic.traffic import Arrival
+from ridgeline.serving.load.edge import take_off
+from ridgeline.serving.load.fidelity import judge
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.wire.endpoint import parse_endpoint
+from ridgeline.serving.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
+from ridgeline.serving.load.wire.loop import Loop
+from ridgeline.serving.load.wire.reply import Reply, realigned
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
+from ridgeline.serving.load.workers.worker import Driver
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
+from ridgeline.serving.traffic.traffic import Arrival
 from tests.load.scripted import delta, event
 
 TTFT_S, GAP_S = 0.020, 0.005

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from ridgeline.cli.serving.bench import _result_text
-from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.flow import Stretch, backlog_of, flow_of
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.traffic.requests import RequestRecord
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.flow import Stretch, backlog_of, flow_of
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.verbs.bench import _result_text
 from tests.load.queueing import BatchServer, Served
 from tests.load.scripted import Scripted, tokens
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.cli.serving.bench import _edge_text, _probe_text, _progress_text
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.load.bench import BenchPlan
-from ridgeline.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, goodput_terms
-from ridgeline.load.goodput import FirstEstimate, GoodputSearch, find_goodput
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.stream import StreamView
+from ridgeline.serving.load.bench import BenchPlan
+from ridgeline.serving.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, goodput_terms
+from ridgeline.serving.load.goodput import FirstEstimate, GoodputSearch, find_goodput
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.stream import StreamView
+from ridgeline.serving.verbs.bench import _edge_text, _probe_text, _progress_text
 from tests.load.queueing import BatchServer, KnownServer, SlotServer, VirtualStream, holds_in_a_long_run, stalls
 
 # ITL grows with what is under way, as an engine's does: 40 ms at 60 requests under way

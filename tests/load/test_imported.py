@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.serving.import_results import _imported_text
-from ridgeline.load.imported import _imported
-from ridgeline.traffic.bench.run import BenchRequest, BenchRun
-from ridgeline.traffic.requests import read_records
+from ridgeline.serving.load.imported import _imported
+from ridgeline.serving.traffic.bench.run import BenchRequest, BenchRun
+from ridgeline.serving.traffic.requests import read_records
+from ridgeline.serving.verbs.import_results import _imported_text
 from tests.command_line import ridgeline
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "bench"

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from ridgeline.load.bench import bench
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.workers import worker
+from ridgeline.serving.load.bench import bench
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.workers import worker
 from tests.load.scripted import Scripted, tokens
 
 

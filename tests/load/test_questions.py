@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.load.questions import Question, ask, perplexity, read_questions, score
+from ridgeline.serving.load.questions import Question, ask, perplexity, read_questions, score
 
 
 def questions(folder: Path, *lines: str):
@@ -82,7 +82,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_server_that_gives_no_log_probabilities_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"data": [{}], "choices": [{"logprobs": None}]}
-    monkeypatch.setattr("ridgeline.load.questions._post", lambda url, body: said)
+    monkeypatch.setattr("ridgeline.serving.load.questions._post", lambda url, body: said)
     with pytest.raises(
         SiteError, match="gives no log probabilities of a prompt; take `perplexity` out of the workload"
     ):

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from ridgeline.cli.serving.bench import _sweep_text
 from ridgeline.errors import InputError
-from ridgeline.load.bench import BenchPlan, BenchResult
-from ridgeline.load.edge import take_off
-from ridgeline.load.fidelity import Fidelity
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.sweep import parse_grid, sweep
-from ridgeline.traffic.requests import RequestRecord, summarise
-from ridgeline.traffic.traffic import ClosedLoop, Fixed, OpenLoop
+from ridgeline.serving.load.bench import BenchPlan, BenchResult
+from ridgeline.serving.load.edge import take_off
+from ridgeline.serving.load.fidelity import Fidelity
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.sweep import parse_grid, sweep
+from ridgeline.serving.traffic.requests import RequestRecord, summarise
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, OpenLoop
+from ridgeline.serving.verbs.bench import _sweep_text
 from tests.command_line import ridgeline
 from tests.load.scripted import Scripted, tokens
 

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from ridgeline.load.fidelity import judge
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.stream import LiveStream, _ArrivalDraws
-from ridgeline.load.wire.client_stats import ClientStats
-from ridgeline.load.workers.assignment import UNDER_WAY, LoadResult
-from ridgeline.traffic.requests import RequestRecord, Slo, summarise
-from ridgeline.traffic.traffic import ClosedLoop, OpenLoop
+from ridgeline.serving.load.fidelity import judge
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.stream import LiveStream, _ArrivalDraws
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.workers.assignment import UNDER_WAY, LoadResult
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
+from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 from tests.load.scripted import Scripted, tokens
 
 

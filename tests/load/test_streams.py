@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.load.bench import BenchResult, bench
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.wire.client_stats import ClientStats
-from ridgeline.load.wire.connection import Connection
-from ridgeline.load.wire.exchange import Exchange
-from ridgeline.load.wire.loop import Loop
-from ridgeline.load.wire.reply import Reply
-from ridgeline.traffic.traffic import Arrival
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.wire.connection import Connection
+from ridgeline.serving.load.wire.exchange import Exchange
+from ridgeline.serving.load.wire.loop import Loop
+from ridgeline.serving.load.wire.reply import Reply
+from ridgeline.serving.traffic.traffic import Arrival
 from tests.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens, usage
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.load.bench import BenchPlan
-from ridgeline.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, judge_probe
-from ridgeline.load.flow import Stretch
-from ridgeline.load.goodput import GoodputSearch, find_goodput
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.load.stream import StreamView
-from ridgeline.traffic.requests import RequestRecord, Slo, summarise
-from ridgeline.traffic.traffic import ClosedLoop, OpenLoop
+from ridgeline.serving.load.bench import BenchPlan
+from ridgeline.serving.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, judge_probe
+from ridgeline.serving.load.flow import Stretch
+from ridgeline.serving.load.goodput import GoodputSearch, find_goodput
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.load.stream import StreamView
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
+from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 
 TTFT = ("ttft_p95_ms=500",)
 

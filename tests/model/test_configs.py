@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.model.config import load_model, model_from_config, model_from_text
-from ridgeline.model.model import Model
+from ridgeline.serving.model.config import load_model, model_from_config, model_from_text
+from ridgeline.serving.model.model import Model
 
 PLAIN = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8,

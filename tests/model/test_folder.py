@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.model.config import load_model, preset_names
-from ridgeline.model.folder import _tokenizer, write_model_folder
-from ridgeline.model.vocabulary import WORDS
-from ridgeline.traffic.prompts import Prompts
-from ridgeline.traffic.traffic import Arrival
+from ridgeline.serving.model.config import load_model, preset_names
+from ridgeline.serving.model.folder import _tokenizer, write_model_folder
+from ridgeline.serving.model.vocabulary import WORDS
+from ridgeline.serving.traffic.prompts import Prompts
+from ridgeline.serving.traffic.traffic import Arrival
 
 
 def encode(tokenizer: dict, text: str) -> list[int]:

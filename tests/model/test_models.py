@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.model.config import load_model, model_from_config, preset_names
-from ridgeline.model.layer_parts import LinearAttention
-from ridgeline.model.model import BYTES_PER_WEIGHT, Experts
+from ridgeline.serving.model.config import load_model, model_from_config, preset_names
+from ridgeline.serving.model.layer_parts import LinearAttention
+from ridgeline.serving.model.model import BYTES_PER_WEIGHT, Experts
 
 PUBLISHED = {
     "deepseek-r1": (671.0e9, 37.5e9),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.model.config import load_model, model_from_config
-from ridgeline.model.model import Model
+from ridgeline.serving.model.config import load_model, model_from_config
+from ridgeline.serving.model.model import Model
 
 # each as it is published, less what changes no size
 GEMMA_3 = {

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import ReadError
-from ridgeline.node import monitor as monitoring
-from ridgeline.node.monitor import Monitor, _cpu_share, _cpu_ticks, _line_of, _memory_used_bytes, _summary
-from ridgeline.node.nvml import _rows_of, _sample_of, _visible, open_gpus
-from ridgeline.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
+from ridgeline.serving.node import monitor as monitoring
+from ridgeline.serving.node.monitor import Monitor, _cpu_share, _cpu_ticks, _line_of, _memory_used_bytes, _summary
+from ridgeline.serving.node.nvml import _rows_of, _sample_of, _visible, open_gpus
+from ridgeline.serving.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 
 
 class TwoGpus:
@@ -190,8 +190,8 @@ int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *c) { *c = 61; retu
 ASK = """
 import json
 from dataclasses import asdict
-from ridgeline.node.nvml import _rows_of, _sample_of
-from ridgeline.node.nvml import Nvml
+from ridgeline.serving.node.nvml import _rows_of, _sample_of
+from ridgeline.serving.node.nvml import Nvml
 driver = Nvml()
 print(json.dumps([asdict(sample) for sample in driver.read()]))
 driver.close()

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.preflight import _comparison_text, _node_text
 from ridgeline.errors import InputError, ReadError
-from ridgeline.node import preflight
-from ridgeline.node.nvml import _rows_of
-from ridgeline.node.preflight import (
+from ridgeline.serving.node import preflight
+from ridgeline.serving.node.nvml import _rows_of
+from ridgeline.serving.node.preflight import (
     KNOWN_BAD,
     Check,
     FileQuota,
@@ -39,6 +38,7 @@ from ridgeline.node.preflight import (
     node_from,
     read_nodes,
 )
+from ridgeline.serving.verbs.preflight import _comparison_text, _node_text
 
 DEVINFO = """\
 hca_id:\tmlx5_1

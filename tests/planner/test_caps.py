@@ -10,21 +10,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.plan import plan_text
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.memory import plan_memory
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
-from ridgeline.planner.commands import written_for
-from ridgeline.planner.pairing import Pair
-from ridgeline.planner.planner import answer_plan
-from ridgeline.planner.scheme import Scheme
-from ridgeline.service.from_results import commands_for, write_plan
-from ridgeline.traffic.requests import Slo
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.simulate import build
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.memory import plan_memory
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
+from ridgeline.serving.planner.commands import written_for
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.planner import answer_plan
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.service.from_results import commands_for, write_plan
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.simulate import build
+from ridgeline.serving.verbs.plan import plan_text
 from tests.engines.server_args import RELEASES, rank_limit
 
 NEWEST = (0, 5)  # of its line

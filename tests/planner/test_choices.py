@@ -4,22 +4,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeline.cli.serving.plan import plan_text
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.planner.candidates import PlanQuestion, make_unit
-from ridgeline.planner.pairing import Pair
-from ridgeline.planner.planner import _without_doubtful_splits, answer_plan, plan
-from ridgeline.planner.scheme import Scheme
-from ridgeline.planner.shortlist import _beats
-from ridgeline.planner.verdict import SplitVerdict
-from ridgeline.service.from_results import printed
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.evidence.scope import ValidatedSetting, ValidatedSettings
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner.candidates import PlanQuestion, make_unit
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.planner import _without_doubtful_splits, answer_plan, plan
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.shortlist import _beats
+from ridgeline.serving.planner.verdict import SplitVerdict
+from ridgeline.serving.service.from_results import printed
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
+from ridgeline.serving.verbs.plan import plan_text
 
 
 def test_a_plan_says_how_far_its_calibration_holds() -> None:

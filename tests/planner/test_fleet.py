@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.planner.fleet import size_fleet
+from ridgeline.serving.planner.fleet import size_fleet
 
 
 def test_deepseeks_day() -> None:

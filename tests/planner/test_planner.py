@@ -8,23 +8,23 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.cli.serving.plan import plan_text
-from ridgeline.engines.layout import Layout, group_layout, group_text
-from ridgeline.engines.layout_rules import layout_problems
-from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.planner.candidates import PlanQuestion, colocated_units, make_unit
-from ridgeline.planner.commands import unit_arguments
-from ridgeline.planner.lint import LintPoint, lint_commands
-from ridgeline.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
-from ridgeline.planner.planner import answer_plan, pareto
-from ridgeline.planner.scheme import Scheme
-from ridgeline.service.from_results import commands_for, printed, write_plan
-from ridgeline.traffic.requests import Slo
-from ridgeline.traffic.traffic import Fixed, OpenLoop, Traffic
-from ridgeline.twin.calibration import Calibration
+from ridgeline.serving.engines.layout import Layout, group_layout, group_text
+from ridgeline.serving.engines.layout_rules import layout_problems
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units, make_unit
+from ridgeline.serving.planner.commands import unit_arguments
+from ridgeline.serving.planner.lint import LintPoint, lint_commands
+from ridgeline.serving.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
+from ridgeline.serving.planner.planner import answer_plan, pareto
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.service.from_results import commands_for, printed, write_plan
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import Fixed, OpenLoop, Traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.verbs.plan import plan_text
 
 LIMITS = ["ttft_p95_ms=2000", "itl_p95_ms=50"]
 

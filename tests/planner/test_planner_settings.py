@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ridgeline.engines.deployment import describe, role_text
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings, resolve
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.planner.candidates import PlanQuestion, colocated_units
-from ridgeline.planner.lint import read_settings
-from ridgeline.planner.pairing import pairs
-from ridgeline.planner.planner import answer_plan
-from ridgeline.planner.scheme import Scheme
-from ridgeline.service.from_results import commands_for, printed
-from ridgeline.traffic.requests import Slo
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.simulate import build
+from ridgeline.serving.engines.deployment import describe, role_text
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, resolve
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units
+from ridgeline.serving.planner.lint import read_settings
+from ridgeline.serving.planner.pairing import pairs
+from ridgeline.serving.planner.planner import answer_plan
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.service.from_results import commands_for, printed
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.simulate import build
 
 LIMITS = tuple(map(Slo.parse, ("ttft_p95_ms=2000", "itl_p95_ms=50")))
 INVENTORIES = [

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.planner import planner
-from ridgeline.planner.candidates import PlanQuestion
-from ridgeline.traffic.requests import Slo
-from ridgeline.twin.calibration import Calibration
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner import planner
+from ridgeline.serving.planner.candidates import PlanQuestion
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.twin.calibration import Calibration
 
 LIMITS = ("ttft_p95_ms=2000", "itl_p95_ms=50", "tpot_mean_ms=40")
 

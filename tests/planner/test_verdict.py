@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.check import check_study
-from ridgeline.cli.serving.plan import plan as plan_verb
-from ridgeline.cli.serving.plan import verdict_text
-from ridgeline.planner.planner import Plan, answer_plan
-from ridgeline.planner.verdict import _judged, verdict_on
-from ridgeline.service.from_results import write_plan
-from ridgeline.twin.calibrate import calibrate
-from ridgeline.twin.calibration import Calibration, write_calibration
+from ridgeline.serving.planner.planner import Plan, answer_plan
+from ridgeline.serving.planner.verdict import _judged, verdict_on
+from ridgeline.serving.service.from_results import write_plan
+from ridgeline.serving.twin.calibrate import calibrate
+from ridgeline.serving.twin.calibration import Calibration, write_calibration
+from ridgeline.serving.verbs.plan import plan as plan_verb
+from ridgeline.serving.verbs.plan import verdict_text
 
 LOG = Path(__file__).parents[1] / "samples" / "sglang" / "offline-llama8b-h200-default.log"
 LIMITS = ("itl_p99_ms=12", "ttft_p95_ms=1000")

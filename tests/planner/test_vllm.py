@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.cli.serving.plan import plan_text
-from ridgeline.engines.knobs.engine_flags import engine_flags
-from ridgeline.engines.vllm.defaults import meant, utilization
-from ridgeline.planner.lint import LintPoint, lint_commands
-from ridgeline.planner.planner import Plan, answer_plan
-from ridgeline.service.from_results import printed, service_of, write_plan
+from ridgeline.serving.engines.knobs.engine_flags import engine_flags
+from ridgeline.serving.engines.vllm.defaults import meant, utilization
+from ridgeline.serving.planner.lint import LintPoint, lint_commands
+from ridgeline.serving.planner.planner import Plan, answer_plan
+from ridgeline.serving.service.from_results import printed, service_of, write_plan
+from ridgeline.serving.verbs.plan import plan_text
 
 LIMITS = ["ttft_p95_ms=2000", "itl_p95_ms=50"]
 

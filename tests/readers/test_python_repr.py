@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.readers.python_repr import read_arguments, read_call, read_pairs
+from ridgeline.serving.engines.python_repr import read_arguments, read_call, read_pairs
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,12}", fullmatch=True)
 scalars = (

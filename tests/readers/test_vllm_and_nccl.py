@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.vllm.log import read_vllm_log
-from ridgeline.readers.lines import TextFile
-from ridgeline.readers.nccl_log import read_nccl_log
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.serving.engines.nccl_log import read_nccl_log
+from ridgeline.serving.engines.vllm.log import read_vllm_log
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.node.monitor import _summary
-from ridgeline.node.samples import GpuSample, Sample
 from ridgeline.records import measurement
 from ridgeline.records.measurement import METRICS, metrics_of, reported, unit_of
+from ridgeline.serving.node.monitor import _summary
+from ridgeline.serving.node.samples import GpuSample, Sample
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
 TABLE = SRC / "records" / "measurement.py"

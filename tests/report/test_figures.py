@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import CampaignStatus, read_status
-from ridgeline.engines.sglang.log import DecodeBatch, Stamp
+from ridgeline.nwchem.figures import closeness
 from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits
 from ridgeline.records.guard import parse_guard
@@ -24,18 +24,18 @@ from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
-from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, step_times, whole_engine
 from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
 from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import importance, parallel, slices
 from ridgeline.report.figures.machine import nodes, predicted
 from ridgeline.report.figures.progress import progress, progress_points
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
-from ridgeline.report.figures.science import closeness
-from ridgeline.report.figures.serving import against_load, energy_and_cost, within_limits
 from ridgeline.report.figures.shapes import BASELINE, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import goal_axis, knob_scale
 from ridgeline.report.sections import Findings, answer_card
+from ridgeline.serving.engines.sglang.log import DecodeBatch, Stamp
+from ridgeline.serving.figures.engine_log import batch_by_length, logged_runs, over_time, step_times, whole_engine
+from ridgeline.serving.figures.limits import against_load, energy_and_cost, within_limits
 from ridgeline.study.codec import QuestionLine
 from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.deploy import _edited_text, operator_of
 from ridgeline.errors import InputError, SiteError, StoreError
-from ridgeline.service import rolling
-from ridgeline.service.accepted import ACCEPTED_FILE, read_accepted
-from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.keep.watch import ServerPoll
-from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import canary_restart, restart
+from ridgeline.serving.service import rolling
+from ridgeline.serving.service.accepted import ACCEPTED_FILE, read_accepted
+from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.keep.watch import ServerPoll
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.rolling import canary_restart, restart
+from ridgeline.serving.verbs.deploy import _edited_text, operator_of
 
 from .test_goes_on import FILE, World, fresh, run_until, settle
 from .test_goes_on import world as world  # a site and a router in memory
@@ -238,7 +238,7 @@ def spoiled(path: Path, how: str) -> None:
     elif how == "another":
         path.write_text(path.read_text().replace('"two"', '"three"'))
         found = json.loads(path.read_text())
-        from ridgeline.service.accepted import _digest
+        from ridgeline.serving.service.accepted import _digest
 
         found["digest"] = _digest(found["settings"], found["members"])
     if how not in ("torn", "empty"):
@@ -274,7 +274,7 @@ def test_an_accepted_file_that_cannot_be_used_is_named_and_nothing_is_started(
 
 
 def test_a_damaged_one_is_set_aside_by_down(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    from ridgeline.cli.deploy import down
+    from ridgeline.serving.verbs.deploy import down
 
     fresh(world).up(60)
     path = world.root / "service" / ACCEPTED_FILE

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import StudyError
-from ridgeline.node.preflight import NodeReport
-from ridgeline.service.file import load_service
-from ridgeline.service.members import members_of
-from ridgeline.service.scripts import start_script
+from ridgeline.serving.node.preflight import NodeReport
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.scripts import start_script
 
 TEXT = """\
 version: 1

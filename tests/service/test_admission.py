@@ -8,20 +8,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from ridgeline.cli.deploy import service_summary
-from ridgeline.engines.deployment import describe
-from ridgeline.engines.layout import Layout
 from ridgeline.errors import InputError
-from ridgeline.service import admission
-from ridgeline.service.admission import BELOW_EDGE, AdmissionLimits, admission_of, with_server_limits
-from ridgeline.service.file import load_service
-from ridgeline.service.members import members_of
-from ridgeline.service.routers import router_promise
-from ridgeline.service.servers import FULL_KV_SHARE
-from ridgeline.service.service import Service
-from ridgeline.traffic.requests import RequestRecord, Slo, summarise
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.deployment import describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.service import admission
+from ridgeline.serving.service.admission import BELOW_EDGE, AdmissionLimits, admission_of, with_server_limits
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.routers import router_promise
+from ridgeline.serving.service.servers import FULL_KV_SHARE
+from ridgeline.serving.service.service import Service
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import simulate
+from ridgeline.serving.verbs.deploy import service_summary
 
 TEXT = """\
 version: 1

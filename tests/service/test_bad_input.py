@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError, StudyError
-from ridgeline.service import probe
-from ridgeline.service.file import load_service
-from ridgeline.service.members import members_of
-from ridgeline.service.router_admin import RouterAdmin
-from ridgeline.service.scripts import start_script
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.scripts import start_script
 from tests.command_line import ridgeline
 
 GOOD = """\

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.service import rolling
-from ridgeline.service.keep.watch import ServerPoll
-from ridgeline.service.rolling import _judge, canary_restart
+from ridgeline.serving.service import rolling
+from ridgeline.serving.service.keep.watch import ServerPoll
+from ridgeline.serving.service.rolling import _judge, canary_restart
 
 from .test_operate import ask, operator
 from .test_operate import file as file  # a service of two twins behind a stand-in router

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ridgeline.service import probe
-from ridgeline.service.keep import canary
-from ridgeline.service.keep.canary import Canaries
-from ridgeline.service.probe import TokenAnswer
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.keep import canary
+from ridgeline.serving.service.keep.canary import Canaries
+from ridgeline.serving.service.probe import TokenAnswer
 
 GOOD = {"choices": [{"text": " tide"}]}
 CHAT = {"choices": [{"message": {"role": "assistant", "content": " tide"}}]}

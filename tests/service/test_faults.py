@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError, StoreError
-from ridgeline.service.file import load_service
-from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.operate import Operator
-from ridgeline.service.routers import metrics_port
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.routers import metrics_port
 from tests.free_ports import free_row
 from tests.slurm_cluster import SlurmCluster, plain_environment
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, StudyError
-from ridgeline.service.file import load_service
-from ridgeline.service.members import members_of
-from ridgeline.service.render import render
-from ridgeline.service.scripts import start_script
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.render import render
+from ridgeline.serving.service.scripts import start_script
 
 SPLIT = """\
 version: 1

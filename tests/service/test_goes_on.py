@@ -18,18 +18,18 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import Executor
 from ridgeline.records.run import Cause, Ending, Job
-from ridgeline.service import probe
-from ridgeline.service.file import load_service
-from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.history import STEADY_S
-from ridgeline.service.keep.exporter import _metrics_text
-from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.keep.logs import rotate
-from ridgeline.service.keep.watch import Concern
-from ridgeline.service.members import members_of
-from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import drain, restart, undrain
-from ridgeline.service.router_admin import RouterAdmin
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.folder import ServiceFolder
+from ridgeline.serving.service.history import STEADY_S
+from ridgeline.serving.service.keep.exporter import _metrics_text
+from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.keep.logs import rotate
+from ridgeline.serving.service.keep.watch import Concern
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.rolling import drain, restart, undrain
+from ridgeline.serving.service.router_admin import RouterAdmin
 from ridgeline.study.journal import Journal, failure, read_events
 
 FILE = """\
@@ -106,21 +106,21 @@ class World(Executor):
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     (tmp_path / "two.yaml").write_text(FILE)
     site = World(tmp_path)
-    monkeypatch.setattr("ridgeline.service.operate.catalog.part", lambda kind, name: lambda site_: site)
-    monkeypatch.setattr("ridgeline.service.operate.why_not_free", lambda port, host: "")
-    monkeypatch.setattr("ridgeline.service.operate.POLL_S", 0.0)
+    monkeypatch.setattr("ridgeline.serving.service.operate.catalog.part", lambda kind, name: lambda site_: site)
+    monkeypatch.setattr("ridgeline.serving.service.operate.why_not_free", lambda port, host: "")
+    monkeypatch.setattr("ridgeline.serving.service.operate.POLL_S", 0.0)
     monkeypatch.setattr(probe, "is_healthy", lambda url: True)
     monkeypatch.setattr(probe, "metrics_page", lambda url: "")
     monkeypatch.setattr(probe, "served_model", lambda url, key: "m")
     monkeypatch.setattr(probe, "first_answer", lambda url, model, key: {})
     monkeypatch.setattr(probe, "warm_up", lambda url, model, key: None)
     monkeypatch.setattr(probe, "ask_for_token", lambda *a, **k: probe.TokenAnswer())
-    monkeypatch.setattr("ridgeline.service.keep.seen.Canaries.poll", lambda *a, **k: None)
-    monkeypatch.setattr("ridgeline.service.keep.seen.RouterCanary.poll", lambda self, servers_idle: None)
+    monkeypatch.setattr("ridgeline.serving.service.keep.seen.Canaries.poll", lambda *a, **k: None)
+    monkeypatch.setattr("ridgeline.serving.service.keep.seen.RouterCanary.poll", lambda self, servers_idle: None)
     monkeypatch.setattr(RouterAdmin, "workers", lambda self: dict(site.listed))
     monkeypatch.setattr(RouterAdmin, "take_away", lambda self, url: site.take_away(url))
     monkeypatch.setattr(RouterAdmin, "add", lambda self, url, role: site.listed.update({url: url}))
-    monkeypatch.setattr("ridgeline.service.keep.keeper.RETRY_S", 0.0)
+    monkeypatch.setattr("ridgeline.serving.service.keep.keeper.RETRY_S", 0.0)
     yield site
 
 
@@ -322,7 +322,7 @@ def test_a_disk_that_fills_up_at_any_line_costs_no_server(
 
 
 def test_a_full_disk_is_tried_again_at_the_same_pace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.service.keep.keeper.RETRY_S", 5.0)
+    monkeypatch.setattr("ridgeline.serving.service.keep.keeper.RETRY_S", 5.0)
     now_s, tries = [0.0], list[float]()
     keeper = Keeper(fresh(world), clock=lambda: now_s[0])
 
@@ -343,7 +343,7 @@ def test_a_log_that_cannot_be_rotated_leaves_nothing_behind(tmp_path: Path, monk
     def full(source: Any, out: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ridgeline.service.keep.logs.shutil.copyfileobj", full)
+    monkeypatch.setattr("ridgeline.serving.service.keep.logs.shutil.copyfileobj", full)
     with pytest.raises(OSError, match="No space left"):
         rotate(log, 50)
     assert [path.name for path in tmp_path.iterdir()] == ["stderr"]
@@ -411,7 +411,7 @@ def test_three_quick_faults_are_forgotten_after_minutes_of_service(world: World)
 
 
 def test_a_retry_waits_longer_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.service.keep.keeper.RETRY_S", 5.0)
+    monkeypatch.setattr("ridgeline.serving.service.keep.keeper.RETRY_S", 5.0)
     now_s, tries = [0.0], list[float]()
     keeper = Keeper(fresh(world), clock=lambda: now_s[0])
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.keep import _test_alert
 from ridgeline.errors import InputError, SiteError
 from ridgeline.records.study import NotifyChoice
-from ridgeline.service import history, probe
-from ridgeline.service.file import load_service
-from ridgeline.service.keep.canary import Canaries
-from ridgeline.service.keep.exporter import _metrics_text
-from ridgeline.service.keep.keeper import ALERTS, Keeper
-from ridgeline.service.keep.watch import HUNG_AFTER_S
-from ridgeline.service.kubernetes import manifests
-from ridgeline.service.probe import TokenAnswer
-from ridgeline.service.render import render
+from ridgeline.serving.service import history, probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep.canary import Canaries
+from ridgeline.serving.service.keep.exporter import _metrics_text
+from ridgeline.serving.service.keep.keeper import ALERTS, Keeper
+from ridgeline.serving.service.keep.watch import HUNG_AFTER_S
+from ridgeline.serving.service.kubernetes import manifests
+from ridgeline.serving.service.probe import TokenAnswer
+from ridgeline.serving.service.render import render
+from ridgeline.serving.verbs.keep import _test_alert
 from ridgeline.study.notify import Notifier
 
 from .test_goes_on import World, fresh

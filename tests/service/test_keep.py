@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.service import history, probe
-from ridgeline.service.file import load_service
-from ridgeline.service.keep import actions, canary, watch
-from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.keep.watch import Concern
-from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import restart
-from ridgeline.service.router_admin import RouterAdmin
+from ridgeline.serving.service import history, probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep import actions, canary, watch
+from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.keep.watch import Concern
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.rolling import restart
+from ridgeline.serving.service.router_admin import RouterAdmin
 from ridgeline.study.journal import read_events
 
 from .test_operate import ask, fault, operator, processes_of
@@ -137,7 +137,7 @@ def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
 
 
 def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path) -> None:
-    from ridgeline.service.rolling import drain
+    from ridgeline.serving.service.rolling import drain
 
     service = operator(file)
     url = service.up(120)
@@ -437,8 +437,8 @@ def test_another_deploy_at_work_is_waited_for(file: Path, monkeypatch: pytest.Mo
     keeper, said = Keeper(service, ready_s=120), list[str]()
     service.say = said.append
     polls = iter(range(8))
-    monkeypatch.setattr("ridgeline.service.keep.keeper.POLL_EVERY_S", 0.2)
-    monkeypatch.setattr("ridgeline.service.operate.ACTION_WAIT_S", 0.1)
+    monkeypatch.setattr("ridgeline.serving.service.keep.keeper.POLL_EVERY_S", 0.2)
+    monkeypatch.setattr("ridgeline.serving.service.operate.ACTION_WAIT_S", 0.1)
     with operator(file).action():
         keeper.run(lambda: next(polls, None) is None)
     assert "is being run by process" in said[0]

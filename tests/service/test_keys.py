@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.deploy import service_summary
 from ridgeline.errors import InputError, StudyError
-from ridgeline.service.file import load_service
-from ridgeline.service.members import members_of
-from ridgeline.service.render import TARGETS, render
-from ridgeline.service.scripts import start_script
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.render import TARGETS, render
+from ridgeline.serving.service.scripts import start_script
+from ridgeline.serving.verbs.deploy import service_summary
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
 from .test_operate import operator

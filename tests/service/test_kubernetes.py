@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from ridgeline.errors import InputError
-from ridgeline.service.file import load_service
-from ridgeline.service.keep.front import FrontWatch
-from ridgeline.service.kubernetes import _progress_script
-from ridgeline.service.render import render
-from ridgeline.service.service import Service
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep.front import FrontWatch
+from ridgeline.serving.service.kubernetes import _progress_script
+from ridgeline.serving.service.render import render
+from ridgeline.serving.service.service import Service
 from tests.service.kubernetes_shapes import published, schema_of
 
 HEAD = "version: 1\nname: Chat Service\n"

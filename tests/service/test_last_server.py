@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.service import rolling
-from ridgeline.service.history import ServiceHistory, Started
-from ridgeline.service.keep.actions import Actions
-from ridgeline.service.keep.scale import (
+from ridgeline.serving.service import rolling
+from ridgeline.serving.service.history import ServiceHistory, Started
+from ridgeline.serving.service.keep.actions import Actions
+from ridgeline.serving.service.keep.scale import (
     LoadHistory,
     ReplicaLimits,
     RoleCount,
@@ -29,10 +29,10 @@ from ridgeline.service.keep.scale import (
     decide,
     limits_at,
 )
-from ridgeline.service.keep.scaler import _count_of, _load
-from ridgeline.service.keep.watch import ServerPoll
-from ridgeline.service.rolling import _judge, _outside, _speed, canary_restart, refuse_last
-from ridgeline.service.service import RoleScale, ScaleRules
+from ridgeline.serving.service.keep.scaler import _count_of, _load
+from ridgeline.serving.service.keep.watch import ServerPoll
+from ridgeline.serving.service.rolling import _judge, _outside, _speed, canary_restart, refuse_last
+from ridgeline.serving.service.service import RoleScale, ScaleRules
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 

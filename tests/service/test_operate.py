@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError, StoreError
-from ridgeline.service import probe
-from ridgeline.service.file import load_service
-from ridgeline.service.operate import Operator
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.operate import Operator
 from tests.free_ports import free_row
 from tests.slurm_cluster import SlurmCluster
 
@@ -151,7 +151,7 @@ def _port(pid: int) -> bytes:
 
 
 def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
-    from ridgeline.service.rolling import restart
+    from ridgeline.serving.service.rolling import restart
 
     service = operator(file)
     url = service.up(120)
@@ -165,7 +165,7 @@ def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
 
 def test_force_restarts_a_hung_server_at_once(file: Path) -> None:
     """It has a request that it will never finish, and its gauges will say so for ever."""
-    from ridgeline.service.rolling import restart
+    from ridgeline.serving.service.rolling import restart
 
     service = operator(file)
     url = service.up(120)
@@ -184,8 +184,8 @@ def test_force_restarts_a_hung_server_at_once(file: Path) -> None:
 
 
 def test_a_drained_server_is_put_back_as_it_is(file: Path) -> None:
-    from ridgeline.service.rolling import drain, undrain
-    from ridgeline.service.router_admin import RouterAdmin
+    from ridgeline.serving.service.rolling import drain, undrain
+    from ridgeline.serving.service.router_admin import RouterAdmin
 
     service = operator(file)
     url = service.up(120)
@@ -275,7 +275,7 @@ def test_before_a_real_slurm_ends_them_servers_are_replaced(
 ) -> None:
     """Replacement begins five seconds into jobs of ten minutes, so that Slurm itself ends none, however slow this
     machine is; requests go on through all of it."""
-    from ridgeline.service.keep import keeper as keeping
+    from ridgeline.serving.service.keep import keeper as keeping
 
     site = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launcher: srun, poll_s: 0.2}\n"
     file.write_text(f"{file.read_text()}host: 127.0.0.1\nlimit: 10m\n{site}")

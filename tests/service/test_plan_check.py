@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ridgeline.service.file import load_service
-from ridgeline.service.keep.plan_check import (
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep.plan_check import (
     LEAST_REQUESTS,
     WINDOW_S,
     WINDOWS,
@@ -14,7 +14,7 @@ from ridgeline.service.keep.plan_check import (
     _quantile_bounds_ms,
     commands_after,
 )
-from ridgeline.twin.server.metrics import Counters, Gauges, metrics_text
+from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 
 EXPECTED = {"requests_s": 5.0, "interval": {"ttft_p50_ms": [50, 150], "ttft_p95_ms": [100, 400]}}
 IDLE = Gauges(0, 0, 0, 1, 0.0, 0, 0.0)

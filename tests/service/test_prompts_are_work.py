@@ -13,10 +13,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.service.keep import canary
-from ridgeline.service.keep.canary import Canaries
-from ridgeline.service.keep.watch import Concern, ServerPoll, Watch
-from ridgeline.service.probe import TokenAnswer
+from ridgeline.serving.service.keep import canary
+from ridgeline.serving.service.keep.canary import Canaries
+from ridgeline.serving.service.keep.watch import Concern, ServerPoll, Watch
+from ridgeline.serving.service.probe import TokenAnswer
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # minutes of virtual time each: too long to shrink
 CANARY_TOKENS = 8

@@ -14,11 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.records.launch import OnNode
-from ridgeline.service.file import load_service
-from ridgeline.service.members import members_of
-from ridgeline.service.quoting import in_comment, in_pod, in_shell, in_unit, shell_line
-from ridgeline.service.render import render
-from ridgeline.service.scripts import start_script
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.quoting import in_comment, in_pod, in_shell, in_unit, shell_line
+from ridgeline.serving.service.render import render
+from ridgeline.serving.service.scripts import start_script
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 NASTY = st.text(st.sampled_from(list("$`\"'\\ \n\t(){};&|<>*?[]~#!=%-a0é")) | st.characters(codec="utf-8"), max_size=30)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.deploy import _status_text
-from ridgeline.service import probe
-from ridgeline.service.keep import canary
-from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.router_admin import RouterAdmin
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.keep import canary
+from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.verbs.deploy import _status_text
 
 from .test_keep import until
 from .test_operate import ask, fault, operator
@@ -21,7 +21,7 @@ from .test_operate import file as file  # a service of twins behind a stand-in r
 def test_status_names_a_router_that_refuses_and_a_server_that_makes_no_token(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ridgeline.service.operate.TOKEN_S", 2.0)
+    monkeypatch.setattr("ridgeline.serving.service.operate.TOKEN_S", 2.0)
     service = operator(file)
     url = service.up(120)
     probe.ask(f"{url}/refuse", {})

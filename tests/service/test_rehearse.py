@@ -10,18 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.rehearse import _rehearsals_text
-from ridgeline.cli.rehearse import rehearse as rehearse_verb
 from ridgeline.errors import InputError, SiteError
-from ridgeline.load.bench import BenchPlan, BenchResult
-from ridgeline.load.fidelity import Fidelity
-from ridgeline.load.session import BenchOptions, plan_from
-from ridgeline.service import rehearsal
-from ridgeline.service.admission import AdmissionLimits
-from ridgeline.service.file import load_service, with_router
-from ridgeline.service.keep import canary, keeper, watch
-from ridgeline.service.members import members_of
-from ridgeline.service.rehearsal import (
+from ridgeline.serving.load.bench import BenchPlan, BenchResult
+from ridgeline.serving.load.fidelity import Fidelity
+from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.service import rehearsal
+from ridgeline.serving.service.admission import AdmissionLimits
+from ridgeline.serving.service.file import load_service, with_router
+from ridgeline.serving.service.keep import canary, keeper, watch
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.rehearsal import (
     PolicyChoice,
     Rehearsal,
     RehearsedLoad,
@@ -39,10 +37,12 @@ from ridgeline.service.rehearsal import (
     rehearse,
     sustainable,
 )
-from ridgeline.service.service import RouterChoice
+from ridgeline.serving.service.service import RouterChoice
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
+from ridgeline.serving.verbs.rehearse import _rehearsals_text
+from ridgeline.serving.verbs.rehearse import rehearse as rehearse_verb
 from ridgeline.stats.compare import Verdict
 from ridgeline.study.journal import read_events
-from ridgeline.traffic.requests import RequestRecord, Slo, summarise
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
 from .test_operate import processes_of
@@ -83,9 +83,9 @@ def rehearsed_with(
             case,
         )
 
-    monkeypatch.setattr("ridgeline.service.rehearsal._run", at_once)
-    monkeypatch.setattr("ridgeline.service.rehearsal.RehearsalService.start", lambda *_: None)
-    monkeypatch.setattr("ridgeline.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
+    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
     rehearse_verb(file, traffic="fixed:50:4", rate=10.0, seconds=8.0, shared_prefix=0, policy=None, speed=1.0)
     return file.read_text()
 
@@ -326,7 +326,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The servers are started once, and again only when they were lost."""
-    monkeypatch.setattr("ridgeline.service.rehearsal.HUNG_S", 5.0)
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal.HUNG_S", 5.0)
     monkeypatch.setattr(watch, "HUNG_AFTER_S", 4.0)
     monkeypatch.setattr(canary, "CONFIRM_S", 0.5)
     monkeypatch.setattr(keeper, "POLL_EVERY_S", 0.2)
@@ -353,7 +353,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
 def test_a_hung_server_that_keep_has_not_found_in_time_does_not_hold_up_the_next_run(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ridgeline.service.rehearsal.HUNG_S", 1.5)
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal.HUNG_S", 1.5)
     monkeypatch.setattr(watch, "HUNG_AFTER_S", 10_000.0)
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
     rehearsed = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None)
@@ -371,8 +371,8 @@ def test_a_policy_with_which_the_router_does_not_start_is_left_out(
             raise SiteError("router ended before it was ready: invalid choice: 'bucket'")
         return run(router.policy, 10.0, 100.0, case)
 
-    monkeypatch.setattr("ridgeline.service.rehearsal._run", run_or_not)
-    monkeypatch.setattr("ridgeline.service.rehearsal.RehearsalService.start", lambda *_: None)
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", run_or_not)
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
     load, said = RehearsedLoad("fixed:50:4", 10.0, 1.0), list[str]()
     done = rehearse(load_service(file), tmp_path, load, ["bucket", "random"], said.append)
     assert {one.policy for one in done.runs} == {"random"}

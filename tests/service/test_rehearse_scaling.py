@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.rehearse import scaling_text
 from ridgeline.errors import InputError
-from ridgeline.service.file import load_service
-from ridgeline.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
+from ridgeline.serving.verbs.rehearse import scaling_text
 
 TOGETHER = """\
 version: 1

@@ -11,21 +11,21 @@ import pytest
 import typer
 
 from ridgeline.campaign.check import check_study
-from ridgeline.cli.serving.serve_twin import serve_twin
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.planner.candidates import PlanQuestion, Unit, make_unit
-from ridgeline.planner.commands import DEEPEP_LIMIT, groups_of
-from ridgeline.planner.operating_point import Option
-from ridgeline.planner.pairing import Pair
-from ridgeline.planner.planner import Plan, answer_plan
-from ridgeline.service.file import load_service
-from ridgeline.service.from_results import _planned_text, _role_settings, service_of
-from ridgeline.service.members import members_of
-from ridgeline.traffic.requests import Slo
-from ridgeline.twin.calibration import Calibration
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit
+from ridgeline.serving.planner.commands import DEEPEP_LIMIT, groups_of
+from ridgeline.serving.planner.operating_point import Option
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.planner import Plan, answer_plan
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.from_results import _planned_text, _role_settings, service_of
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.verbs.serve_twin import serve_twin
 
 WIDE = "tp 16 ep 16 attn-dp 16"
 

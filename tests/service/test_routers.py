@@ -14,13 +14,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from ridgeline.cli.deploy import service_summary
 from ridgeline.errors import SiteError, StudyError
-from ridgeline.service.file import load_service
-from ridgeline.service.members import members_of
-from ridgeline.service.router_admin import RouterAdmin
-from ridgeline.service.routers import ROUTERS, PodSelectors, discovery_argv
-from ridgeline.service.service import Service
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.routers import ROUTERS, PodSelectors, discovery_argv
+from ridgeline.serving.service.service import Service
+from ridgeline.serving.verbs.deploy import service_summary
 
 # the head of what each router prints with --help
 USAGES = Path(__file__).parents[1] / "samples" / "routers"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import StudyError
-from ridgeline.service.file import load_service
-from ridgeline.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide, limits_at
-from ridgeline.service.members import members_of
-from ridgeline.service.service import RoleScale, ScaleRules, ScheduleEntry, Service
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide, limits_at
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.service import RoleScale, ScaleRules, ScheduleEntry, Service
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 POLL_S = 2.0

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from ridgeline.service import probe
-from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.keep.exporter import _metrics_text
-from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.keep.scale import ScaleDecision
-from ridgeline.service.keep.scaler import GROW_AGAIN_S, scale_states
-from ridgeline.service.members import members_of
-from ridgeline.service.operate import Operator
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.folder import ServiceFolder
+from ridgeline.serving.service.keep.exporter import _metrics_text
+from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.keep.scale import ScaleDecision
+from ridgeline.serving.service.keep.scaler import GROW_AGAIN_S, scale_states
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.operate import Operator
 from ridgeline.study.journal import read_events
 
 from .test_goes_on import FILE, World, fresh, run_until, settle
@@ -214,7 +214,7 @@ def test_the_next_keeper_waits_as_long_as_this_one_would(scaled: World, monkeypa
 
 
 def test_metrics_and_status_know_it(scaled: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ridgeline.cli.deploy import _scale_text
+    from ridgeline.serving.verbs.deploy import _scale_text
 
     up(scaled)
     kept = Driven(scaled, monkeypatch)

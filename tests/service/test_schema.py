@@ -12,8 +12,8 @@ import yaml
 from ridgeline import catalog
 from ridgeline.cli.schema import schema
 from ridgeline.errors import InputError
-from ridgeline.service.file import load_service
-from ridgeline.service.form import ServiceForm
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.form import ServiceForm
 from ridgeline.study.editor_schema import schema_with_site
 
 GOOD = """\

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.service.file import load_service
-from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.members import members_of
-from ridgeline.service.render import render
-from ridgeline.service.rolling import restart
-from ridgeline.service.scripts import start_script
+from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.folder import ServiceFolder
+from ridgeline.serving.service.members import members_of
+from ridgeline.serving.service.render import render
+from ridgeline.serving.service.rolling import restart
+from ridgeline.serving.service.scripts import start_script
 from tests.command_line import ridgeline
 from tests.slurm_cluster import SlurmCluster, plain_environment
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.service.keep.watch import (
+from ridgeline.serving.service.keep.watch import (
     COMPILES_S,
     HUNG_AFTER_S,
     SILENT_S,
@@ -17,7 +17,7 @@ from ridgeline.service.keep.watch import (
     Watch,
     poll_from,
 )
-from ridgeline.service.servers import server_of
+from ridgeline.serving.service.servers import server_of
 
 
 def rows(*names_and_looks: tuple[str, list[ServerPoll]]) -> list[list[Concern]]:

@@ -11,13 +11,13 @@ from string import Template
 
 import pytest
 
-from ridgeline.model.folder import write_model_folder
-from ridgeline.planner.pairing import Pair
-from ridgeline.planner.planner import answer_plan
-from ridgeline.service import from_results
-from ridgeline.service.file import load_service, service_text
-from ridgeline.service.from_results import service_of
-from ridgeline.service.members import members_of, variable
+from ridgeline.serving.model.folder import write_model_folder
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.planner import answer_plan
+from ridgeline.serving.service import from_results
+from ridgeline.serving.service.file import load_service, service_text
+from ridgeline.serving.service.from_results import service_of
+from ridgeline.serving.service.members import members_of, variable
 from ridgeline.study.study_file import read_study_file
 from tests import command_line
 

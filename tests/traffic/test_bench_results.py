@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.traffic.bench.results import read_bench_results
-from ridgeline.traffic.bench.run import BenchRun
+from ridgeline.serving.traffic.bench.results import read_bench_results
+from ridgeline.serving.traffic.bench.run import BenchRun
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "bench"
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.traffic.requests import RequestRecord, Slo, Spread, summarise
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, summarise
 
 
 def request(number: int = 0, **more: object) -> RequestRecord:

@@ -11,7 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of, parse_traffic
+from ridgeline.serving.traffic.traffic import (
+    AllAtOnce,
+    AsRecorded,
+    ClosedLoop,
+    OpenLoop,
+    Traffic,
+    dataset_of,
+    parse_traffic,
+)
 
 
 def test_sharegpt_resembles_the_published_runs():

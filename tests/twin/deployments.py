@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout, parse_layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.traffic.traffic import ClosedLoop, Fixed, LogNormal, OpenLoop, Traffic
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout, parse_layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, LogNormal, OpenLoop, Traffic
 
 
 def llama(tp: int = 1, **settings: object) -> Deployment:

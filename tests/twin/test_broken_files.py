@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.model.config import load_model, model_from_config
-from ridgeline.traffic.traces import read_trace
-from ridgeline.twin.calibrate import calibrate
-from ridgeline.twin.calibration import read_calibration
-from ridgeline.twin.log_steps import observations, read_run
-from ridgeline.twin.measured import read_rows
+from ridgeline.serving.model.config import load_model, model_from_config
+from ridgeline.serving.traffic.traces import read_trace
+from ridgeline.serving.twin.calibrate import calibrate
+from ridgeline.serving.twin.calibration import read_calibration
+from ridgeline.serving.twin.log_steps import observations, read_run
+from ridgeline.serving.twin.measured import read_rows
 
 EXPERTS = {
     "hidden_size": 64,

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.serving.calibrate import calibration_text
 from ridgeline.errors import InputError
-from ridgeline.traffic.traffic import OpenLoop, parse_traffic
-from ridgeline.twin.calibrate import calibrate, row_observations
-from ridgeline.twin.calibration import Calibration, read_calibration, write_calibration
-from ridgeline.twin.factors import Factors
-from ridgeline.twin.fit import FitObservation, _share, fit
-from ridgeline.twin.measured import read_rows
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.traffic.traffic import OpenLoop, parse_traffic
+from ridgeline.serving.twin.calibrate import calibrate, row_observations
+from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.fit import FitObservation, _share, fit
+from ridgeline.serving.twin.measured import read_rows
+from ridgeline.serving.twin.simulate import simulate
+from ridgeline.serving.verbs.calibrate import calibration_text
 from tests.twin import deployments as make
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
@@ -133,11 +133,11 @@ def test_one_log_predicts_other_settings_of_its_machine(site, name, settings, re
 
 
 def test_the_log_of_one_model_predicts_another_on_the_same_machine(site):
-    from ridgeline.engines.deployment import Deployment
-    from ridgeline.engines.layout import Layout
-    from ridgeline.engines.settings import EngineSettings
-    from ridgeline.hardware.cluster import make_cluster
-    from ridgeline.model.config import load_model
+    from ridgeline.serving.engines.deployment import Deployment
+    from ridgeline.serving.engines.layout import Layout
+    from ridgeline.serving.engines.settings import EngineSettings
+    from ridgeline.serving.hardware.cluster import make_cluster
+    from ridgeline.serving.model.config import load_model
 
     chosen = EngineSettings(
         attention_backend="triton", max_running_requests=1024, cuda_graph_max_bs=512, mem_fraction=0.8

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from ridgeline.traffic.requests import Slo, Spread
-from ridgeline.traffic.traffic import ClosedLoop, Fixed, Traffic, parse_traffic
-from ridgeline.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.traffic.requests import Slo, Spread
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, Traffic, parse_traffic
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from tests.twin import deployments as make
 
 slow = example_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.layout import Layout
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin import disaggregation
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.disaggregation import HANDSHAKE_S, PIECES_S, PORT_SHARE, RUN_TOKENS, KvTransfer
-from ridgeline.twin.prefill import room
-from ridgeline.twin.request import Request
-from ridgeline.twin.simulate import build, simulate, step_time
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin import disaggregation
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.disaggregation import HANDSHAKE_S, PIECES_S, PORT_SHARE, RUN_TOKENS, KvTransfer
+from ridgeline.serving.twin.prefill import room
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.simulate import build, simulate, step_time
 from tests.twin import deployments as make
 
 

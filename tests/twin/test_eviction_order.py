@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import Applied
-from ridgeline.traffic.traces import PREFIX_BLOCK_TOKENS
-from ridgeline.traffic.traffic import Arrival
-from ridgeline.twin.prefixes import PrefixCache
-from ridgeline.twin.priors import NEW_TOKEN_SHARE
-from ridgeline.twin.request import Request
-from ridgeline.twin.scheduler import RETRACT_STEPS, RETRY_STEPS, Engine
-from ridgeline.twin.schedulers.mixed import MixedEngine
-from ridgeline.twin.schedulers.polled import PolledEngine
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import Applied
+from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
+from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.prefixes import PrefixCache
+from ridgeline.serving.twin.priors import NEW_TOKEN_SHARE
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import RETRACT_STEPS, RETRY_STEPS, Engine
+from ridgeline.serving.twin.schedulers.mixed import MixedEngine
+from ridgeline.serving.twin.schedulers.polled import PolledEngine
 
 BLOCK = PREFIX_BLOCK_TOKENS
 

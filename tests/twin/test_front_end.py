@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.engines.base import engine_named
-from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError
-from ridgeline.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Fixed, OpenLoop, Traffic
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.factors import Factors
-from ridgeline.twin.schedulers.front_end import FrontEnd
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Fixed, OpenLoop, Traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
+from ridgeline.serving.twin.simulate import simulate
 from tests.twin import deployments as make
 
 SLOW = FrontEnd(accept_s=0.010, token_s=1e-3, hand_over_s=0.0, stream_s=1e-4)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ridgeline.traffic.traffic import Fixed, Traffic
-from ridgeline.twin.gaps import TokenPace
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.traffic.traffic import Fixed, Traffic
+from ridgeline.serving.twin.gaps import TokenPace
+from ridgeline.serving.twin.simulate import simulate
 from tests.twin import deployments as make
 
 means = st.floats(1, 8) | st.integers(10, 80).map(lambda tenths: tenths / 10)

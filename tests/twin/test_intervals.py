@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.planner.planner import plan
-from ridgeline.traffic.requests import Slo
-from ridgeline.traffic.traffic import Traffic, parse_traffic
-from ridgeline.twin.calibrate import calibrate, row_observations
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.fit import fit
-from ridgeline.twin.intervals import UncertaintySources, intervals, queued_share
-from ridgeline.twin.measured import Measured, read_rows
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner.planner import plan
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
+from ridgeline.serving.twin.calibrate import calibrate, row_observations
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.fit import fit
+from ridgeline.serving.twin.intervals import UncertaintySources, intervals, queued_share
+from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.simulate import simulate
 
 LLAMA_LOG = Path(__file__).parents[1] / "samples" / "sglang" / "offline-llama8b-h200-default.log"
 # DeepSeek-V3 on two nodes of eight H800, prefill and decode together, no graphs, at most 128 requests (published)

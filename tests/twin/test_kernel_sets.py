@@ -2,15 +2,15 @@
 
 import pytest
 
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import DEFAULTS, Applied, parse_engine, resolve
-from ridgeline.hardware.cluster import load_gpu, make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.twin.factors import PRIORS
-from ridgeline.twin.kernels.rates import kernels_of
-from ridgeline.twin.operators import Term, expert_rate, kernels, reduction_set
-from ridgeline.twin.priors import SMALL_TILE
-from ridgeline.twin.steptime import StepTime
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import DEFAULTS, Applied, parse_engine, resolve
+from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.twin.factors import PRIORS
+from ridgeline.serving.twin.kernels.rates import kernels_of
+from ridgeline.serving.twin.operators import Term, expert_rate, kernels, reduction_set
+from ridgeline.serving.twin.priors import SMALL_TILE
+from ridgeline.serving.twin.steptime import StepTime
 
 NODE = {"nodes": 1, "gpus_per_node": 8}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.twin.log_steps import read_run
-from ridgeline.twin.measured import read_rows
+from ridgeline.serving.twin.log_steps import read_run
+from ridgeline.serving.twin.measured import read_rows
 from tests.engines.server_args import log_line
 
 ROWS = "model,gpu,sglang,layout,max_running_requests,batch,input_len,output_len,latency_s\n"

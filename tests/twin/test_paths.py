@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.traffic.traffic import Fixed, LogNormal, Traffic
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.cluster import serve
-from ridgeline.twin.factors import Factors
-from ridgeline.twin.request import Request
-from ridgeline.twin.scheduler import Engine
-from ridgeline.twin.simulate import build, simulate
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.traffic.traffic import Fixed, LogNormal, Traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.cluster import serve
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.simulate import build, simulate
 from tests.twin import deployments as make
 from tests.twin.test_conservation import check
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.traffic.traffic import Arrival, Fixed, Traffic
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.cluster import serve
-from ridgeline.twin.disaggregation import RESERVED_TOKENS, DecodeEngine
-from ridgeline.twin.kernels.routing import fullest_load, fullest_share, touched
-from ridgeline.twin.operators import expert_rate
-from ridgeline.twin.prefill import PrefillEngine
-from ridgeline.twin.priors import DRAFT_PHASE_S, DRAFT_PLAN_S
-from ridgeline.twin.request import Request
-from ridgeline.twin.scheduler import Engine
-from ridgeline.twin.simulate import build, simulate, step_time
-from ridgeline.twin.steptime import StepTime
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.traffic.traffic import Arrival, Fixed, Traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.cluster import serve
+from ridgeline.serving.twin.disaggregation import RESERVED_TOKENS, DecodeEngine
+from ridgeline.serving.twin.kernels.routing import fullest_load, fullest_share, touched
+from ridgeline.serving.twin.operators import expert_rate
+from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.priors import DRAFT_PHASE_S, DRAFT_PLAN_S
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.simulate import build, simulate, step_time
+from ridgeline.serving.twin.steptime import StepTime
 from tests.twin import deployments as make
 from tests.twin.test_steptime import times_of
 

@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.twin import recipes
 from benchmarks.twin.recipes import Recipe, recipes_of
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import parse_layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import parse_layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
 
 WORDS = {
     "day": "2026-02-07", "gpu": "h200", "precision": "fp8", "input_tokens": "1024", "output_tokens": "1024",

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.engines.deployment import describe
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings, parse_engine, resolve
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import load_gpu
-from ridgeline.model.config import load_model
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.engines.deployment import describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine, resolve
+from ridgeline.serving.hardware.cluster import load_gpu
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 LAYOUT = Layout(gpus_per_node=1)
 

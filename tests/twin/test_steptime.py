@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import DEFAULTS, Applied, resolve
-from ridgeline.hardware.cluster import load_gpu, make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.collectives import Network
-from ridgeline.twin.explain import explain
-from ridgeline.twin.factors import NAMES as FACTORS
-from ridgeline.twin.factors import PRIORS, Factors
-from ridgeline.twin.kernels.rates import _tables, kernels_of
-from ridgeline.twin.priors import HOST_STEP_S
-from ridgeline.twin.simulate import step_time
-from ridgeline.twin.steptime import StepTime, _known_sums
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import DEFAULTS, Applied, resolve
+from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.collectives import Network
+from ridgeline.serving.twin.explain import explain
+from ridgeline.serving.twin.factors import NAMES as FACTORS
+from ridgeline.serving.twin.factors import PRIORS, Factors
+from ridgeline.serving.twin.kernels.rates import _tables, kernels_of
+from ridgeline.serving.twin.priors import HOST_STEP_S
+from ridgeline.serving.twin.simulate import step_time
+from ridgeline.serving.twin.steptime import StepTime, _known_sums
 from tests.twin import deployments as make
 
 layouts = st.sampled_from(

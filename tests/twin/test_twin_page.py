@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.knobs.table import KNOBS
-from ridgeline.engines.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
-from ridgeline.engines.sglang.engine import SGLANG
-from ridgeline.engines.sglang.failures import BOOTSTRAP_LIMIT_S
-from ridgeline.engines.vllm.engine import VLLM
-from ridgeline.twin import (
+from ridgeline.serving.engines.knobs.table import KNOBS
+from ridgeline.serving.engines.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S
+from ridgeline.serving.engines.vllm.engine import VLLM
+from ridgeline.serving.twin import (
     calibration,
     collectives,
     disaggregation,
@@ -22,7 +22,7 @@ from ridgeline.twin import (
     priors,
     scheduler,
 )
-from ridgeline.twin.factors import PRIOR_SPREAD
+from ridgeline.serving.twin.factors import PRIOR_SPREAD
 
 BOLDNESS = KNOBS["schedule_conservativeness"].attention_dp_factor
 ROOT = Path(__file__).parents[2]

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline import catalog
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.knobs.releases import NEWEST, parse_version, read_flags
 from ridgeline.records.expression import Expression, Value
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, JobLimits, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.knobs.releases import NEWEST, parse_version, read_flags
+from ridgeline.serving.workloads.engine.rules import _expected_deployment
+from ridgeline.serving.workloads.engine.workload import EngineWorkload
+from ridgeline.serving.workloads.twin.workload import TwinWorkload
 from ridgeline.workloads.base import Workload
-from ridgeline.workloads.engine.rules import _expected_deployment
-from ridgeline.workloads.engine.workload import EngineWorkload
-from ridgeline.workloads.twin.workload import TwinWorkload
 
 SITE = Site(batch="simulated", nodes=2, gpus_per_node=8)
 KINDS = ("sglang-offline", "sglang-serve", "twin")

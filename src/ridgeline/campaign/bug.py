@@ -19,9 +19,9 @@ from ridgeline.records.run import Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.state_files import state_text
 from ridgeline.stats.wording import count
 from ridgeline.study.folder import RUNS
+from ridgeline.study.state_files import state_text
 
 _BEFORE, _AFTER = 25, 12  # lines of the log around the deciding one
 _LONGEST_LINE = 400

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.state_files import state_file
 from ridgeline.stats.short_runs import same_stretch_ratio, times_worse
 from ridgeline.study.codec import EarlyStop
 from ridgeline.study.history import History, OpenRun
+from ridgeline.study.state_files import state_file
 from ridgeline.workloads.base import Workload
 
 POLL_EVERY_S = 2.0  # at one run: its output is read again each time

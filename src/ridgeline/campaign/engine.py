@@ -36,7 +36,6 @@ from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.state_files import put_away, write_result
 from ridgeline.stats.compare import PROTOCOL
 from ridgeline.study.codec import (
     Build,
@@ -55,6 +54,7 @@ from ridgeline.study.codec import (
 from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, GrantUsedUp, read_grant, reserve, settle
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
+from ridgeline.study.state_files import put_away, write_result
 from ridgeline.workloads.base import Workload
 
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from ridgeline.diagnose.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.errors import ReadError, did_you_mean
 from ridgeline.files import NotRegularError, beginning_of, open_regular, text_of
-from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
-from ridgeline.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.records.costs import COSTS, costs, unknown_cost
 from ridgeline.records.guard import Guard
+from ridgeline.records.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Run, short_names, signal_name
@@ -24,9 +24,9 @@ from ridgeline.records.secrets import SECRETS_FOLDER, masked
 from ridgeline.records.space import point_key
 from ridgeline.records.study import BREAKS, Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.state_files import state_text
 from ridgeline.stats.wording import count
 from ridgeline.study.history import History
+from ridgeline.study.state_files import state_text
 from ridgeline.workloads.base import Workload
 
 _LONGEST_LINE = 400

@@ -22,7 +22,6 @@ from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
 from ridgeline.diagnose.base import Analyzer, LogSummary, diagnose, figure_changes, opened
-from ridgeline.engines.base import PROFILE_FOLDER
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits, TextTable
@@ -32,6 +31,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Budget, Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.serving.engines.base import PROFILE_FOLDER
 from ridgeline.stats.contribution import contributions
 from ridgeline.study.folder import StudyFolder, read_history_as_far
 from ridgeline.study.history import History, read_history

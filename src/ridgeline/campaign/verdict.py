@@ -12,11 +12,11 @@ from ridgeline.records.measurement import Measurement
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
+from ridgeline.serving.traffic.requests import stated_slos
 from ridgeline.stats.verdict import Comparison
 from ridgeline.stats.wording import MetricText, metric_text, ratio_range, ratio_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
-from ridgeline.traffic.requests import stated_slos
 
 NOT_PROVABLE = "not_provable"  # of a verdict's details: why it does not stand by today's rules
 

@@ -48,7 +48,7 @@ def diagnose(
     Example: ridgeline diagnose server.log
     """
     from ridgeline import catalog
-    from ridgeline.diagnose.knobs import knobs_yaml
+    from ridgeline.serving.findings.knobs import knobs_yaml
 
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.names("analyzers")]
     if compare:

@@ -29,7 +29,7 @@ def schema(
     if site or of == "site":
         document = site_schema(executors)
     elif of == "deploy":
-        from ridgeline.service.form import ServiceForm
+        from ridgeline.serving.service.form import ServiceForm
 
         document = schema_with_site(ServiceForm, "ridgeline-deployment-1", executors)
     else:

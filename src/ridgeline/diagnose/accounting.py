@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
-from ridgeline.readers.batch_footer import size_bytes
-from ridgeline.readers.lines import number, whole
+from ridgeline.diagnose.readers.batch_footer import size_bytes
+from ridgeline.diagnose.readers.lines import number, whole
 from ridgeline.records.finding import Finding, Severity
 
 # One shape for what a batch system keeps about a job, whichever it is. A field is None where it is unknown.

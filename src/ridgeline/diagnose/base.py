@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ridgeline.diagnose.readers.lines import TextFile, Watch, plain
 from ridgeline.errors import InputError, ReadError
-from ridgeline.readers.lines import TextFile, Watch, plain
 from ridgeline.records.exhibit import CurveFigure
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited, rereadable
-from ridgeline.readers.batch_footer import BatchFooter, read_batch_footer
-from ridgeline.readers.report_bindings import read_bindings
+from ridgeline.diagnose.readers.batch_footer import BatchFooter, read_batch_footer
+from ridgeline.diagnose.readers.report_bindings import read_bindings
 from ridgeline.records.finding import Finding
 
 

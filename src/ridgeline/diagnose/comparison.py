@@ -17,8 +17,8 @@ from ridgeline.diagnose.base import (
     figure_changes,
     opened,
 )
+from ridgeline.diagnose.readers.lines import Watch
 from ridgeline.errors import InputError, ReadError
-from ridgeline.readers.lines import Watch
 from ridgeline.records.finding import Finding
 
 _NUMBERS = re.compile(r"\d[\d.,]*")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited
-from ridgeline.readers.failures import PROGRAM_FAILURES, ProgramFailure, failure_in
-from ridgeline.readers.lines import plain
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES, ProgramFailure, failure_in
+from ridgeline.diagnose.readers.lines import plain
 from ridgeline.records.finding import Finding, Severity
 from ridgeline.records.outcome import filled
 

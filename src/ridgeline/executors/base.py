@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from ridgeline.errors import SiteError
 from ridgeline.records.run import Ending, Job, Resources
 from ridgeline.records.site import Site
-from ridgeline.state_files import state_file, state_text
+from ridgeline.study.state_files import state_file, state_text
 
 BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from ridgeline.executors.options import BatchOptions, option
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import BATCH_METER, Site
-from ridgeline.state_files import state_file
+from ridgeline.study.state_files import state_file
 
 _WHOLE_SECONDS_S = 1.0  # batch systems tell start and end in whole seconds
 # causes after which run.sh had no chance to write its exit file

@@ -18,7 +18,7 @@ from ridgeline.executors.energy import ENERGY_FILE
 from ridgeline.records.launch import RANK_ERRORS
 from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
-from ridgeline.state_files import RESULT_FILE, state_text
+from ridgeline.study.state_files import RESULT_FILE, state_text
 
 REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
 _STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ridgeline.records.site import BATCH_METER, BOARD_METER, GPU_METER, Site
-from ridgeline.state_files import state_text
+from ridgeline.study.state_files import state_text
 
 ENERGY_FILE = "energy"
 NVML_LIBRARY = "libnvidia-ml.so.1"

@@ -35,7 +35,7 @@ from ridgeline.executors.processes import (
 from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
-from ridgeline.state_files import state_file, state_text
+from ridgeline.study.state_files import state_file, state_text
 
 _LOOKS_PER_LIMIT = 8
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ridgeline.diagnose.readers.batch_footer import clock_s, read_batch_footer, size_bytes
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,
@@ -31,7 +32,6 @@ from ridgeline.executors.dialect import (
     worded,
 )
 from ridgeline.executors.options import BatchOptions, option, takes_options
-from ridgeline.readers.batch_footer import clock_s, read_batch_footer, size_bytes
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 from ridgeline.study.forms import Accepts, DefaultText, OneLine

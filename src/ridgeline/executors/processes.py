@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ridgeline.executors import script
 from ridgeline.files import text_of
-from ridgeline.state_files import state_text
+from ridgeline.study.state_files import state_text
 
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

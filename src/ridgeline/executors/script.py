@@ -28,7 +28,7 @@ from ridgeline.records.run import Job, Machine
 from ridgeline.records.secrets import reference_lines
 from ridgeline.records.site import Site
 from ridgeline.records.template import NO_VARIABLE, is_variable
-from ridgeline.state_files import state_file, state_text
+from ridgeline.study.state_files import state_file, state_text
 
 MARKER = "RIDGELINE_RUN"  # in the environment of a job and of everything it starts
 STATE_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own files

@@ -30,8 +30,8 @@ from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Machine
 from ridgeline.records.site import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE, Site
-from ridgeline.state_files import state_text
 from ridgeline.study.forms import Accepts, DefaultText, Form, OneLine, Single
+from ridgeline.study.state_files import state_text
 
 _PLACEMENT_FILE = "placement.json"
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ridgeline import matching
 from ridgeline.errors import ReadError
+from ridgeline.records import matching
 from ridgeline.records.expression import LONGEST_EXPRESSION, Expression, ExpressionError
 
 _TextOf = Callable[[str], str]  # the text of a file of the run, "" where it is missing

@@ -21,7 +21,6 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import HALF_PX, WIDE_PX, draw, legend, table_of
 from ridgeline.report.figures.proof import comparisons, ladder, proof_blocks
-from ridgeline.report.figures.serving import within_each
 from ridgeline.report.figures.shapes import Figure, FigureGroup, ParallelFigure
 from ridgeline.report.figures.values import is_ok
 from ridgeline.report.markdown import markdown
@@ -29,6 +28,7 @@ from ridgeline.report.page import style
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, FactTiles, Fold, Hint, Paragraph, RunRows, Section
 from ridgeline.report.pdf import write_png
 from ridgeline.report.sections import NO_SEARCH, Findings, origin_text, sections
+from ridgeline.serving.figures.limits import within_each
 from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.study.history import History
 

@@ -8,27 +8,27 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ridgeline.nwchem.figures import closeness
+from ridgeline.nwchem.figures import time_split as science_time
 from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
-from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
 from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
 from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair, proof_table
-from ridgeline.report.figures.science import closeness
-from ridgeline.report.figures.science import time_split as science_time
-from ridgeline.report.figures.serving import against_load, energy_and_cost, within_limits
 from ridgeline.report.figures.shapes import Figure, IntervalFigure
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, measured, place_text
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
+from ridgeline.serving.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
+from ridgeline.serving.figures.limits import against_load, energy_and_cost, within_limits
 from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
 from ridgeline.study.history import History
 

@@ -21,7 +21,6 @@ from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
 from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
-from ridgeline.report.figures.serving import slos, within_each
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -52,6 +51,7 @@ from ridgeline.report.sections import (
     steps_command,
     stopped_texts,
 )  # fmt: skip
+from ridgeline.serving.figures.limits import slos, within_each
 from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import MetricText, count, node_time_text, ratio_text
 from ridgeline.study.history import History

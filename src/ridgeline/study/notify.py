@@ -141,7 +141,7 @@ def _command(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
 def _mail(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
     message = EmailMessage()
     message["Subject"] = _line(alert).replace("\n", " ")[:150]
-    message["From"], message["To"] = choice.mail_from or f"ridgeline@{socket.getfqdn()}", choice.mail
+    message["From"], message["To"] = choice.mail_from or f"ridgeline.{socket.getfqdn()}", choice.mail
     message.set_content(f"{_line(alert)}\n\n{json.dumps(dict(alert), indent=2)}\n")
     host, _, port = choice.smtp.partition(":")
     with smtplib.SMTP(host, int(port or 25), timeout=_HOOK_S) as server:

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ridgeline.engines.base import (
+from ridgeline.records.measurement import Measurement, reported
+from ridgeline.serving.engines.base import (
     DATASET,
     MODEL,
     OFFLINE_RESULT,
@@ -15,11 +16,10 @@ from ridgeline.engines.base import (
     Span,
     joined,
 )
-from ridgeline.engines.failures import FailureText, kind_in
-from ridgeline.engines.knobs.engine_flags import EngineFlags
-from ridgeline.engines.knobs.releases import Flag, Version
-from ridgeline.engines.knobs.table import ROWS, Domain, Knob, Spelling
-from ridgeline.records.measurement import Measurement, reported
+from ridgeline.serving.engines.failures import FailureText, kind_in
+from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
+from ridgeline.serving.engines.knobs.releases import Flag, Version
+from ridgeline.serving.engines.knobs.table import ROWS, Domain, Knob, Spelling
 
 # every flag of its command line: value, switch, toggle or list
 _FLAGS = [Flag("slots", "value"), Flag("step_ms", "value"), Flag("eager", "switch")]

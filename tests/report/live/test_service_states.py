@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ridgeline.report.live.service import WatchedService
 from ridgeline.report.live.snapshot import State
+from ridgeline.serving.service.watched import WatchedService
 
 
 def shown(path: Path, *events: dict[str, Any]) -> list[str]:

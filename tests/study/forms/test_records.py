@@ -9,10 +9,10 @@ import pytest
 from pydantic import Field as Key
 from pydantic import ValidationError
 
+from ridgeline.nwchem.form import NwchemForm
 from ridgeline.study.forms import Duration, FieldName, Form, Lines
 from ridgeline.study.schema import BaselineForm, BudgetForm, BuildsForm, ConfirmForm, JobForm, ProfileForm, SearchForm
 from ridgeline.study.site_file import PricesForm, SiteForm
-from ridgeline.workloads.nwchem.form import NwchemForm
 
 FORMS = (
     BaselineForm,

@@ -75,13 +75,13 @@ def test_keys_of_lists_and_mappings_are_opened() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "ridgeline.workloads.engine.session.main",
-        "ridgeline.engines.sglang.engine",
-        "ridgeline.engines.vllm.engine",
-        "ridgeline.workloads.twin.player",
-        "ridgeline.load.bench",
-        "ridgeline.load.workers.worker",
-        "ridgeline.node.monitor",
+        "ridgeline.serving.workloads.engine.session.main",
+        "ridgeline.serving.engines.sglang.engine",
+        "ridgeline.serving.engines.vllm.engine",
+        "ridgeline.serving.workloads.twin.player",
+        "ridgeline.serving.load.bench",
+        "ridgeline.serving.load.workers.worker",
+        "ridgeline.serving.node.monitor",
     ],
 )
 def test_what_runs_on_a_node_needs_no_pydantic(module: str) -> None:

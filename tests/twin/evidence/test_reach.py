@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.calibration import UNCALIBRATED_SPREAD, Calibration, read_calibration
-from ridgeline.twin.evidence.reach import factors_for, reach
-from ridgeline.twin.evidence.scope import ValidatedSetting, ValidatedSettings
-from ridgeline.twin.explain import explain
-from ridgeline.twin.factors import Factors
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration, read_calibration
+from ridgeline.serving.twin.evidence.reach import factors_for, reach
+from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.explain import explain
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.simulate import simulate
 
 
 def deployed(

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.serving.calibrate import calibration_text
 from ridgeline.errors import InputError
-from ridgeline.traffic.requests import write_records
-from ridgeline.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of, parse_traffic
-from ridgeline.twin.calibrate import calibrate
-from ridgeline.twin.calibration import Calibration, read_calibration, write_calibration
-from ridgeline.twin.evidence.served_runs import StatedServer, read_served_runs
-from ridgeline.twin.factors import Factors
-from ridgeline.twin.fit import FactorFit
-from ridgeline.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.traffic.requests import write_records
+from ridgeline.serving.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of, parse_traffic
+from ridgeline.serving.twin.calibrate import calibrate
+from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
+from ridgeline.serving.twin.evidence.served_runs import StatedServer, read_served_runs
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.fit import FactorFit
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.verbs.calibrate import calibration_text
 from tests.twin import deployments as make
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "bench"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.engines.deployment import describe
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings, parse_engine
-from ridgeline.traffic.traffic import ClosedLoop, Fixed, Traffic
-from ridgeline.twin.evidence.reach import validated, validation
-from ridgeline.twin.evidence.scope import ValidatedSettings
-from ridgeline.twin.simulate import simulate
+from ridgeline.serving.engines.deployment import describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, Traffic
+from ridgeline.serving.twin.evidence.reach import validated, validation
+from ridgeline.serving.twin.evidence.scope import ValidatedSettings
+from ridgeline.serving.twin.simulate import simulate
 
 ONE = Layout(gpus_per_node=1)
 

@@ -9,16 +9,16 @@ from statistics import quantiles
 
 import pytest
 
-from ridgeline.engines.deployment import Deployment, describe
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.traffic.traffic import Arrival, parse_traffic
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.scheduler import Engine
-from ridgeline.twin.schedulers.front_end import FrontEnd
-from ridgeline.twin.server.live import END, Clock, LiveEngine, LiveRequest
-from ridgeline.twin.server.roles import abort
-from ridgeline.twin.simulate import simulate, step_time
+from ridgeline.serving.engines.deployment import Deployment, describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
+from ridgeline.serving.twin.server.live import END, Clock, LiveEngine, LiveRequest
+from ridgeline.serving.twin.server.roles import abort
+from ridgeline.serving.twin.simulate import simulate, step_time
 
 from .virtual_time import run_in_virtual_time
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from ridgeline.engines.deployment import Deployment, describe
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import DEFAULTS, EngineSettings
-from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.errors import InputError, SiteError
-from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.server.faults import Fault, parse_fault
-from ridgeline.twin.server.roles import PrefillRole
-from ridgeline.twin.server.serve import ServedTwin, TwinServer
+from ridgeline.serving.engines.deployment import Deployment, describe
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.server.faults import Fault, parse_fault
+from ridgeline.serving.twin.server.roles import PrefillRole
+from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer
 
 FAST = 200.0  # the twin's seconds in one of ours: what is said counts here, not when
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline import matching
 from ridgeline.errors import StoreError
 from ridgeline.executors.local import LocalExecutor
+from ridgeline.records import matching
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard
 from ridgeline.records.outcome import Kind

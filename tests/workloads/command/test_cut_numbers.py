@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.matching import LONGEST_TEXT_HERE
+from ridgeline.records.matching import LONGEST_TEXT_HERE
 from ridgeline.workloads.command.extract import ByCsv, ByRegex, Metric, MetricMissing
 from tests.command_line import ridgeline
 

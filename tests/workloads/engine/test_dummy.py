@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.records.site import Site
-from ridgeline.service.from_results import service_of_answer
+from ridgeline.serving.service.from_results import service_of_answer
 from ridgeline.workloads.base import NO_WEIGHTS, Workload
 from tests.workloads.engine.studies import study, trial
 

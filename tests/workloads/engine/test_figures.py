@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ridgeline.engines.base import EngineLog
-from ridgeline.engines.sglang import engine as sglang
-from ridgeline.engines.sglang.log import OfflineResult, read_sglang_log
-from ridgeline.engines.vllm import engine as vllm
 from ridgeline.records.measurement import Measurement, unit_of
-from ridgeline.workloads.engine import reading
-from ridgeline.workloads.engine.reading import AskedSettings
+from ridgeline.serving.engines.base import EngineLog
+from ridgeline.serving.engines.sglang import engine as sglang
+from ridgeline.serving.engines.sglang.log import OfflineResult, read_sglang_log
+from ridgeline.serving.engines.vllm import engine as vllm
+from ridgeline.serving.workloads.engine import reading
+from ridgeline.serving.workloads.engine.reading import AskedSettings
 
 
 def values(measurements: Any) -> dict[str, float]:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.engines.knobs.releases import NEWEST, Flag, parse_version, read_flags
-from ridgeline.engines.sglang.engine import SGLANG
-from ridgeline.engines.vllm.engine import VLLM
+from ridgeline.serving.engines.knobs.releases import NEWEST, Flag, parse_version, read_flags
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.vllm.engine import VLLM
 
 OLD, GRAPHS, NOW = (0, 4, 8), (0, 5, 15), (0, 5, 23)
 

@@ -14,10 +14,10 @@ import yaml
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.workloads.engine.form import ServeForm
+from ridgeline.serving.workloads.engine.prepare import REHEARSE
 from ridgeline.study.forms import fields
-from ridgeline.workloads.engine.form import ServeForm
-from ridgeline.workloads.engine.prepare import REHEARSE
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 SGLANG_GUIDE, VLLM_GUIDE = GUIDES / "tune-sglang.md", GUIDES / "tune-vllm.md"

@@ -14,9 +14,9 @@ from ridgeline.campaign.check import check_file, check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import InputError
-from ridgeline.model.folder import write_model_folder
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.engine.options import engine_model, install_from_text, placed_model
+from ridgeline.serving.model.folder import write_model_folder
+from ridgeline.serving.workloads.engine.options import engine_model, install_from_text, placed_model
 from tests.workloads.engine.studies import sglang_offline, study
 
 STUDY = {

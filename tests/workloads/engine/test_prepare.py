@@ -15,14 +15,21 @@ from typing import Any
 import pytest
 import yaml
 
-from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.errors import SiteError
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
-from ridgeline.workloads.engine.prepare import REHEARSE
-from ridgeline.workloads.engine.session.baked import Manifest, NodeFolder, image_tool, make_image, make_tar, unpack
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.workloads.engine.prepare import REHEARSE
+from ridgeline.serving.workloads.engine.session.baked import (
+    Manifest,
+    NodeFolder,
+    image_tool,
+    make_image,
+    make_tar,
+    unpack,
+)
 from tests.workloads.engine.studies import (
     STANDIN,
     run_for_real,
@@ -340,7 +347,7 @@ def test_another_node_of_the_job_unpacks_the_tar_and_cleans_up(tmp_path: Path) -
     (run / "ranks.json").write_text(json.dumps(ranks))
     (run / "engine.sh").write_text(f"ls {local}/triton > seen\n")
     env = {**os.environ, "SLURM_PROCID": "1"}
-    command = [sys.executable, "-m", "ridgeline.workloads.engine.session.rank", str(run / "engine.sh")]
+    command = [sys.executable, "-m", "ridgeline.serving.workloads.engine.session.rank", str(run / "engine.sh")]
     subprocess.run(command, env=env, check=True, timeout=600)
     assert (run / "seen").read_text() == "kernel.so\n"
     assert not local.exists()

@@ -15,15 +15,15 @@ from types import SimpleNamespace
 import pytest
 
 from ridgeline.campaign.status import _summary_of, _traces_in
-from ridgeline.engines.sglang.engine import SGLANG
-from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, ProfileStage, Study
 from ridgeline.records.trial import Stage
-from ridgeline.workloads.engine.session import profile
-from ridgeline.workloads.engine.session.causes import EngineFailed
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.vllm.engine import VLLM
+from ridgeline.serving.workloads.engine.session import profile
+from ridgeline.serving.workloads.engine.session.causes import EngineFailed
 from tests.workloads.engine.studies import (
     run_for_real,
     sglang_offline,

@@ -18,10 +18,10 @@ from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
-from ridgeline.workloads.engine.options import Load
-from ridgeline.workloads.engine.session import main, network, process
-from ridgeline.workloads.engine.session.files import ENVIRONMENT, make_files
-from ridgeline.workloads.engine.session.main import STOPPED_BACK_S
+from ridgeline.serving.workloads.engine.options import Load
+from ridgeline.serving.workloads.engine.session import main, network, process
+from ridgeline.serving.workloads.engine.session.files import ENVIRONMENT, make_files
+from ridgeline.serving.workloads.engine.session.main import STOPPED_BACK_S
 from tests.workloads.engine.studies import (
     run_for_real,
     sglang_offline,
@@ -81,7 +81,7 @@ def test_a_rank_that_dies_early_fails_the_run_with_its_own_cause(tmp_path: Path)
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "from ridgeline.workloads.engine.session import main\nmain.FOLLOWS_S = 1.0\n"
+        "from ridgeline.serving.workloads.engine.session import main\nmain.FOLLOWS_S = 1.0\n"
     )
     options = {**asked.workload.options}
     options["env"] = {**options["env"], "PYTHONPATH": f"{options['env']['PYTHONPATH']}:{site}"}

@@ -14,16 +14,16 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.campaign.check import check_study
-from ridgeline.engines.install import Install
-from ridgeline.engines.knobs.releases import parse_version
-from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
-from ridgeline.workloads.engine.options import Load
-from ridgeline.workloads.engine.session.files import _write_dataset
+from ridgeline.serving.engines.install import Install
+from ridgeline.serving.engines.knobs.releases import parse_version
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.workloads.engine.options import Load
+from ridgeline.serving.workloads.engine.session.files import _write_dataset
 from tests.workloads.engine.studies import SAMPLES, sglang_offline, sglang_serve, study, trial, vllm_serve
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "05-sglang-h200"

@@ -8,10 +8,10 @@ import pytest
 
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.errors import StudyError
+from ridgeline.nwchem.form import environment
+from ridgeline.nwchem.output import read_nwchem_out
+from ridgeline.nwchem.workload import _problem
 from ridgeline.records.outcome import Kind
-from ridgeline.workloads.nwchem.form import environment
-from ridgeline.workloads.nwchem.output import read_nwchem_out
-from ridgeline.workloads.nwchem.workload import _problem
 from tests.workloads.nwchem.runs import GUARD, SAMPLES, checked, finished, first_trial, write_study
 
 OWN = """\

@@ -422,8 +422,8 @@ def test_paste_is_a_script_one_can_run(tmp_path: Path) -> None:
 
 
 def test_the_guide_names_every_knob_option_and_metric() -> None:
+    from ridgeline.nwchem.form import KNOBS, NwchemForm
     from ridgeline.study.forms import fields
-    from ridgeline.workloads.nwchem.form import KNOBS, NwchemForm
 
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "tune-nwchem.md").read_text()
     assert [name for name in (*KNOBS, *fields(NwchemForm)) if f"`{name}`" not in guide] == []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.readers.lines import TextFile
-from ridgeline.workloads.nwchem.output import NwchemOut, read_nwchem_out
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.nwchem.output import NwchemOut, read_nwchem_out
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "nwchem"
 

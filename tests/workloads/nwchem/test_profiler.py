@@ -11,10 +11,10 @@ import pytest
 
 from ridgeline.campaign.status import _profile_tables
 from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.nwchem.start import profiler
 from ridgeline.records.study import ProfileStage
 from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
-from ridgeline.workloads.nwchem.start import profiler
 from tests.journeys.test_nwchem import needs_nwchem, ridgeline, write_study
 from tests.workloads.nwchem.runs import GUARD, checked, first_trial
 

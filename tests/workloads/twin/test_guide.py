@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from ridgeline.engines.knobs.table import modelled
+from ridgeline.serving.engines.knobs.table import modelled
+from ridgeline.serving.workloads.twin.form import TwinForm
 from ridgeline.study.forms import fields
 from ridgeline.study.site_file import load_site
-from ridgeline.workloads.twin.form import TwinForm
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "rehearse-a-campaign.md").read_text()
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)]

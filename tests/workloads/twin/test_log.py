@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.engines.sglang.log import read_sglang_log
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.simulate import SimulationResult, simulate
-from ridgeline.workloads.twin import player
-from ridgeline.workloads.twin.log import Transcript, compose
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.sglang.log import read_sglang_log
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.workloads.twin import player
+from ridgeline.serving.workloads.twin.log import Transcript, compose
 
 LAYOUTS = {
     "one GPU": ("llama-8b", Layout(gpus_per_node=1)),

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.judge import judge
-from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import EngineSettings
-from ridgeline.engines.sglang.log import read_sglang_log
 from ridgeline.errors import StudyError
-from ridgeline.hardware.cluster import make_cluster
-from ridgeline.model.config import load_model
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.space import Settings
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.traffic.traffic import parse_traffic
-from ridgeline.twin.factors import PRIOR_SPREAD
-from ridgeline.twin.simulate import simulate
-from ridgeline.workloads.twin.workload import TwinWorkload
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.sglang.log import read_sglang_log
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.factors import PRIOR_SPREAD
+from ridgeline.serving.twin.simulate import simulate
+from ridgeline.serving.workloads.twin.workload import TwinWorkload
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
 BASELINE: dict[str, object] = {
@@ -342,7 +342,7 @@ def test_the_twin_says_what_its_answers_rest_on(twin: TwinWorkload) -> None:
 def test_what_an_answer_rests_on_is_simulated_once(twin: TwinWorkload, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sampler is made again and again while a campaign runs."""
     before = twin.sensitivities(settings())
-    monkeypatch.setattr("ridgeline.workloads.twin.workload.simulate", None)
+    monkeypatch.setattr("ridgeline.serving.workloads.twin.workload.simulate", None)
     assert twin.sensitivities(settings()) == before
 
 
@@ -362,7 +362,7 @@ def test_settings_that_differ_in_memory_with_room_alone_are_simulated_once(monke
         simulated.append(deployment)
         return simulate(deployment, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("ridgeline.workloads.twin.workload.simulate", counted)
+    monkeypatch.setattr("ridgeline.serving.workloads.twin.workload.simulate", counted)
     workload = check_study(EXAMPLE).workload
     assert isinstance(workload, TwinWorkload)
     few, fewer = (settings(max_running_requests=64, mem_fraction_static=share) for share in (0.88, 0.86))

@@ -16,7 +16,6 @@ from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
-from ridgeline.engines.base import ENGINE_LOG
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
@@ -25,7 +24,7 @@ from ridgeline.records.run import PACKAGES_FILE
 from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.state_files import state_text
+from ridgeline.serving.engines.base import ENGINE_LOG
 from ridgeline.stats.change_points import (
     FOUND,
     NOT_REPRODUCED,
@@ -39,6 +38,7 @@ from ridgeline.stats.change_points import (
 from ridgeline.stats.wording import count, metric_text, percent, percent_range
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
+from ridgeline.study.state_files import state_text
 
 _UNRESOLVED = "unresolved"
 MOST_RUNS = 400

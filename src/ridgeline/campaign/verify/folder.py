@@ -33,11 +33,11 @@ from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
-from ridgeline.state_files import RESULT_FILE
 from ridgeline.study.codec import Event, VerdictLine
 from ridgeline.study.folder import JOURNAL, STUDY, StudyFolder, require_consistent, require_same_question, to_be_read
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
+from ridgeline.study.state_files import RESULT_FILE
 from ridgeline.study.study_file import StudyFile
 from ridgeline.workloads.base import Workload
 

@@ -29,10 +29,10 @@ from ridgeline.records.secrets import HIDDEN
 from ridgeline.records.site import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.state_files import RESULT_FILE, STATE_KEY, state_file
 from ridgeline.study.codec import Event, measurement_line, outcome_line
 from ridgeline.study.folder import JOURNAL, RUNS
 from ridgeline.study.history import History
+from ridgeline.study.state_files import RESULT_FILE, STATE_KEY, state_file
 from ridgeline.workloads.base import Workload
 
 SCRIPT, ENV = "run.sh", "env"

@@ -76,8 +76,8 @@ def _script(folder: Path, answer: Answer) -> str:
 def _write_service(path: Path, folder: Path, answer: Answer) -> None:
     from ridgeline.campaign.status import read_status
     from ridgeline.files import write_whole
-    from ridgeline.service.file import service_text
-    from ridgeline.service.from_results import service_of_answer
+    from ridgeline.serving.service.file import service_text
+    from ridgeline.serving.service.from_results import service_of_answer
     from ridgeline.workloads.base import NO_WEIGHTS
 
     study = read_status(folder).study

@@ -42,7 +42,7 @@ class FoundFolders:
 
     def __init__(self, root: Path) -> None:
         from ridgeline.errors import StoreError
-        from ridgeline.report.live.service import is_service
+        from ridgeline.serving.service.watched import is_service
         from ridgeline.study.folder import StudyFolder
 
         self._root = root
@@ -60,7 +60,7 @@ class FoundFolders:
 
     def look_around(self) -> dict[str, Watched]:
         from ridgeline.cli.campaign.watched import WatchedStudy
-        from ridgeline.report.live.service import WatchedService, is_service
+        from ridgeline.serving.service.watched import WatchedService, is_service
 
         shown: dict[str, Watched] = {}
         for path in self._paths():

@@ -14,10 +14,10 @@ from pydantic.fields import FieldInfo
 
 import ridgeline
 from ridgeline import api, catalog, errors
-from ridgeline.engines.base import engine_named
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.measurement import METRICS
-from ridgeline.service.form import ServiceForm
+from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.service.form import ServiceForm
 from ridgeline.study.forms import DefaultText, Entry, Form, Shape, field_shape, fields, takes
 from ridgeline.study.schema import BuildsForm, StudyForm
 from ridgeline.study.site_file import SiteForm
@@ -90,9 +90,9 @@ def _types() -> list[type]:
         if inspect.isfunction(getter) and not getter.__name__.startswith("_"):
             hinted.append(getter)
     # some are imported where they are used, so that the package starts without them
-    from ridgeline.load.bench import BenchResult
-    from ridgeline.load.session import BenchOptions
-    from ridgeline.twin.simulate import SimulationResult
+    from ridgeline.serving.load.bench import BenchResult
+    from ridgeline.serving.load.session import BenchOptions
+    from ridgeline.serving.twin.simulate import SimulationResult
 
     late = {"BenchResult": BenchResult, "SimulationResult": SimulationResult}
     for each in hinted:

@@ -11,8 +11,8 @@ from ridgeline.diagnose.profilers.chrome_trace import pieces_of, read_chrome_tra
 from ridgeline.diagnose.profilers.findings import judged
 from ridgeline.diagnose.profilers.kernels import SMALL_S, KernelTally, KernelTime, total_s
 from ridgeline.diagnose.profilers.nsys import read_nsys, read_nsys_kernels, read_nsys_sqlite
+from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import ReadError
-from ridgeline.readers.lines import TextFile
 from ridgeline.records.finding import Finding
 
 _ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ridgeline.diagnose.base import Quote, RawFinding, knob
 from ridgeline.diagnose.profilers.profile import Function, Profile, sampled_profile
-from ridgeline.readers.lines import number
+from ridgeline.diagnose.readers.lines import number
 
 _GEMM = re.compile(r"^[sdcz]gemm_?$")
 _REFERENCE = re.compile(r"^(?:libblas|librefblas)\.so")

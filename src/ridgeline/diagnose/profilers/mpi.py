@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime, busy_ratio, summed
-from ridgeline.readers.lines import number, whole
+from ridgeline.diagnose.readers.lines import number, whole
 
 _BANNER = re.compile(r"^##IPM")
 _BANNER_END = re.compile(r"^#{20,}\s*$")

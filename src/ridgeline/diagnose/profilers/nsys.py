@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from ridgeline.diagnose.profilers.kernels import SMALL_S, KernelTally
 from ridgeline.diagnose.profilers.profile import Call, Function, Profile, is_nccl, summed
+from ridgeline.diagnose.readers.lines import number, whole
 from ridgeline.errors import ReadError
-from ridgeline.readers.lines import number, whole
 
 
 def read_nsys(lines: Iterable[str]) -> Profile:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, kinds_of
-from ridgeline.readers.lines import plain
+from ridgeline.diagnose.readers.lines import plain
 from ridgeline.records.finding import Severity
 from ridgeline.testing.contracts.torn import as_lines, mutated
 

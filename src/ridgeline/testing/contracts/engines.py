@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from hypothesis import HealthCheck, given, settings
 
-from ridgeline.engines.base import (
+from ridgeline.serving.engines.base import (
     DATASET,
     MODEL,
     OFFLINE_RESULT,
@@ -23,7 +23,7 @@ from ridgeline.engines.base import (
     Span,
     engine_named,
 )
-from ridgeline.engines.failures import cause_of, leading_cause, signatures
+from ridgeline.serving.engines.failures import cause_of, leading_cause, signatures
 from ridgeline.testing.contracts.torn import as_lines, mutated
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors]

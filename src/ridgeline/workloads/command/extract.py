@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ridgeline import matching
 from ridgeline.errors import ReadError
 from ridgeline.files import NotRegularError, read_unzipped
-from ridgeline.matching import Found, TooSlow
+from ridgeline.records import matching
+from ridgeline.records.matching import Found, TooSlow
 
 Pick = Literal["last", "first", "max", "min", "sum", "mean"]
 _PICKS: dict[str, Callable[[Sequence[float]], float]] = {

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.errors import Problem, Where
 from ridgeline.files import in_one_step
-from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported

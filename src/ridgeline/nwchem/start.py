@@ -1,0 +1,159 @@
+"""How the ranks of NWChem are started: the job's shell text, and the small script that every rank runs first.
+
+`rank.sh` sets the environment on each node (Open MPI does not carry it to other nodes), puts the asked BLAS in front,
+and has the first rank write down what the loader really takes and which variables really arrived.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ridgeline.nwchem.failures import NO_BLAS, NO_PROGRAM, NO_SCRATCH
+from ridgeline.nwchem.input import SCRATCH
+from ridgeline.records.launch import Binding, launch, rank_text
+from ridgeline.records.run import Resources
+from ridgeline.records.site import Site
+from ridgeline.records.study import ProfileStage
+
+_PERF_HZ = 199  # no divisor of the kernel's own clock, so that the two do not fall into step
+
+
+@dataclass(frozen=True, slots=True)
+class NwchemProfiler:
+    """Shell text: `wrapper` starts the first rank's program, `every_rank` precedes all, `afterwards` ends the job."""
+
+    wrapper: str = ""
+    every_rank: str = ""
+    afterwards: str = ""
+
+    def first_rank(self, program: str) -> str:
+        return f"  exec {self.wrapper} {program}\n" if self.wrapper else ""
+
+
+def profiler(stage: ProfileStage) -> NwchemProfiler:
+    match stage.tool:
+        case "perf":
+            report = "perf report --stdio -i perf.data > perf.txt 2> perf.err; rm -f perf.data\n"
+            return NwchemProfiler(f"perf record -q -F {_PERF_HZ} -o perf.data", afterwards=report)
+        case "vtune":
+            report = "vtune -report hotspots -format csv -csv-delimiter comma -r vtune > vtune.csv 2> vtune.err\n"
+            return NwchemProfiler("vtune -quiet -collect hotspots -r vtune --", afterwards=report)
+        case "mpip":
+            return NwchemProfiler(every_rank=_preloaded(stage.library or "libmpiP.so", MPIP="-f ."))
+        case _:
+            return NwchemProfiler(every_rank=_preloaded(stage.library or "libipm.so", IPM_REPORT="full"))
+
+
+def _preloaded(library: str, **env: str) -> str:
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+    return f'{exports}export LD_PRELOAD={shlex.quote(library)}"${{LD_PRELOAD:+:$LD_PRELOAD}}"\n'
+
+
+_NO_PROFILER = NwchemProfiler()
+
+
+INPUT = "nwchem.nw"
+RANK_SCRIPT = "rank.sh"
+LIBRARIES = "libraries"  # what the loader of the first rank takes, as `ldd` prints it
+ARRIVED = "environment"  # the variables of the first rank
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One way to start NWChem: `program` by `launcher`, with `blas` folders (may hold *) and the environment."""
+
+    program: str
+    launcher: str
+    resources: Resources
+    binding: Binding
+    env: Mapping[str, str]
+    blas: str = ""
+    profiler: NwchemProfiler = _NO_PROFILER
+
+
+def rank_script(start: Start) -> str:
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in start.env.items())
+    return f"""\
+#!/bin/sh
+# one rank of NWChem: the same environment on every node, then the program
+rank={rank_text()}
+{exports}{_blas_lines(start.blas)}program=$(command -v {_quoted(start.program)}) || {{
+  echo "{NO_PROGRAM}: "{_quoted(start.program)}" is not on the PATH of $(uname -n)" >&2
+  exit 127
+}}
+mkdir -p "$(readlink {SCRATCH} || echo {SCRATCH})" || {{ echo "{NO_SCRATCH}: {SCRATCH} on $(uname -n)" >&2; exit 74; }}
+if [ "$rank" = 0 ]; then
+  LD_TRACE_LOADED_OBJECTS=1 "$program" > {LIBRARIES} 2>&1
+  env > {ARRIVED}
+{start.profiler.first_rank(f'"$program" {INPUT}')}fi
+{start.profiler.every_rank}exec "$program" {INPUT}
+"""
+
+
+def command(site: Site, start: Start) -> str:
+    """Scratch, the ranks, and no scratch left behind; the exit code is NWChem's."""
+    return _with_scratch(site, _rank_line(site, start, f"sh {RANK_SCRIPT}"), start.profiler.afterwards)
+
+
+def needs_rank_script(site: Site, start: Start) -> bool:
+    """Whether the environment of the shell reaches the ranks only by rank.sh."""
+    # Open MPI's mpirun puts folders of its own before LD_LIBRARY_PATH: a BLAS there would be taken instead
+    return start.resources.nodes > 1 or bool(site.container or start.blas)
+
+
+def command_by_hand(site: Site, start: Start) -> str:
+    """The same ranks for somebody who has set the environment; rank.sh only where it is needed."""
+    # a batch system's folder on the node's disk is there only in its own jobs
+    here = replace(site, batch="local")
+    if needs_rank_script(site, start):
+        return _with_scratch(here, _rank_line(site, start, f"sh {RANK_SCRIPT}"))
+    return _with_scratch(here, _rank_line(site, start, f"{_quoted(start.program)} {INPUT}"))
+
+
+def _with_scratch(site: Site, line: str, afterwards: str = "") -> str:
+    return f"{_scratch_lines(site)}{line}\ncode=$?\n{afterwards}{_clean_lines(site)}exit $code"
+
+
+def _rank_line(site: Site, start: Start, program: str) -> str:
+    """The command that starts `program` on every rank."""
+    ranks = start.resources.nodes * start.resources.ranks_per_node
+    if start.launcher == "openmpi" and site.batch == "local" and ranks > len(os.sched_getaffinity(0)):
+        site = replace(site, launcher_options=f"--oversubscribe {site.launcher_options}".strip())
+    return launch(site, start.resources, program, start.binding, launcher=start.launcher)
+
+
+def _quoted(program: str) -> str:
+    # a build's path may hold a blank; a variable of the site must still be the shell's to fill
+    return f'"{program}"' if "$" in program else shlex.quote(program)
+
+
+def _blas_lines(folders: str) -> str:
+    if not folders:
+        return ""
+    lines = ["blas="]
+    for pattern in folders.split(":"):
+        lines += [
+            f"for folder in {pattern}; do",
+            f'  [ -d "$folder" ] || {{ echo "{NO_BLAS}: $folder on $(uname -n)" >&2; exit 72; }}',
+            '  blas="$blas$folder:"',
+            "done",
+        ]
+    lines.append('export LD_LIBRARY_PATH="$blas${LD_LIBRARY_PATH:-}"')
+    return "\n".join(lines) + "\n"
+
+
+def _scratch_lines(site: Site) -> str:
+    if not site.scratch:
+        return f"mkdir -p {SCRATCH}\n"
+    if site.batch != "local":
+        # the batch executor makes a folder on the node's disk for every job and removes it at the end
+        return f'ln -sfn "$RIDGELINE_SCRATCH" {SCRATCH}\n'
+    failed = f'{{ echo "{NO_SCRATCH}: {site.scratch} is full or not writable" >&2; exit 74; }}'
+    return f'own=$(mktemp -d "{site.scratch}/nwchem.XXXXXX") || {failed}\nln -sfn "$own" {SCRATCH}\n'
+
+
+def _clean_lines(site: Site) -> str:
+    return f'rm -rf "$own" {SCRATCH}\n' if site.scratch and site.batch == "local" else f"rm -rf {SCRATCH}\n"

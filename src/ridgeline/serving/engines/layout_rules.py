@@ -1,0 +1,275 @@
+"""Which layouts an engine accepts, and why not the others. Every refusal here once cost somebody an allocation.
+
+`layout_problems` answers for one layout; `sort_layouts` tells those that are left for a model on given GPUs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.serving.engines.layout import Layout, disaggregated, group_layout
+from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.model.layer_parts import Attention
+from ridgeline.serving.model.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutProblem:
+    """One broken rule: its name, what is wrong, and the nearest thing that would do."""
+
+    rule: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    model: Model
+    layout: Layout
+    gpu: Gpu | None
+    settings: EngineSettings
+    role: str
+
+
+_Rule = Callable[[_Checked], Iterator[LayoutProblem]]
+
+
+def layout_problems(
+    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings | None = None, role: str = "both"
+) -> list[LayoutProblem]:
+    """Every rule this layout breaks under these settings; empty when the engine would start."""
+    settings = settings or EngineSettings()
+    if layout.prefill is not None and layout.decode is not None:
+        return [
+            *layout_problems(model, layout.prefill, gpu, settings, "prefill"),
+            *layout_problems(model, layout.decode, gpu, settings, "decode"),
+        ]
+    case = _Checked(model, layout, gpu, settings, role)
+    return [problem for rule in _RULES for problem in rule(case)]
+
+
+def require_legal(
+    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings | None = None, role: str = "both"
+) -> None:
+    """Refuse an impossible layout, with all reasons at once."""
+    problems = layout_problems(model, layout, gpu, settings, role)
+    if problems:
+        raise InputError(f"layout {layout} is not possible:\n" + "\n".join(f"  {p}" for p in problems))
+
+
+def sort_layouts(
+    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
+) -> tuple[list[Layout], list[tuple[Layout, LayoutProblem]]]:
+    """All ways to use all of these GPUs: those an engine accepts, and the others each with a rule it breaks."""
+    legal: list[Layout] = []
+    refused: list[tuple[Layout, LayoutProblem]] = []
+    total = nodes * gpus_per_node
+    for tp in _divisors(total):
+        for pp in _divisors(total // tp):
+            for attn_dp, ep in itertools.product(_attention_groups(model, tp), _expert_groups(model, tp)):
+                layout = Layout(tp, pp, total // (tp * pp), ep, attn_dp, nodes=nodes, gpus_per_node=gpus_per_node)
+                problems = layout_problems(model, layout, gpu, settings)
+                if problems:
+                    refused.append((layout, problems[0]))
+                else:
+                    legal.append(layout)
+    return legal, refused
+
+
+def disaggregated_layouts(
+    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
+) -> list[Layout]:
+    """Every split of whole nodes into equal prefill groups and equal decode groups that an engine accepts."""
+    found = []
+    for prefill_nodes in range(1, nodes):
+        for p in _divisors(prefill_nodes):
+            for d in _divisors(nodes - prefill_nodes):
+                prefill = group_layout(model, f"{p}x{prefill_nodes // p}", gpus_per_node)
+                decode = group_layout(model, f"{d}x{(nodes - prefill_nodes) // d}", gpus_per_node)
+                layout = disaggregated(prefill, decode)
+                if not layout_problems(model, layout, gpu, settings):
+                    found.append(layout)
+    return found
+
+
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def _attention_groups(model: Model, tp: int) -> list[int]:
+    # only MLA gains by it: other models split their KV heads instead of copying the cache
+    return _divisors(tp) if model.attention.mla else [1]
+
+
+def _expert_groups(model: Model, tp: int) -> list[int]:
+    return [1, tp] if model.experts is not None and tp > 1 else [1]
+
+
+def _gpus(case: _Checked) -> Iterator[LayoutProblem]:
+    layout = case.layout
+    need, have = layout.gpus, layout.nodes * layout.gpus_per_node
+    product = f"tp {layout.tp} x pp {layout.pp} x dp {layout.dp} is {need} GPUs"
+    if need > have:
+        text = f"{product}, {layout.nodes} x {layout.gpus_per_node} are given"
+        yield LayoutProblem("gpus", text, f"use {_nodes(-(-need // layout.gpus_per_node))}, or make the product {have}")
+    elif need <= have - layout.gpus_per_node:
+        busy = -(-need // layout.gpus_per_node)
+        copies = have // need * layout.dp
+        text = f"{product}: {layout.nodes - busy} of {layout.nodes} nodes would be idle"
+        yield LayoutProblem("gpus", text, f"use dp {copies} to fill them with copies, or give {_nodes(busy)}")
+
+
+def _nodes(count: int) -> str:
+    return f"{count:,} node{'' if count == 1 else 's'}"
+
+
+def _whole_nodes(case: _Checked) -> Iterator[LayoutProblem]:
+    layout = case.layout
+    if layout.replica_gpus > layout.gpus_per_node and layout.replica_gpus % layout.gpus_per_node:
+        text = f"one engine of {layout.replica_gpus} GPUs does not fill whole nodes of {layout.gpus_per_node}"
+        below = layout.replica_gpus // layout.gpus_per_node * layout.gpus_per_node
+        yield LayoutProblem("whole-nodes", text, f"use {below} or {below + layout.gpus_per_node} GPUs an engine")
+    small, large = sorted((layout.tp, layout.gpus_per_node))
+    if layout.tp > 1 and large % small:
+        text = f"tp {layout.tp} straddles nodes of {layout.gpus_per_node} GPUs unevenly"
+        yield LayoutProblem("whole-nodes", text, f"use a tp that divides {layout.gpus_per_node} or is a multiple of it")
+
+
+def _heads(case: _Checked) -> Iterator[LayoutProblem]:
+    a, width = case.model.attention, case.layout.attn_tp
+    if case.layout.tp % case.layout.attn_dp or _shares_heads(a, width):
+        return  # an attention DP that does not divide tp is said by its own rule: there are no groups to share heads
+    near = max(d for d in _divisors(a.heads) if d <= width and _shares_heads(a, d)) * case.layout.attn_dp
+    kind = f"{a.heads} attention heads" if a.heads % width else f"{a.kv_heads} KV heads"
+    yield LayoutProblem("heads", f"{width} ranks cannot share {kind} evenly", f"use tp {near}")
+
+
+def _shares_heads(attention: Attention, ranks: int) -> bool:
+    """KV heads may be fewer than ranks and are then copied, but never cut."""
+    if attention.heads % ranks:
+        return False
+    return attention.mla or max(ranks, attention.kv_heads) % min(ranks, attention.kv_heads) == 0
+
+
+def _width(case: _Checked) -> Iterator[LayoutProblem]:
+    """Slices of a quantised weight must be whole quantisation blocks."""
+    model, layout = case.model, case.layout
+    block = 128 if model.dtype == "fp8" else 1
+    if model.experts is not None and layout.ep == 1 and model.experts.width % (layout.tp * block):
+        best = _largest_width(model.experts.width, layout.tp, block)
+        text = f"experts {model.experts.width} wide cannot be cut for tp {layout.tp} in blocks of {block}"
+        yield LayoutProblem("expert-width", text, f"use tp {best}, or keep experts whole with ep {layout.tp}")
+
+
+def _largest_width(width: int, tp: int, block: int) -> int:
+    return max(d for d in _divisors(max(1, width // block)) if d <= tp)
+
+
+def _attention_dp(case: _Checked) -> Iterator[LayoutProblem]:
+    layout, version = case.layout, case.settings.version
+    if layout.attn_dp == 1:
+        return
+    if layout.attn_dp > layout.tp or layout.tp % layout.attn_dp:
+        near = max(d for d in _divisors(layout.tp) if d <= layout.attn_dp)
+        text = f"attention DP {layout.attn_dp} does not divide tp {layout.tp}: it splits the ranks of one stage"
+        yield LayoutProblem("attention-dp", text, f"use attention DP {near}")
+    if layout.pp > 1 and version < (0, 5):
+        text = "pipeline stages and attention DP exclude each other before SGLang 0.5"
+        yield LayoutProblem("attention-dp", text, "use pp 1, or a newer engine")
+    asked = case.settings.max_running_requests
+    if asked is not None and asked < layout.attn_dp:
+        text = (
+            f"--max-running-requests {asked} is divided by attention DP {layout.attn_dp}: no group may run any request"
+        )
+        yield LayoutProblem("attention-dp", text, f"give at least {layout.attn_dp}")
+
+
+def _experts(case: _Checked) -> Iterator[LayoutProblem]:
+    model, layout = case.model, case.layout
+    if layout.ep == 1:
+        return
+    if model.experts is None:
+        yield LayoutProblem("experts", f"{model.name} has no experts to spread over ep {layout.ep}", "use ep 1")
+    elif layout.ep > layout.tp or layout.tp % layout.ep:
+        # every release takes all ranks; fewer only the newer ones
+        near = max(d for d in _divisors(layout.tp) if d <= model.experts.count)
+        yield LayoutProblem("experts", f"ep {layout.ep} does not divide tp {layout.tp}", f"use ep {near}")
+    elif layout.ep > model.experts.count:
+        text = f"{model.experts.count} experts cannot fill ep {layout.ep}"
+        yield LayoutProblem("experts", text, f"use ep {model.experts.count} or less")
+
+
+def _stages(case: _Checked) -> Iterator[LayoutProblem]:
+    model, layout = case.model, case.layout
+    if layout.pp > model.layers:
+        yield LayoutProblem(
+            "stages", f"pp {layout.pp} is more than the {model.layers} layers", f"use pp {model.layers} or less"
+        )
+    if layout.pp > 1 and model.attention.mla and case.settings.version < (0, 5):
+        text = "pipeline stages with MLA are refused before SGLang 0.5"
+        yield LayoutProblem("stages", text, "use pp 1, or a newer engine")
+
+
+def _speculation(case: _Checked) -> Iterator[LayoutProblem]:
+    layout, settings = case.layout, case.settings
+    if settings.draft_tokens == 1:
+        return
+    if layout.pp > 1:
+        yield LayoutProblem("speculation", "speculative decoding excludes pipeline stages", "use pp 1")
+    if layout.attn_dp > 1 and settings.version < (0, 5, 6):
+        yield LayoutProblem(
+            "speculation", "speculative decoding excluded attention DP in SGLang 0.4 and 0.5", "use attn-dp 1"
+        )
+
+
+def _backend(case: _Checked) -> Iterator[LayoutProblem]:
+    backend, page = case.settings.attention_backend, case.settings.page_size
+    if case.model.attention.mla and page > 1 and backend in ("flashinfer", "triton"):
+        text = f"page size {page} rules out {backend} for MLA"
+        yield LayoutProblem("page-size", text, "use page size 1, or fa3 (any), flashmla (64) or cutlass_mla (128)")
+    if backend is not None and "mla" in backend and not case.model.attention.mla:
+        text = f"{backend} computes multi-head latent attention, {case.model.name} has none"
+        yield LayoutProblem("backend", text, "use fa3 (Hopper), flashinfer or triton")
+    if case.gpu is None:
+        return
+    if backend in ("trtllm_mla", "cutlass_mla") and case.gpu.generation != "blackwell":
+        yield LayoutProblem(
+            "backend", f"{backend} needs Blackwell, {case.gpu.name} is {case.gpu.generation}", "use fa3 or flashinfer"
+        )
+    if backend in ("fa3", "flashmla") and case.gpu.generation != "hopper":
+        yield LayoutProblem(
+            "backend", f"{backend} needs Hopper, {case.gpu.name} is {case.gpu.generation}", "use flashinfer or triton"
+        )
+    if case.model.dtype == "fp8" and "fp8" not in case.gpu.flops and case.model.experts is not None:
+        text = f"block-quantised FP8 experts need FP8 tensor cores, {case.gpu.name} has none"
+        yield LayoutProblem("dtype", text, "use an Ada, Hopper or Blackwell GPU, or weights in bf16 or int4")
+
+
+def _roles(case: _Checked) -> Iterator[LayoutProblem]:
+    layout = case.layout
+    if case.role == "prefill" and layout.replica_nodes == 3 and case.settings.version[:2] == (0, 4) and layout.dp == 1:
+        text = "three prefill nodes in one group failed to start in SGLang 0.4.8"
+        yield LayoutProblem("prefill-group", text, "use groups of one, two or four nodes, or several groups of three")
+
+
+_RULES: tuple[_Rule, ...] = (
+    _gpus,
+    _whole_nodes,
+    _heads,
+    _width,
+    _attention_dp,
+    _experts,
+    _stages,
+    _speculation,
+    _backend,
+    _roles,
+)

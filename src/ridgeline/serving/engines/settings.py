@@ -1,0 +1,264 @@
+"""How an engine is started: the settings that change speed, and what an engine puts in for those left out."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+from ridgeline import catalog
+from ridgeline.catalog import USUAL_ENGINE
+from ridgeline.errors import InputError
+from ridgeline.serving.engines.knobs.releases import title_of
+from ridgeline.serving.engines.layout import Layout, state_slots
+from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.model.model import Model
+
+# How many tokens a verified step of speculative decoding keeps, where nobody says: measured lengths by draft depth.
+#
+# The lengths are InferenceX's reference curves (August 2026): the coding prompts of SPEED-Bench, thinking on, vLLM with
+# real drafts on B300. Other prompts keep fewer: DeepSeek's own MTP layer kept 0.7 of a token less at depth 3 with
+# thinking on than without.
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Tokens kept with one, two, ... drafted ones, the verified one included."""
+
+    models: tuple[str, ...]  # beginnings of their names
+    source: str
+    kept: tuple[float, ...]
+
+
+_CURVES = (
+    _Curve(("deepseek-v3", "deepseek-r1", "deepseek-v4"), "DeepSeek-V4-Pro's MTP layer",
+           (1.79, 2.27, 2.49, 2.54, 2.55, 2.55, 2.54, 2.58)),
+    _Curve(("glm-5",), "GLM-5.2's MTP layer", (1.84, 2.50, 2.99, 3.33, 3.61, 3.78, 3.91, 4.06)),
+    _Curve(("kimi-k2",), "Kimi-K2.5 with EAGLE3", (1.83, 2.43, 2.88, 3.24, 3.46, 3.62, 3.71, 3.77)),
+    _Curve(("qwen3.5",), "Qwen3.5-397B's MTP layer", (1.93, 2.73, 3.39, 3.97, 4.41, 4.80, 5.04, 5.21)),
+)  # fmt: skip
+
+
+def _usual_accept_length(model: Model, draft_tokens: int) -> float:
+    """Of a step that verifies so many tokens, all but one of them drafted; 1 where no curve is known."""
+    curve = _curve(model)
+    if draft_tokens < 2 or curve is None:
+        return 1.0
+    return curve.kept[min(draft_tokens - 1, len(curve.kept)) - 1]
+
+
+def acceptance_assumed(model: Model, draft_tokens: int) -> str:
+    """The sentence for an answer that rests on it."""
+    curve, length = _curve(model), _usual_accept_length(model, draft_tokens)
+    if curve is None:
+        return f"no draft of {model.name} is ever kept, since none was measured; --accept-length says how many are"
+    kept = f"{length:g} of {draft_tokens} verified tokens are kept"
+    return f"{kept}, as {curve.source} did on coding prompts; --accept-length says otherwise"
+
+
+def _curve(model: Model) -> _Curve | None:
+    return next((curve for curve in _CURVES if model.name.lower().startswith(curve.models)), None)
+
+
+BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton")
+CURRENT_VERSION = (0, 5)
+# Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
+# so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
+PREFILL_RANK_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """None means: what the engine would choose itself (see `resolve`)."""
+
+    engine: str = USUAL_ENGINE
+    version: tuple[int, ...] = CURRENT_VERSION
+    attention_backend: str | None = None
+    max_running_requests: int | None = None
+    cuda_graph_max_bs: int | None = None  # 0 switches decode graphs off
+    prefill_graph: bool | None = None
+    chunked_prefill_size: int | None = None
+    max_prefill_tokens: int = 16384
+    mem_fraction: float | None = None
+    schedule_conservativeness: float = 1.0
+    page_size: int = 1
+    radix_cache: bool = True
+    accept_length: float | None = None  # speculative decoding: tokens kept per verified step; None: as others measured
+    draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
+    draft_overlap: bool | None = None  # the host works ahead of drafts too (SGLANG_ENABLE_SPEC_V2); None: by release
+    mixed_chunk: bool = False  # prompts and decode tokens share a step (SGLang's --enable-mixed-chunk; vLLM always)
+    recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
+    tokenizer_workers: int = 1  # processes that tokenise prompts (--tokenizer-worker-num; vLLM's --api-server-count)
+    detokenizer_workers: int = 1  # processes that detokenise and send answers (--detokenizer-worker-num)
+    stream_interval: int = 1  # tokens that are sent to a user together (--stream-interval)
+    # a prefill engine deals prompts to its attention-DP ranks in turn (--load-balance-method round_robin), not by the
+    # number that the router draws
+    dealt_in_turn: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attention_backend is not None and self.attention_backend not in BACKENDS:
+            raise InputError(
+                f"attention backend {self.attention_backend!r} is not known; use one of {', '.join(BACKENDS)}"
+            )
+        for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens",
+                     "recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1")
+        for name, most in (("page_size", 1024), ("draft_tokens", 1024)):
+            if getattr(self, name) > most:
+                raise InputError(f"{name} is {getattr(self, name):,}; engines take 1 to {most:,}")
+        if self.cuda_graph_max_bs is not None and self.cuda_graph_max_bs < 0:
+            raise InputError(f"cuda_graph_max_bs is {self.cuda_graph_max_bs}; use 0 to switch graphs off")
+        if not 0.0 <= self.schedule_conservativeness <= 100.0:
+            raise InputError(
+                f"schedule_conservativeness is {self.schedule_conservativeness:g}; SGLang takes 0 and above, 1 is usual"
+            )
+        if self.accept_length is not None and not 1.0 <= self.accept_length <= self.draft_tokens:
+            remedy = "give 1 or more tokens kept a step"
+            if 1.0 < self.accept_length < 1e6:
+                remedy = f"give at least {math.ceil(self.accept_length)} draft tokens"
+            raise InputError(
+                f"an accept length of {self.accept_length:g} is not between 1 and {self.draft_tokens} draft tokens; "
+                f"{remedy}"
+            )
+
+
+DEFAULTS = EngineSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Settings as the engine applies them, each whole engine (all attention-DP ranks and pipeline stages together)."""
+
+    backend: str
+    running_limit: int
+    graph_max_bs: int  # per attention-DP rank and micro-batch
+    prefill_graph: bool
+    chunk_tokens: int  # per round of the whole engine
+    max_prefill_tokens: int
+    conservativeness: float
+    radix_cache: bool
+    accept_length: float
+    draft_tokens: int
+    page_size: int
+    engine: str = USUAL_ENGINE
+    mixed: bool = False  # prompts and decode tokens share a step: always with vLLM, with SGLang's mixed chunk
+    recv_interval: int = 1
+    dealt_in_turn: bool = False
+    overlap: bool = True  # the host prepares a step while the GPU computes the one before
+    whole_prompts: bool = False  # a mixed step takes a request on only when all of its prompt has room
+    kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
+
+
+class EngineDefaults:
+    """What an engine that the twin knows chooses where nobody says, by release; each has its own in its home."""
+
+    current: tuple[int, ...]  # the line of releases that is meant where none is named
+    oldest: tuple[int, ...] = ()  # the first whose scheduler the twin knows
+    mixes: bool = False  # prompts and decode tokens always share a step
+    # of DeepSeek's models: all-reduce joined with the norm after it on Blackwell, tiles for small batches on Hopper
+    deepseek_kernels: bool = False
+    deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
+
+    def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        raise NotImplementedError
+
+    def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+        raise NotImplementedError
+
+    def graph_max_bs(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        raise NotImplementedError
+
+    def prefill_graph(self, settings: EngineSettings, model: Model) -> bool:
+        raise NotImplementedError
+
+    def overlaps(self, settings: EngineSettings) -> bool:
+        """Whether the host prepares a step while the GPU computes the one before."""
+        return True
+
+    def admits_whole_prompts(self, settings: EngineSettings) -> bool:
+        """Whether a mixed step takes a request on only when all of its prompt has room, not just the next piece."""
+        return False
+
+    def kernel_set(self, settings: EngineSettings) -> str:
+        """The measured kernels that this release's resemble most; empty: those of the newest SGLang."""
+        return ""
+
+    def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
+        raise NotImplementedError
+
+
+def defaults_of(engine: str) -> EngineDefaults:
+    found: EngineDefaults | None = catalog.part("engines", engine).defaults
+    if found is None:
+        raise InputError(f"engine {engine!r} is not simulated; use one of {', '.join(_simulated())}")
+    return found
+
+
+def _simulated() -> list[str]:
+    return [name for name in catalog.names("engines") if catalog.part("engines", name).defaults is not None]
+
+
+def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
+    """What the engine would apply for this layout. `pool_tokens` is one attention-DP rank's KV pool."""
+    own = defaults_of(settings.engine)
+    chunk = settings.chunked_prefill_size or own.chunk(settings, gpu, layout)
+    running = settings.max_running_requests
+    if running is None:
+        running = own.running(model, gpu, layout, pool_tokens)
+    if model.state_bytes_per_request and pool_tokens > 1:
+        running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
+    graph, prefill_graph = settings.cuda_graph_max_bs, settings.prefill_graph
+    return Applied(
+        backend=settings.attention_backend or default_backend(model, gpu),
+        # attention DP and pipeline stages each divide the limit; a rank keeps at least one
+        running_limit=max(running, layout.attn_dp * layout.pp),
+        graph_max_bs=own.graph_max_bs(settings, gpu, layout) if graph is None else graph,
+        prefill_graph=own.prefill_graph(settings, model) if prefill_graph is None else prefill_graph,
+        # attention DP divides the chunk among its ranks; every pipeline stage works on a chunk of its own
+        chunk_tokens=max(chunk, layout.attn_dp) * layout.pp,
+        max_prefill_tokens=max(settings.max_prefill_tokens, chunk) * layout.pp,
+        conservativeness=settings.schedule_conservativeness,
+        radix_cache=settings.radix_cache,
+        accept_length=settings.accept_length or _usual_accept_length(model, settings.draft_tokens),
+        draft_tokens=settings.draft_tokens,
+        page_size=settings.page_size,
+        engine=settings.engine,
+        mixed=own.mixes or (settings.mixed_chunk and layout.attn_dp == 1),
+        recv_interval=settings.recv_interval,
+        dealt_in_turn=settings.dealt_in_turn,
+        overlap=own.overlaps(settings),
+        whole_prompts=own.admits_whole_prompts(settings),
+        kernel_set=own.kernel_set(settings),
+    )
+
+
+def default_backend(model: Model, gpu: Gpu) -> str:
+    if gpu.generation == "blackwell":
+        return "trtllm_mla" if model.attention.mla else "flashinfer"
+    if gpu.generation.startswith("cdna"):
+        return "triton"  # AMD's own kernels (aiter) are faster; no measurement of them is at hand
+    return "fa3" if gpu.generation == "hopper" else "flashinfer"
+
+
+_ENGINE = re.compile(r"([a-z]\w*?)(?:[:=@ ]*v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev)\d*)*)?")
+
+
+def parse_engine(text: str, settings: EngineSettings) -> EngineSettings:
+    """`sglang` or `vllm`, each with a release after a colon: `sglang:0.4.10` for the defaults of an older version."""
+    match = _ENGINE.fullmatch(text.strip())
+    if not match or match[1] not in _simulated():
+        raise InputError(
+            f"engine {text!r} is not simulated; use {' or '.join(_simulated())}, or sglang:0.4.10 for an older one's "
+            "defaults"
+        )
+    own = defaults_of(match[1])
+    version = tuple(int(p) for p in match[2].split(".")) if match[2] else own.current
+    if version < own.oldest:
+        oldest = ".".join(map(str, own.oldest))
+        raise InputError(
+            f"engine {text!r} is not simulated: {title_of(match[1])} before {oldest} has another scheduler; use "
+            f"{match[1]}:{oldest} or newer"
+        )
+    return replace(settings, engine=match[1], version=version)

@@ -1,0 +1,89 @@
+"""What vLLM chooses where nobody says, by release, and what its share of a GPU's memory means to us.
+
+`gpu_memory_utilization` is a share of the whole GPU and holds activations too, which vLLM measures when it starts;
+SGLang's fraction, in which we reckon, holds weights and KV.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ridgeline.records.expression import Value, is_number
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.memory import MemoryPlan
+from ridgeline.serving.engines.settings import EngineDefaults, EngineSettings
+from ridgeline.serving.hardware.cluster import GIB, Gpu
+from ridgeline.serving.model.model import Model
+
+# gpu_memory_utilization where nobody names it; activations are taken out of it (vllm/config/cache.py)
+_FRACTIONS = {(0, 20): 0.92, (0, 0): 0.9}
+# Asynchronous scheduling is on by default since 0.14; before, every step waited for the host.
+_OVERLAP_SINCE = (0, 14)
+# scheduler_reserve_full_isl, proposed in March 2026 and on in 0.32; the first release is guessed from the date.
+_WHOLE_PROMPTS_SINCE = (0, 19)
+_GRAPHS = 512  # sequences that its graphs reach
+# what vLLM takes out of its share besides weights and KV
+_TAKEN_OUT = ("activations", "logits")
+
+
+class VllmDefaults(EngineDefaults):
+    current = (0, 32)
+    oldest = (0, 8)  # the V1 scheduler came on by default
+    mixes = True
+
+    def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        """max_num_batched_tokens of its server: 8,192 on GPUs of 70 GiB and more, 2,048 on others and on A100."""
+        return 8192 if _is_large(gpu) else 2048
+
+    def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+        return (1024 if _is_large(gpu) else 256) * layout.attn_dp
+
+    def graph_max_bs(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        return _GRAPHS
+
+    def prefill_graph(self, settings: EngineSettings, model: Model) -> bool:
+        return True  # compiled as a whole, launched in a few pieces
+
+    def overlaps(self, settings: EngineSettings) -> bool:
+        return settings.version >= _OVERLAP_SINCE
+
+    def admits_whole_prompts(self, settings: EngineSettings) -> bool:
+        return settings.version >= _WHOLE_PROMPTS_SINCE
+
+    def kernel_set(self, settings: EngineSettings) -> str:
+        return "vllm"
+
+    def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
+        return usual_fraction(settings.version)
+
+
+def usual_fraction(version: tuple[int, ...]) -> float:
+    """gpu_memory_utilization of a release where nobody names it."""
+    return next(share for since, share in _FRACTIONS.items() if version >= since)
+
+
+def _is_large(gpu: Gpu) -> bool:
+    return gpu.memory_bytes >= 70 * GIB and gpu.generation != "ampere"
+
+
+def utilization(memory: MemoryPlan, gpu: Gpu) -> float:
+    """The share of a GPU within which vLLM finds this plan's KV pool, in whole thousandths."""
+    used = memory.mem_fraction * memory.free_bytes + gpu.memory_bytes - memory.free_bytes + _taken_out(memory)
+    return math.floor(1000 * used / gpu.memory_bytes) / 1000
+
+
+def meant(values: Mapping[str, Value], memory: MemoryPlan, gpu: Gpu) -> dict[str, Value]:
+    """Read from a command line: with the fraction and chunk that the twin takes for vLLM's own two."""
+    found = dict(values)
+    share, tokens = found.get("gpu_memory_utilization"), found.get("max_num_batched_tokens")
+    if is_number(share):
+        kept = float(share) * gpu.memory_bytes - (gpu.memory_bytes - memory.free_bytes) - _taken_out(memory)
+        found["mem_fraction_static"] = max(1e-3, kept / memory.free_bytes)
+    if tokens is not None:
+        found["chunked_prefill_size"] = tokens
+    return found
+
+
+def _taken_out(memory: MemoryPlan) -> float:
+    return sum(memory.needs.get(name, 0.0) for name in _TAKEN_OUT)

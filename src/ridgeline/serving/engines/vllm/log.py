@@ -1,0 +1,219 @@
+"""vLLM's log, versions 0.6 to 0.32, GPU and CPU builds: applied arguments, KV cache, throughput lines, preemptions.
+
+The text of /metrics may be part of the file; recent versions count preemptions only there.
+
+Text that is torn or foreign gives fewer facts, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ridgeline.diagnose.readers.lines import gib, number, plain, whole
+from ridgeline.serving.engines.failures import kind_in
+from ridgeline.serving.engines.python_repr import read_arguments, read_call, read_pairs
+from ridgeline.serving.engines.vllm.failures import TEXTS, WORDS
+
+_VERSION = re.compile(r"(?:API server version|LLM engine \(v|█  version)\s?v?(\d[\w.+]{1,40})", re.ASCII)
+_KV_TOKENS = re.compile(r"\b(GPU|CPU|XPU|TPU|HPU) KV cache size: ([\d,]{1,20}) tokens", re.ASCII)
+_KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]{1,20}) GiB", re.ASCII)
+_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]{1,20}) tokens per request: ([\d.]{1,20})x", re.ASCII)
+_WEIGHTS = re.compile(
+    r"Model loading took ([\d.]{1,20}) (?:GiB|GB)(?: memory)?(?: and ([\d.]{1,20}) seconds)?", re.ASCII
+)
+_GRAPHS = re.compile(r"Graph capturing finished in ([\d.]{1,20}) secs?, took -?[\d.]{1,20} GiB", re.ASCII)
+_COMPILE = re.compile(r"torch\.compile (?:takes|took) ([\d.]{1,20}) s", re.ASCII)
+_INIT = re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]{1,20}) s", re.ASCII)
+_PREEMPTED = re.compile(r"preempted by .{1,60} mode because|total_num_cumulative_preemption=", re.ASCII)
+_CUMULATIVE = re.compile(r"total_num_cumulative_preemption=(\d{1,9})", re.ASCII)
+# of /metrics: 0.32 resets the log's own counter before it prints it, so its log keeps silent
+_METRIC = re.compile(r"^vllm:num_preemptions(?:_total)?(?:\{[^}]{0,300}\})? ([\d.eE+]{1,20})\s*$", re.ASCII)
+_TIME = re.compile(r"\bINFO (\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
+_MOST_CACHES = 10_000
+_SECRETS = ("api_key", "hf_token", "ssl_keyfile_password")
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    device: str
+    tokens: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """The line vLLM prints every ten seconds. Shares are 0 to 1; `preemptions` is None where the version is silent."""
+
+    line: int
+    engine: int
+    running: int | None
+    waiting: int | None
+    kv_share: float | None
+    prefix_hit_share: float | None
+    preemptions: int | None
+    prompt_tok_s: float | None = None
+    decode_tok_s: float | None = None
+    time: str = ""  # month-day hours:minutes:seconds, as vLLM writes it
+
+
+@dataclass(frozen=True, slots=True)
+class VllmFailure:
+    """`kind` as in an SGLang log; `ready` says whether the KV cache had been allocated before."""
+
+    kind: str
+    ready: bool
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VllmLog:
+    version: str | None = None
+    args: Mapping[str, object] = field(default_factory=dict)
+    args_line: int | None = None
+    engine_config: Mapping[str, object] = field(default_factory=dict)
+    kv_caches: tuple[KvCache, ...] = ()
+    kv_bytes: int | None = None
+    max_concurrency: float | None = None
+    weights_bytes: int | None = None
+    weights_s: float | None = None
+    graphs_s: float | None = None
+    compile_s: float | None = None
+    init_s: float | None = None
+    throughput: tuple[Throughput, ...] = ()
+    preemptions: int = 0
+    preemption_line: int | None = None
+    failures: tuple[VllmFailure, ...] = ()
+
+
+def read_vllm_log(lines: Iterable[str]) -> VllmLog:
+    """Gather the facts of a log."""
+    reader = VllmReader()
+    for line_number, raw in enumerate(lines, 1):
+        reader.line(line_number, plain(raw))
+    return VllmLog(
+        kv_caches=tuple(reader.caches),
+        throughput=tuple(reader.rows),
+        preemptions=reader.preempted,
+        preemption_line=reader.preempted_line,
+        failures=tuple(reader.failures),
+        **reader.single,
+    )
+
+
+class VllmReader:
+    """Takes one line after the other. Whoever sums up instead of gathering replaces `row` and `failure`."""
+
+    def __init__(self) -> None:
+        self.single: dict[str, Any] = {}
+        self.caches: list[KvCache] = []
+        self.rows: list[Throughput] = []
+        self.failures: list[VllmFailure] = []
+        self.preempted = 0
+        self.preempted_line: int | None = None
+
+    def row(self, row: Throughput) -> None:
+        self.rows.append(row)
+
+    def failure(self, failure: VllmFailure) -> None:
+        self.failures.append(failure)
+
+    def line(self, line_number: int, line: str) -> None:
+        if "Avg prompt throughput" in line:
+            row = _throughput(line, line_number)
+            if row is not None:
+                self.row(row)
+                self._preempted(row.preemptions or 0, line_number)
+        elif found := _KV_TOKENS.search(line):
+            tokens = whole(found.group(2).replace(",", ""))
+            if tokens is not None and len(self.caches) < _MOST_CACHES:
+                self.caches.append(KvCache(found.group(1), tokens, line_number))
+            # 0.32 says both in one line
+            _single(line, line_number, self.single)
+        elif (found := _METRIC.match(line)) and (counted := number(found.group(1))):
+            self.preempted, self.preempted_line = self.preempted + round(counted), line_number
+        elif _PREEMPTED.search(line):
+            count = _CUMULATIVE.search(line)
+            known = int(count.group(1)) if count else 0
+            self._preempted(max(1, known - self.preempted), line_number)
+        elif not _single(line, line_number, self.single):
+            for failure in _failure(line, line_number, bool(self.caches)):
+                self.failure(failure)
+
+    def _preempted(self, count: int, line_number: int) -> None:
+        if count:
+            self.preempted += count
+            self.preempted_line = self.preempted_line or line_number
+
+
+def _single(line: str, line_number: int, into: dict[str, object]) -> bool:
+    """Facts that a log states once; the first statement counts. Says whether the line was one."""
+    if found := _VERSION.search(line):
+        into.setdefault("version", found.group(1))
+    if "non-default args: {" in line:
+        return _arguments(read_pairs(line, line.index("non-default args: {")), line_number, into)
+    if "args: Namespace(" in line:
+        return _arguments(read_call(line, line.index("Namespace("))[0], line_number, into)
+    if "LLM engine (v" in line and "with config: " in line:
+        into.setdefault("engine_config", read_arguments(line, line.index("with config: ") + 13))
+        return True
+    for name, pattern, take in _NUMBERS:
+        if (found := pattern.search(line)) and (value := take(found.group(1).replace(",", ""))) is not None:
+            into.setdefault(name, value)
+            return True
+    if found := _CONCURRENCY.search(line):
+        into.setdefault("max_concurrency", number(found.group(2)))
+    elif found := _WEIGHTS.search(line):
+        into.setdefault("weights_bytes", gib(found.group(1)))
+        into.setdefault("weights_s", number(found.group(2)))
+    elif found := _GRAPHS.search(line):
+        into.setdefault("graphs_s", number(found.group(1)))
+    return found is not None
+
+
+_NUMBERS = (("kv_bytes", _KV_MEMORY, gib), ("compile_s", _COMPILE, number), ("init_s", _INIT, number))
+
+
+def _arguments(values: Mapping[str, object], line_number: int, into: dict[str, object]) -> bool:
+    if values and "args" not in into:
+        hidden = {k: "(hidden)" if k in _SECRETS and v is not None else v for k, v in values.items()}
+        into["args"], into["args_line"] = hidden, line_number
+    return True
+
+
+def _throughput(line: str, line_number: int) -> Throughput | None:
+    row: dict[str, str] = {}
+    for cell in line[line.index("Avg prompt throughput") :].split(","):
+        label, separator, value = cell.rpartition(": ")
+        if separator:
+            row[label.strip()] = value.split(" ")[0].rstrip("%.")
+    if number(row.get("Avg prompt throughput")) is None or number(row.get("Avg generation throughput")) is None:
+        return None  # torn
+    engine = re.search(r"Engine (\d{1,6}):", line)
+    usage = next((v for k, v in row.items() if k.endswith("KV cache usage")), None)
+    return Throughput(
+        line=line_number,
+        engine=int(engine.group(1)) if engine else 0,
+        running=whole(row.get("Running")),
+        waiting=whole(row.get("Waiting", row.get("Pending"))),
+        kv_share=_share(usage),
+        prefix_hit_share=_share(row.get("Prefix cache hit rate")),
+        preemptions=whole(row.get("Preemptions")),
+        prompt_tok_s=number(row.get("Avg prompt throughput")),
+        decode_tok_s=number(row.get("Avg generation throughput")),
+        time=stamp.group(1) if (stamp := _TIME.search(line[:120])) else "",
+    )
+
+
+def _share(percent: str | None) -> float | None:
+    value = number(percent)
+    return None if value is None else value / 100
+
+
+def _failure(line: str, line_number: int, ready: bool) -> list[VllmFailure]:
+    if any(word in line for word in WORDS) and (kind := kind_in(line, TEXTS)):
+        return [VllmFailure(kind, ready, line_number, line[:500])]
+    return []

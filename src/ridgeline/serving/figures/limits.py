@@ -1,0 +1,234 @@
+"""Serving: latency and goodput against load with their limits, energy and cost of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+
+from ridgeline.records.answer import Answer
+from ridgeline.records.costs import costs
+from ridgeline.records.measurement import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
+from ridgeline.records.run import Run
+from ridgeline.records.space import Point
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.figures.shapes import (
+    BASELINE,
+    WINNER,
+    Axis,
+    BarFigure,
+    BarPart,
+    BarRow,
+    FigureGroup,
+    PlotFigure,
+    PlotLimit,
+    PlotPoint,
+    PlotSeries,
+)  # fmt: skip
+from ridgeline.report.figures.values import measured_unit, needs_log
+from ridgeline.serving.traffic.requests import stated_slos
+from ridgeline.stats.wording import metric_text
+from ridgeline.study.history import History
+
+LOADS = ("rate", "rate_s", "request_rate", "concurrency")  # knobs that say how much is sent
+LATENCIES = {"ttft": "time to first token", "itl": "time between tokens"}
+QUANTILES = ("p50", "p95", "p99")
+TOKENS = 1e6
+
+
+def against_load(study: Study, history: History, answer: Answer) -> FigureGroup | None:
+    """TTFT, ITL and goodput against what was sent, or where that never changed, against what was served."""
+    runs = history.ok_runs(*Stage)
+    metrics = {name for _, run in runs for name in run.metrics}
+    knob = next((k for k in LOADS if len({t.settings.get(k) for t, _ in runs}) > 1), None)
+    load, label = _load(history, knob)
+    figures = [
+        _latency(study, history, runs, short, told, load, label, joined=knob is not None)
+        for short, told in LATENCIES.items()
+        if any(f"{short}_{q}_ms" in metrics for q in QUANTILES)
+    ]
+    if "goodput" in metrics:
+        figures.append(_goodput(history, runs, load, label, joined=knob is not None))
+    shown = tuple(figure for figure in figures if figure.series)
+    if not shown:
+        return None
+    says = (
+        "One point for each run, against what was sent."
+        if knob
+        else "One point for each run, against what was served: all were sent the same load, which settings served at "
+        "different speeds."
+    )
+    said_first = study.goal.metric == "goodput"  # with the answer
+    notes = () if said_first else tuple(within_limits(study, history, answer))
+    return FigureGroup("load", "Latency and goodput against load", says, shown, notes=notes)
+
+
+def within_limits(study: Study, history: History, answer: Answer) -> Iterator[str]:
+    """What share of the requests goodput counts, setting by setting."""
+    shown = [(label, [run.metrics for run in runs]) for label, runs in settings_shown(study, history, answer)]
+    shares = [
+        f"{fmean(each):.0%} of {label}'s"
+        for label, runs in shown
+        if (each := [m["goodput"] / m["requests_s"] for m in runs if m.get("requests_s") and "goodput" in m])
+    ]
+    if not shares:
+        return
+    yield f"Goodput counts the requests {within_each(study)}: {', '.join(shares)}."
+
+
+def _load(history: History, knob: str | None) -> tuple[Callable[[Trial, Run], float | None], str]:
+    if knob is not None:
+        return lambda trial, run: _number(trial.settings.get(knob)), knob
+    return lambda trial, run: run.metrics.get("requests_s"), f"{unit_of('requests_s')} served"
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _latency(
+    study: Study,
+    history: History,
+    runs: Sequence[tuple[Trial, Run]],
+    short: str,
+    told: str,
+    load: Callable[[Trial, Run], float | None],
+    label: str,
+    joined: bool,
+) -> PlotFigure:
+    series = []
+    for at, quantile in enumerate(QUANTILES):
+        metric = f"{short}_{quantile}_ms"
+        points = _points(runs, metric, load, joined)
+        if points:
+            series.append(PlotSeries(quantile, points, str(at), "both" if joined else "points"))
+    limits = [
+        PlotLimit(f"limit {name.removeprefix(f'{short}_').removesuffix('_ms')} {value:g} ms", value)
+        for name, value in slos(study)
+        if name.startswith(f"{short}_")
+    ]
+    values = [p.y for s in series for p in s.points]
+    knee = _knee(series, limits) if joined else None
+    across = [PlotLimit(f"knee at {knee:g}", knee, "x")] if knee is not None else []
+    y = Axis("ms", log=needs_log([*values, *(line.value for line in limits)]))
+    return PlotFigure(f"load-{short}", told, "", Axis(label), y, tuple(series), limits=(*limits, *across), small=True)
+
+
+def _goodput(
+    history: History,
+    runs: Sequence[tuple[Trial, Run]],
+    load: Callable[[Trial, Run], float | None],
+    label: str,
+    joined: bool,
+) -> PlotFigure:
+    points = _points(runs, "goodput", load, joined)
+    unit = measured_unit(history, "goodput")
+    series = (PlotSeries("goodput", points, "0", "both" if joined else "points"),) if points else ()
+    return PlotFigure("load-goodput", "goodput", "", Axis(label), Axis(unit, from_zero=True), series, small=True)
+
+
+def _points(
+    runs: Sequence[tuple[Trial, Run]], metric: str, load: Callable[[Trial, Run], float | None], joined: bool
+) -> tuple[PlotPoint, ...]:
+    found = [(x, r.metrics[metric], t.number) for t, r in runs if metric in r.metrics and (x := load(t, r)) is not None]
+    if not joined:
+        return tuple(PlotPoint(x, y, label=f"#{n}: {metric} {metric_text(y)}", trial=n) for x, y, n in found)
+    loads = sorted({x for x, _, _ in found})
+    return tuple(_mean_point(x, [y for at, y, _ in found if at == x], metric) for x in loads)
+
+
+def _mean_point(x: float, values: Sequence[float], metric: str) -> PlotPoint:
+    mean = fmean(values)
+    low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
+    return PlotPoint(x, mean, low, high, f"{metric} at {x:g}: {metric_text(mean)}")
+
+
+def slos(study: Study) -> list[tuple[str, float]]:
+    """The latency limits that the study gives its workload: `ttft_p95_ms=2000`."""
+    return [(slo.metric, slo.limit_ms) for slo in stated_slos(study.workload.options.get("slo", ()))]
+
+
+def within_each(study: Study, shown: Callable[[str, str], str] = lambda _, value: value) -> str:
+    """'whose TTFT is at most 2000 ms and mean ITL at most 50 ms': what goodput asks of a request, whatever percentile a
+    limit names. `shown` writes the limit of a name."""
+    limits = [
+        f"{'mean ' if name.startswith(('itl_', 'tpot_')) else ''}{name.partition('_')[0].upper()}"
+        f"{'' if at else ' is'} at most {shown(name, f'{limit:g}')} ms"
+        for at, (name, limit) in enumerate(slos(study))
+    ]
+    return f"whose {' and '.join(limits)}"
+
+
+def _knee(series: Sequence[PlotSeries], limits: Sequence[PlotLimit]) -> float | None:
+    """The last load at which the limit holds; without one, where the p95 has doubled from its lowest load."""
+    last = next((s for s in series if s.name == "p95"), series[-1] if series else None)
+    if last is None or len(last.points) < 3:
+        return None
+    bound = limits[0].value if limits else 2 * last.points[0].y
+    kept = [p.x for p in last.points if p.y <= bound]
+    return max(kept) if kept and len(kept) < len(last.points) else None
+
+
+def settings_shown(study: Study, history: History, answer: Answer) -> list[tuple[str, list[Run]]]:
+    """The baseline and the answer's setting with the runs to look at: of the confirmation where there are any."""
+    wanted: list[tuple[str, Point]] = [(answer.reference.label, study.baseline)]
+    if answer.candidate is not None and answer.candidate.point != study.baseline:
+        wanted.append((answer.candidate.label, answer.candidate.point))
+    found = []
+    for label, point in wanted:
+        runs = [(t, r) for t, r in history.ok_runs(*Stage) if t.point == point]
+        confirmed = [r for t, r in runs if t.stage is Stage.CONFIRM]
+        if chosen := confirmed or [r for _, r in runs]:
+            found.append((label, chosen))
+    return found
+
+
+def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarFigure]:
+    """Wh and dollars for a million tokens, and what one run cost, of the baseline and the setting; what is not known is
+    left out."""
+    shown = settings_shown(study, history, answer)
+    energy = [(label, _mean(runs, lambda r: _watt_hours(r.metrics))) for label, runs in shown]
+    tokens, run = "per million tokens", "of one run"
+    says = {
+        tokens: "Mean over the runs of each setting; input and output tokens both count.",
+        run: "Mean over the runs of each setting, each from its start to its end.",
+    }
+    if (watts := study.site.prices.node_watts) is not None:
+        says[run] += f" Power is not measured but stated: {watts:g} W a node."
+
+    def priced(metric: str) -> list[tuple[str, float | None]]:
+        return [(label, _mean(runs, lambda r: _cost(study, r, metric))) for label, runs in shown]
+
+    kinds = (
+        ("energy", "Energy", tokens, "Wh", energy),
+        ("cost", "Cost", tokens, unit_of(DOLLARS_PER_TOKENS), priced(DOLLARS_PER_TOKENS)),
+        ("run-cost", "Cost", run, unit_of(DOLLARS), priced(DOLLARS)),
+        ("run-energy", "Energy", run, unit_of(JOULES), priced(JOULES)),
+        ("run-co2", "CO2", run, unit_of(CO2), priced(CO2)),
+    )
+    return [
+        BarFigure(key, f"{title} {of}", says[of], Axis(f"{unit} {of}", from_zero=True), tuple(_bars(rows, unit)))
+        for key, title, of, unit, rows in kinds
+        if any(value is not None for _, value in rows)
+    ]
+
+
+def _bars(rows: Sequence[tuple[str, float | None]], unit: str) -> Iterator[BarRow]:
+    for (label, value), look in zip(rows, (BASELINE, WINNER), strict=False):
+        if value is not None:
+            yield BarRow(label, (BarPart(unit, value),), f"{metric_text(value)} {unit}", look)
+
+
+def _mean(runs: Sequence[Run], of: Callable[[Run], float | None]) -> float | None:
+    values = [value for run in runs if (value := of(run)) is not None]
+    return fmean(values) if values else None
+
+
+def _watt_hours(metrics: Mapping[str, float]) -> float | None:
+    joules = metrics.get("joules_per_token")
+    return None if joules is None else joules * TOKENS / 3600.0
+
+
+def _cost(study: Study, run: Run, metric: str) -> float | None:
+    found = costs(run, study.site).get(metric)
+    return None if found is None else found.value

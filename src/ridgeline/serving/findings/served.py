@@ -1,0 +1,184 @@
+"""What a serving engine's log shows: what limits it, how it was used, whether the queue grows, why it failed.
+
+A healthy log has something to say too: how busy the engine was, and what would have to change for it to serve more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
+from ridgeline.records.finding import KnobToTry
+from ridgeline.records.measurement import unit_of
+from ridgeline.serving.engines.base import ServingEngine, engine_named
+from ridgeline.serving.engines.failures import leading_cause
+from ridgeline.serving.engines.served import ServedMoment, ServedTally, ServedTotals
+from ridgeline.serving.findings.knobs import EngineKnobs
+
+_MUCH = 0.25  # of the working time, from which on something is called the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A log's sums with what the rules below need beside them. `line` is the number of a quoted line, or 0."""
+
+    engine: str
+    tally: ServedTally
+    line: Callable[[str], int]
+    cap: int | None
+    cap_flag: str
+    knobs: Callable[[str], tuple[KnobToTry, ...]]
+    offline: bool = False
+    fewest_lines: int = 10  # below which nothing is said about the run as a whole
+
+    @property
+    def totals(self) -> ServedTotals:
+        return self.tally.totals
+
+
+def what_limits(served: Served) -> list[RawFinding]:
+    """One note: where the time went, how full batch and pool were, and what holds the engine back."""
+    totals = served.totals
+    quotes = [Quote(line) for line in dict.fromkeys(map(served.line, ("limits", "busiest", "peak"))) if line]
+    if totals.decodes < served.fewest_lines or not quotes:
+        return []
+    limit, advice, share = _limit(served)
+    return [
+        RawFinding(
+            f"{limit}; {_usage(served)}",
+            tuple(quotes[:2]),
+            advice,
+            "note",
+            share=share,
+            key=f"{served.engine}.limit",
+        )
+    ]
+
+
+def _usage(served: Served) -> str:
+    totals = served.totals
+    parts = [f"{totals.mean_running:.0f} requests ran at once (at most {totals.most_running}"]
+    parts[0] += f" of {served.cap})" if served.cap else ")"
+    parts.append(f"the KV pool was {totals.mean_kv_share:.0%} full (at most {totals.peak_kv_share:.0%})")
+    if totals.eager < totals.decodes and engine_named(served.engine).logs_graphs:
+        parts.append(f"{1 - totals.eager / totals.decodes:.0%} of decode lines used CUDA graphs")
+    split = [(totals.decode_s, "decode"), (totals.prefill_s, "prefill"), (totals.idle_s, "idle")]
+    if totals.span_s >= 5 and totals.prefills:
+        parts.append(", ".join(f"{name} {seconds / totals.span_s:.0%}" for seconds, name in split) + " of the time")
+    return "; ".join(parts)
+
+
+def _limit(served: Served) -> tuple[str, str, float | None]:
+    totals = served.totals
+
+    def much(seconds: float, lines: int) -> bool:
+        share = totals.share(seconds)
+        return lines > 0 and (lines / totals.decodes if share is None else share) >= _MUCH
+
+    if much(totals.full_s, totals.full):
+        return "the KV pool was the limit", "See the advice on the pool above.", totals.share(totals.full_s)
+    if much(totals.capped_s, totals.capped):
+        advice = f"Raise {served.cap_flag}; see the advice on the cap above."
+        return "the cap on running requests was the limit", advice, totals.share(totals.capped_s)
+    if much(totals.beyond_s, totals.beyond):
+        advice = "Capture graphs for the batches that ran; see the advice above."
+        return "the host was the limit: batches beyond the CUDA graphs", advice, totals.share(totals.beyond_s)
+    if much(totals.waiting_s, totals.waiting):
+        advice = "Requests waited with room in pool and batch: look at prefill (chunk size, prompts) and the policy."
+        return "requests waited for their prefill", advice, totals.share(totals.waiting_s)
+    if served.offline:
+        advice = "The engine took all of it at once and then ran dry: give a run more requests to see its limit."
+        return "the batch it was given was the limit: hardly anything waited", advice, None
+    advice = (
+        "The engine kept up: more load is what it takes to see its limit. `ridgeline bench --find-goodput` raises it "
+        "until the latency limits break."
+    )
+    return "what came in was the limit: hardly anything waited", advice, None
+
+
+def queue_growth(served: Served) -> list[RawFinding]:
+    """The queue at the end of the log is far longer than at its beginning: more came in than was served."""
+    timeline = served.tally.timeline()
+    if len(timeline) < 8 or not served.line("waiting"):
+        return []
+    quarter = len(timeline) // 4
+    early, late = _mean_queue(timeline[:quarter]), _mean_queue(timeline[-quarter:])
+    half = _mean_queue(timeline[quarter : 2 * quarter])
+    if late < 10 or late < 2 * max(1.0, early) or late < half:
+        return []
+    return [
+        RawFinding(
+            f"the queue grew from {early:.0f} to {late:.0f} waiting requests: more came in than was served",
+            tuple(Quote(line) for line in dict.fromkeys((served.line("waiting"), served.line("last-waiting"))) if line),
+            "Latency grows without bound at this rate: send less here, add a replica, or raise what limits it.",
+            "warning",
+            share=served.totals.share(served.totals.waiting_s),
+            knobs=served.knobs("cap"),
+            key=f"{served.engine}.queue-growth",
+        )
+    ]
+
+
+def _mean_queue(moments: tuple[ServedMoment, ...]) -> float:
+    return sum(m.queued for m in moments) / len(moments)
+
+
+def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
+    """What two logs are compared by."""
+    totals = tally.totals
+    if not totals.decodes:
+        return ()
+    figures = [
+        SummaryFigure("decode rate, mean", totals.mean_decode_tok_s, unit_of("output_tok_s")),
+        SummaryFigure("running requests, mean", totals.mean_running),
+        SummaryFigure("running requests, most", totals.most_running),
+        SummaryFigure("KV pool, mean", totals.mean_kv_share, "share"),
+        SummaryFigure("KV pool, peak", totals.peak_kv_share, "share"),
+        SummaryFigure("lines with requests waiting", totals.waiting / totals.decodes, "share"),
+        SummaryFigure("lines without a CUDA graph", totals.eager / totals.decodes, "share"),
+    ]
+    if totals.span_s > 0:
+        figures += [
+            SummaryFigure("time covered", totals.span_s, "s"),
+            SummaryFigure("time in decode", totals.decode_s / totals.span_s, "share"),
+            SummaryFigure("time in prefill", totals.prefill_s / totals.span_s, "share"),
+            SummaryFigure("time idle", totals.idle_s / totals.span_s, "share"),
+        ]
+    return tuple(figures)
+
+
+def served_curves(tally: ServedTally) -> tuple[CurveFigure, ...]:
+    """Requests, KV use and rate over time, ready to be drawn."""
+    timeline = tally.timeline()
+    if len(timeline) < 2:
+        return ()
+
+    def curve(label: str, value: Callable[[ServedMoment], float]) -> Curve:
+        return Curve(label, tuple(CurvePoint(m.start_s, value(m)) for m in timeline))
+
+    requests = (curve("running", lambda m: m.running), curve("waiting", lambda m: m.queued))
+    return (
+        CurveFigure("Requests over time", "seconds", "requests", requests),
+        CurveFigure("KV use over time", "seconds", "share", (curve("KV pool", lambda m: m.kv_share),)),
+        CurveFigure(
+            "Decode rate over time", "seconds", unit_of("output_tok_s"), (curve("decode", lambda m: m.decode_tok_s),)
+        ),
+    )
+
+
+def failure_claims(
+    engine: ServingEngine, failures: Sequence[tuple[str, bool, int]], last_work_line: int, knobs: EngineKnobs
+) -> list[RawFinding]:
+    """One claim for the cause of a failed run, from (kind, whether the engine was ready, line).
+
+    An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
+    """
+    found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > last_work_line)
+    if found is None:
+        return []
+    kind, failure, line = found
+    advice = failure.advice.format(memory_flag=engine.memory_flag)
+    key, tried = f"{engine.name}.failed-{kind}", knobs.named(failure.try_)
+    return [RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)]

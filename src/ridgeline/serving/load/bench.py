@@ -1,0 +1,347 @@
+"""Load a server and say what it did, what the load generator itself did, and whether the figures may be trusted."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.serving.load.discover import Server, discover
+from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
+from ridgeline.serving.load.flow import Flow, Stretch, flow_of
+from ridgeline.serving.load.wire.endpoint import Endpoint
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate
+from ridgeline.serving.load.workers.worker import run_worker
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of
+
+
+def _notes_on(stream: bool, server: Server, out: LoadResult, summary: Summary, flow: Flow | None) -> tuple[str, ...]:
+    notes = [server.note] if server.note else []
+    good = [r for r in out.records if r.ok]
+    if out.interrupted:
+        notes.append(f"stopped early: {len(out.records)} requests ended, {out.unfinished} under way were dropped")
+    for kind in sorted(summary.errors):
+        example = next(r.error for r in out.records if r.status == kind)
+        notes.append(f"{kind} x {summary.errors[kind]}: {example}" if example else f"{kind} x {summary.errors[kind]}")
+    if out.paused:
+        notes.append(f"{out.paused} answers carried Retry-After; their slots waited (5 s at most) before going on")
+    events, tokens = sum(r.counted_tokens or 0 for r in good), sum(r.output_tokens for r in good)
+    if stream and events and tokens > 1.02 * events:
+        notes.append(
+            f"{tokens / events:.2f} tokens came per event by the server's usage: "
+            "itl_ms is the time between events, tpot_ms per token"
+        )
+    notes += _count_notes(good)
+    if stream and good and not events:
+        notes.append("the server answered in one piece although a stream was asked for: no TTFT, no ITL")
+    notes += [text] if (text := _backlog_note(summary, flow)) else []
+    if out.stats.clock_steps:
+        notes.append(f"the wall clock was moved {out.stats.clock_steps} times; all times are on the monotonic clock")
+    if 0 < len(good) < 100:
+        notes.append(f"{len(good)} requests are few for a p99; 1000 or more make it steady")
+    if out.records_problem:
+        notes.append(out.records_problem)
+    return tuple(notes)
+
+
+def _count_notes(good: Sequence[RequestRecord]) -> list[str]:
+    """Where tokens were counted otherwise than by the server's usage."""
+    notes = []
+    if uncounted := sum(r.output_by_usage is None for r in good):
+        notes.append(f"{uncounted} answers came without usage: each event with text counts as one token, at least")
+    odd = [r.prompt_by_usage for r in good if r.prompt_by_usage not in (None, r.input_tokens)]
+    if said := [count for count in odd if count is not None]:
+        notes.append(
+            f"usage says {sum(said) / len(said):.0f} tokens a prompt in {len(said)} answers, which the words that were "
+            "sent cannot be: input tokens are counted by the words"
+        )
+    return notes
+
+
+def _backlog_note(summary: Summary, flow: Flow | None) -> str:
+    if flow is None or summary.e2e_ms is None or flow.saturated is False:
+        return ""
+    rates = f"{flow.offered_s:.4g} requests/s were offered and {flow.completed_s:.4g}/s completed"
+    if flow.saturated:
+        return f"saturated: {rates}, so the queue grew all through the run; its latencies would grow with its length"
+    return (
+        f"{rates} in {flow.window_s:.3g} s: too short for requests of {summary.e2e_ms.p50 / 1e3:.3g} s to show "
+        f"whether the server keeps up; send for {6 * summary.e2e_ms.p90 / 1e3:.2g} s or longer"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStage:
+    """A stretch of a ramp: so many at once, or so many a second, for so long."""
+
+    seconds: float
+    concurrency: int | None = None
+    rate_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise InputError(f"a stage of {self.seconds:g} s sends nothing; use a duration above zero")
+        if (self.concurrency is None) == (self.rate_s is None):
+            raise InputError("a stage has a concurrency (8:30) or a rate (2.5/s:30), not both")
+
+    @property
+    def axis(self) -> str:
+        return "rate_s" if self.concurrency is None else "concurrency"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """Everything that a bench does. `salt` None means prompts that no run before has sent.
+
+    What is still under way `give_up_s` after the start is ended, with the status "unfinished".
+    """
+
+    endpoint: Endpoint
+    traffic: Traffic
+    model: str | None = None
+    stream: bool = True
+    ignore_eos: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+    shared_prefix_tokens: int = 0
+    slos: tuple[Slo, ...] = ()
+    duration_s: float | None = None
+    stages: tuple[LoadStage, ...] = ()
+    most_at_once: int | None = None
+    timeout_s: float = 120.0
+    warmup: int = 0
+    workers: int = 1
+    records_path: Path | None = None
+    salt: int | None = None
+    give_up_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InputError(f"{self.workers} workers send nothing; use 1 or more")
+        if self.duration_s is not None and not self.duration_s > 0:
+            raise InputError(f"a duration of {self.duration_s:g} s measures nothing; use one above zero")
+        if not self.timeout_s > 0:
+            raise InputError(f"a timeout of {self.timeout_s:g} s lets nothing answer; use one above zero")
+        if len({s.rate_s is None for s in self.stages}) > 1:
+            raise InputError("stages are all of concurrency (8:30,16:30) or all of rate (2/s:30,4/s:30)")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """What a bench measured. `records` holds every request, `stages` the figures of each part of a ramp.
+
+    `flow` is there where requests had times of their own or a duration; rates in the summary then count what completed
+    in that window.
+    """
+
+    plan: BenchPlan
+    model: str
+    summary: Summary
+    fidelity: Fidelity
+    records: Sequence[RequestRecord]
+    notes: tuple[str, ...] = ()
+    stages: tuple[Summary, ...] = ()
+    interrupted: bool = False
+    flow: Flow | None = None
+    server: Mapping[str, object] = field(default_factory=dict)  # what it said of itself: engine, release, settings
+
+    @property
+    def void(self) -> bool:
+        return self.fidelity.void
+
+    @property
+    def holds(self) -> bool:
+        """Whether every SLO was kept, with no failed request."""
+        return self.summary.ok == self.summary.requests > 0 and all(map(self.summary.holds, self.summary.slos))
+
+    def as_json(self) -> dict[str, object]:
+        plan, shown = self.plan, self.summary.as_json()
+        flow = {} if self.flow is None else self.flow.as_json()
+        return {
+            "url": plan.endpoint.url,
+            "api": plan.endpoint.interface,
+            "model": self.model,
+            "load": _describe_load(plan),
+            "traffic": {
+                "dataset": dataset_of(plan.traffic),
+                "requests": plan.traffic.requests,
+                "seed": plan.traffic.seed,
+                "shared_prefix_tokens": plan.shared_prefix_tokens,
+            },
+            **({"records_file": str(plan.records_path)} if plan.records_path else {}),
+            **({"server": dict(self.server)} if self.server else {}),
+            **{k: round(v, 4) if isinstance(v, float) else v for k, v in (shown | flow).items()},
+            "failed_requests": self.summary.requests - self.summary.ok,
+            "reasoning_tokens": sum(r.reasoning_tokens for r in self.records if r.ok),
+            "cpu_ms_per_request": round(self.fidelity.cpu_ms_per_request, 4),
+            "void": self.void,
+            "why": "; ".join(self.fidelity.why),
+            "notes": list(self.notes),
+            "interrupted": self.interrupted,
+            "client": self.fidelity.as_json() | {"workers": plan.workers},
+            **({"stages": [s.as_json() for s in self.stages]} if self.stages else {}),
+        }
+
+
+def bench(plan: BenchPlan) -> BenchResult:
+    """Runs the plan. A server's faults are counted in the result; only what the user must fix is raised."""
+    server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
+    salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
+    if plan.warmup:
+        warm_up(plan, server, salt + 1)
+    out = _send(_assignment(plan, server, salt), plan.workers)
+    return _result(plan, server, out)
+
+
+def _send(assignment: Assignment, workers: int = 1) -> LoadResult:
+    if workers == 1:
+        return run_worker(assignment)
+    # one worker runs in this process and need not pay for multiprocessing's start-up
+    from ridgeline.serving.load.workers.pool import run_workers
+
+    return run_workers(workers, assignment)
+
+
+def _describe_load(plan: BenchPlan) -> dict[str, object]:
+    pace = plan.traffic.pace
+    if plan.stages:
+        return {
+            "stages": [{"seconds": s.seconds, "concurrency": s.concurrency, "rate_s": s.rate_s} for s in plan.stages]
+        }
+    if isinstance(pace, ClosedLoop):
+        return {"concurrency": pace.concurrency}
+    if isinstance(pace, OpenLoop):
+        return {"rate_s": pace.rate_s, "burstiness": pace.burstiness}
+    return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
+
+
+def _assignment(plan: BenchPlan, server: Server, salt: int) -> Assignment:
+    arrivals, slots, endless, duration_s = _schedule(plan)
+    return Assignment(
+        endpoint=plan.endpoint,
+        address=server.address,
+        template=RequestTemplate(
+            server.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens
+        ),
+        arrivals=tuple(arrivals),
+        slots=slots,
+        most_at_once=plan.most_at_once,
+        endless=endless,
+        duration_s=duration_s,
+        timeout_s=plan.timeout_s,
+        records_path=plan.records_path,
+        give_up_s=plan.give_up_s,
+    )
+
+
+def _schedule(plan: BenchPlan) -> tuple[list[Arrival], tuple[tuple[float, int], ...], bool, float | None]:
+    """(arrivals, closed-loop slots, whether to repeat the list, when to stop)"""
+    traffic = plan.traffic
+    if plan.stages:
+        starts = [sum(s.seconds for s in plan.stages[:k]) for k in range(len(plan.stages))]
+        length_s = starts[-1] + plan.stages[-1].seconds
+        if plan.stages[0].concurrency is not None:
+            slots = tuple((at, s.concurrency or 0) for at, s in zip(starts, plan.stages, strict=True))
+            return traffic.arrivals(), slots, True, length_s
+        return _staged_arrivals(plan, starts), (), False, length_s
+    if isinstance(traffic.pace, ClosedLoop):
+        return traffic.arrivals(), ((0.0, traffic.pace.concurrency),), plan.duration_s is not None, plan.duration_s
+    if isinstance(traffic.pace, OpenLoop) and plan.duration_s is not None:
+        enough = int(traffic.pace.rate_s * plan.duration_s * 1.5 + 50)
+        return _until(replace(traffic, requests=enough), plan.duration_s), (), False, plan.duration_s
+    return traffic.arrivals(), (), False, plan.duration_s
+
+
+def _until(traffic: Traffic, limit_s: float) -> list[Arrival]:
+    return [a for a in traffic.arrivals() if a.at_s < limit_s]
+
+
+def _staged_arrivals(plan: BenchPlan, starts: Sequence[float]) -> list[Arrival]:
+    arrivals: list[Arrival] = []
+    burstiness = plan.traffic.pace.burstiness if isinstance(plan.traffic.pace, OpenLoop) else 1.0
+    for k, (at_s, stage) in enumerate(zip(starts, plan.stages, strict=True)):
+        rate_s = stage.rate_s or 0.0
+        part = replace(
+            plan.traffic,
+            requests=int(rate_s * stage.seconds * 1.5 + 50),
+            pace=OpenLoop(rate_s, burstiness),
+            seed=plan.traffic.seed + k,
+        )
+        arrivals += [replace(a, at_s=a.at_s + at_s) for a in _until(part, stage.seconds)]
+    return [replace(a, number=n) for n, a in enumerate(arrivals)]
+
+
+def warm_up(plan: BenchPlan, server: Server, salt: int) -> None:
+    """Other prompts than the measured ones, so that nothing measured is already in a cache."""
+    at_once = plan.traffic.concurrency or 8
+    traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)
+    _send(_assignment(replace(plan, traffic=traffic, records_path=None, duration_s=None, stages=()), server, salt))
+
+
+def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
+    records = out.records
+    gaps_us = gaps_by_microsecond(records)
+    closed = bool(plan.stages and plan.stages[0].concurrency) or (
+        not plan.stages and isinstance(plan.traffic.pace, ClosedLoop)
+    )
+    window_s = _window_s(plan, out)
+    if window_s is None:
+        flow, summary = None, summary_of(records, plan.slos, gaps_us=gaps_us)
+    else:
+        flow = flow_of(records, window_s, closed=closed)
+        summary = summary_of(records, plan.slos, Stretch(0.0, window_s), gaps_us=gaps_us)
+    return BenchResult(
+        plan=plan,
+        model=server.model,
+        summary=summary,
+        fidelity=judge(out, summary, gaps_us, closed),
+        records=records,
+        notes=_notes_on(plan.stream, server, out, summary, flow),
+        stages=_by_stage(plan, records),
+        interrupted=out.interrupted,
+        flow=flow,
+        server=server.settings,
+    )
+
+
+def _window_s(plan: BenchPlan, out: LoadResult) -> float | None:
+    """How long requests were due; None where that is the whole run, as in a closed loop of so many requests."""
+    pace, planned_s = plan.traffic.pace, plan.duration_s
+    if plan.stages:
+        planned_s = sum(s.seconds for s in plan.stages)
+    elif planned_s is None and isinstance(pace, OpenLoop):
+        planned_s = plan.traffic.requests / pace.rate_s
+    elif planned_s is None and isinstance(pace, AsRecorded):
+        planned_s = max((r.scheduled_s for r in out.records), default=0.0)
+    if planned_s and out.interrupted:
+        planned_s = min(planned_s, max((r.end_s or 0.0 for r in out.records), default=0.0))
+    return planned_s or None
+
+
+def summary_of(
+    records: Sequence[RequestRecord],
+    slos: Sequence[Slo],
+    window: Stretch | None = None,
+    due: Sequence[RequestRecord] | None = None,
+    gaps_us: Mapping[int, int] | None = None,
+) -> Summary:
+    """Latencies of the requests that are `due` (all of them if left out), rates of what completed in `window`."""
+    asked = records if due is None else due
+    counts = gaps_by_microsecond(asked) if gaps_us is None else gaps_us
+    gaps = [(us * 1e-6, n) for us, n in sorted(counts.items())]
+    if window is None:
+        return summarise(asked, slos, gaps_s=gaps)
+    return summarise(asked, slos, window.seconds, gaps, window.ended(records))
+
+
+def _by_stage(plan: BenchPlan, records: Sequence[RequestRecord]) -> tuple[Summary, ...]:
+    """The latencies of the requests that were due in each stage, and the rates of what completed in its seconds."""
+    found, start_s = [], 0.0
+    for stage in plan.stages:
+        part = Stretch(start_s, start_s + stage.seconds)
+        found.append(summary_of(records, plan.slos, part, due=part.due(records)))
+        start_s = part.end_s
+    return tuple(found)

@@ -1,0 +1,214 @@
+"""One call of `ridgeline bench`: its options made a plan; then a run, a search for goodput, or a sweep."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.errors import ExitCode, InputError
+from ridgeline.serving.load.bench import BenchPlan, BenchResult, LoadStage, bench
+from ridgeline.serving.load.edge import Edge, GoodputTerms, Probe
+from ridgeline.serving.load.goodput import FirstEstimate, find_goodput
+from ridgeline.serving.load.stream import LiveStream
+from ridgeline.serving.load.sweep import Sweep, SweepPoint, parse_grid, sweep
+from ridgeline.serving.load.wire.endpoint import parse_endpoint
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import Traffic, cut_short, parse_traffic
+
+_CONCURRENCY = 8
+_OUTPUT_TOKENS = 128
+_ANY_RATE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What the user typed, unchecked."""
+
+    url: str
+    concurrency: int | None = None
+    rate_s: float | None = None
+    burstiness: float = 1.0
+    stages: str | None = None
+    requests: int | None = None
+    duration_s: float | None = None
+    traffic: str | None = None
+    input_tokens: int = 128
+    max_tokens: int | None = None
+    ignore_eos: bool = False
+    shared_prefix_tokens: int = 0
+    model: str | None = None
+    api: str | None = None
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    ca_file: Path | None = None
+    body: str | None = None
+    stream: bool = True
+    slos: tuple[str, ...] = ()
+    warmup: int = 0
+    workers: int = 1
+    timeout_s: float = 120.0
+    seed: int = 0
+    out: Path | None = None
+    find_goodput: bool = False
+
+
+def plan_from(options: BenchOptions) -> BenchPlan:
+    if options.warmup < 0 or options.shared_prefix_tokens < 0:
+        raise InputError("--warmup and --shared-prefix count requests and tokens; use 0 or more")
+    stages = _parse_stages(options.stages) if options.stages else ()
+    if stages and (options.concurrency or options.rate_s or options.duration_s):
+        raise InputError("--stages sets load and duration itself; leave --concurrency, --rate and --duration out")
+    endpoint = parse_endpoint(
+        options.url, interface=options.api, key=options.key, headers=_headers(options.headers), ca_file=options.ca_file
+    )
+    return BenchPlan(
+        endpoint=endpoint,
+        traffic=_traffic(options, stages),
+        model=options.model,
+        stream=options.stream,
+        ignore_eos=options.ignore_eos,
+        extra=_body(options.body),
+        shared_prefix_tokens=options.shared_prefix_tokens,
+        slos=tuple(map(Slo.parse, options.slos)),
+        duration_s=options.duration_s,
+        stages=stages,
+        most_at_once=options.concurrency if options.rate_s is not None else None,
+        timeout_s=options.timeout_s,
+        warmup=options.warmup,
+        workers=options.workers,
+        records_path=_records_path(options.out),
+    )
+
+
+def _parse_stages(text: str) -> tuple[LoadStage, ...]:
+    """`8:30,16:30` (requests at once: seconds) or `2/s:30,4/s:30` (requests a second: seconds)."""
+    stages = []
+    for part in text.split(","):
+        load, colon, seconds = part.strip().partition(":")
+        try:
+            if load.endswith("/s"):
+                stage = LoadStage(float(seconds), rate_s=_above_zero(float(load[:-2])))
+            else:
+                stage = LoadStage(float(seconds), concurrency=int(_above_zero(int(load))))
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise InputError(
+                f"--stages {part!r}: write concurrency:seconds (8:30,16:30) or rate:seconds (2/s:30,4/s:30)"
+            )
+        stages.append(stage)
+    return tuple(stages)
+
+
+def _above_zero(value: float) -> float:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(value)
+    return value
+
+
+def _traffic(options: BenchOptions, stages: tuple[LoadStage, ...]) -> Traffic:
+    text = options.traffic or f"fixed:{options.input_tokens}:{options.max_tokens or _OUTPUT_TOKENS}"
+    if options.max_tokens is not None and options.max_tokens < 1:
+        raise InputError(f"--max-tokens {options.max_tokens}: an answer has at least one token")
+    rate_s, concurrency = options.rate_s, None if options.rate_s is not None else options.concurrency
+    if options.find_goodput and rate_s is None and concurrency is None and not stages:
+        rate_s = _ANY_RATE_S  # the axis is what counts: the search finds out where to begin
+    elif rate_s is None and concurrency is None and (stages or not _has_times(text)):
+        concurrency = max((s.concurrency or 0 for s in stages), default=0) or _CONCURRENCY
+    requests = options.requests
+    if requests is None and not Path(text).exists():
+        requests = max(100, 10 * (concurrency or 0), math.ceil(10 * (rate_s or 0)))
+    traffic = parse_traffic(
+        text,
+        requests=requests,
+        rate_s=rate_s,
+        concurrency=concurrency,
+        burstiness=options.burstiness,
+        seed=options.seed,
+    )
+    return cut_short(traffic, options.max_tokens) if options.traffic and options.max_tokens else traffic
+
+
+def _has_times(text: str) -> bool:
+    return Path(text).exists()
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for k, text in enumerate(given, start=1):
+        name, colon, value = text.partition(":")
+        if not colon:
+            # the text may be a secret that was pasted without its name, so it is not repeated here
+            raise InputError(f"--header number {k} has no colon; write --header 'Name: value'")
+        found[name.strip()] = value
+    return found
+
+
+def _body(text: str | None) -> dict[str, object]:
+    if text is None:
+        return {}
+    try:
+        fields = json.loads(text)
+    except ValueError as bad:
+        raise InputError(f"--body is not JSON ({bad}); for example --body '{{\"temperature\": 0}}'") from None
+    if not isinstance(fields, dict):
+        raise InputError("--body must be a JSON object, for example --body '{\"temperature\": 0}'")
+    return fields
+
+
+def _records_path(out: Path | None) -> Path | None:
+    if out is None:
+        return None
+    folder = out.is_dir() or out.suffix == ""
+    try:
+        (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
+    except OSError as bad:
+        raise InputError(f"--out {out}: {bad.strerror}; name a file or folder that can be written") from None
+    return out / "requests.jsonl" if folder else out
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSession:
+    found: BenchResult | Edge | Sweep
+    document: dict[str, object]
+    exit_code: ExitCode = ExitCode.DONE
+
+
+def run_session(
+    plan: BenchPlan,
+    *,
+    goodput: GoodputTerms | None,
+    grid: str | None,
+    progress: Callable[[Probe | FirstEstimate | SweepPoint], None],
+) -> BenchSession:
+    """Searches for goodput where its terms are given. `progress` is called with each probe or point while a search or
+    sweep lasts; the document is also kept beside the records."""
+    if goodput is not None:
+        session = _searched(plan, find_goodput(plan, lambda: LiveStream(plan), terms=goodput, note=progress))
+    elif grid is not None:
+        session = _searched(plan, sweep(plan, parse_grid(grid, plan), bench, note=progress))
+    else:
+        session = _single(plan)
+    if plan.records_path is not None:
+        plan.records_path.with_suffix(".summary.json").write_text(json.dumps(session.document, indent=1) + "\n")
+    return session
+
+
+def _single(plan: BenchPlan) -> BenchSession:
+    result = bench(plan)
+    code = ExitCode.DONE if result.summary.ok else ExitCode.SITE
+    return BenchSession(result, result.as_json(), ExitCode.INTERRUPTED if result.interrupted else code)
+
+
+def _searched(plan: BenchPlan, found: Edge | Sweep) -> BenchSession:
+    """A search without both ends has no answer, nor has one that did not hold its own for as long as was asked."""
+    if found.interrupted:
+        code = ExitCode.INTERRUPTED
+    elif isinstance(found, Edge):
+        code = ExitCode.DONE if found.fails is not None and found.held else ExitCode.CANNOT_JUDGE
+    else:
+        code = ExitCode.DONE if any(point.result.summary.ok for point in found.points) else ExitCode.SITE
+    return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, code)

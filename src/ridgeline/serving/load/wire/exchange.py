@@ -1,0 +1,253 @@
+"""One request while it is under way, and the record that remains of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import overload
+
+from ridgeline.serving.load.wire.believed import Wanted, counted_prompt, doubt_about
+from ridgeline.serving.load.wire.loop import LATE_S
+from ridgeline.serving.load.wire.reply import Reply, error_text
+from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.traffic.traffic import Arrival
+
+# Tokens that were read together although they may have come apart.
+#
+# A read has the stamp of its last token. Of the others it is known only that they came after the moment at which the
+# socket was last seen empty. They are given the answer's usual pace, or are spread over that time where it is too short
+# for it; and the two extremes are kept, so that the error this can make in a figure is computed and not guessed.
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescedTokens:
+    """Tokens of one answer that were read together: the earliest and latest they can have come, as TTFT and gaps."""
+
+    number: int
+    first_s: tuple[float, float]
+    gaps_s: tuple[array[float], array[float]]
+
+
+def _spread_coalesced(
+    number: int, times_s: Sequence[float], since_s: Mapping[float, float], sent_s: float
+) -> tuple[list[float], CoalescedTokens | None]:
+    """The tokens' most likely times, and how far they may be off (None: not at all).
+
+    `since_s` holds, for times at which reads ran late, the moment before which nothing of that read can have come.
+    Tokens that share a stamp without such a delay were sent together by the server.
+    """
+    likely: list[float] = []
+    earliest: list[float] = []
+    pace_s = _pace_s(times_s, since_s)
+    before_s, coalesced = sent_s, False
+    for at_s, same in groupby(times_s):
+        count = sum(1 for _ in same)
+        low_s = max(since_s.get(at_s, at_s), before_s)
+        if count == 1 or low_s >= at_s:
+            likely += [at_s] * count
+            earliest += [at_s] * count
+        else:
+            coalesced = True
+            step_s = min(pace_s, (at_s - low_s) / count) if at_s - low_s > LATE_S else 0.0
+            likely += [at_s - step_s * k for k in range(count - 1, -1, -1)]
+            earliest += [low_s] * (count - 1) + [at_s]
+        before_s = at_s
+    if not coalesced:
+        return likely, None
+    first_s = (earliest[0] - sent_s, times_s[0] - sent_s)
+    return likely, CoalescedTokens(number, first_s, (_gaps_between(earliest), _gaps_between(times_s)))
+
+
+def _pace_s(times_s: Sequence[float], since_s: Mapping[float, float]) -> float:
+    """The usual time between two tokens of this answer that were both read on time; boundless where none were."""
+    clear = sorted(b - a for a, b in pairwise(times_s) if b > a and a not in since_s and b not in since_s)
+    return clear[len(clear) // 2] if clear else math.inf
+
+
+def _gaps_between(times_s: Sequence[float]) -> array[float]:
+    return array("d", [b - a for a, b in pairwise(times_s)])
+
+
+_ERROR_BYTES = 16_384
+
+
+class Gaps(Sequence[tuple[float, int]]):
+    """Gaps between tokens in eight bytes each; reads like the run-length pairs that a record promises."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, times_s: Sequence[float]) -> None:
+        self._seconds = _gaps_between(times_s)
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[float, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[float, int]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[float, int] | list[tuple[float, int]]:
+        if isinstance(index, slice):
+            return [(gap, 1) for gap in self._seconds[index]]
+        return self._seconds[index], 1
+
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        return ((gap, 1) for gap in self._seconds)
+
+    @property
+    def seconds(self) -> array[float]:
+        return self._seconds
+
+
+class Exchange:
+    """A request being sent and answered. Filled in by its connection; `record` once it has ended."""
+
+    __slots__ = (
+        "_length", "arrival", "chunked", "coalesced", "end_s", "error", "first_byte_s", "http_status", "reply",
+        "resent", "retry_after_s", "scheduled_s", "sent_s", "since_s", "status", "taken_s", "wanted", "wire",
+    )  # fmt: skip
+
+    def __init__(
+        self, arrival: Arrival, wire: bytes, scheduled_s: float, reply: Reply, wanted: Wanted | None = None
+    ) -> None:
+        self.arrival = arrival
+        self.wanted = wanted or Wanted(arrival.output_tokens)
+        self.wire = wire
+        self.scheduled_s = scheduled_s
+        self.taken_s = scheduled_s
+        self.sent_s: float | None = None
+        self.first_byte_s: float | None = None
+        self.end_s: float | None = None
+        self.reply = reply
+        self.http_status = 0
+        self.retry_after_s: float | None = None
+        self.status = ""
+        self.error = ""
+        self.resent = False
+        self.since_s: dict[float, float] = {}  # arrivals read late: nothing read with them came before this moment
+        self.coalesced: CoalescedTokens | None = None  # set by `record` where tokens could not be told apart
+        self.chunked = False
+        self._length: int | None = None
+
+    def header(self, name: bytes, value: bytes) -> None:
+        lowered = name.lower()
+        if lowered == b"transfer-encoding":
+            self.chunked = b"chunked" in value.lower()
+        elif lowered == b"content-length":
+            self._length = int(value) if value.isdigit() else None
+        elif lowered == b"content-type" and b"json" in value.lower():
+            self.reply.expect_whole()
+        elif lowered == b"retry-after":
+            self.retry_after_s = _retry_after_s(value)
+
+    @property
+    def ends_at_close(self) -> bool:
+        """Whether closing the connection is this answer's proper end (HTTP/1.0 style)."""
+        return self.http_status >= 200 and not self.chunked and self._length is None
+
+    def end(self, at_s: float) -> None:
+        """The answer has arrived in full. Reading it is left to `settle`, so that the next request can go out first."""
+        self.end_s = at_s
+
+    def settle(self) -> None:
+        """Reads the answer and says what it amounts to. Call once, after `end` or `fail`."""
+        if self.status:
+            if 200 <= self.http_status < 300:
+                self.reply.close()
+        elif self.end_s is not None:
+            self._judge(self.end_s)
+
+    def _judge(self, at_s: float) -> None:
+        if not 200 <= self.http_status < 300:
+            self.status, self.error = _refusal(self.http_status, self.reply)
+            return
+        reply = self.reply
+        reply.close()
+        if reply.error:
+            self.status, self.error = "error-event", reply.error
+        elif reply.malformed:
+            self.status, self.error = "malformed", f"not an answer: {reply.malformed}"
+        elif reply.partial:
+            self.status, self.error = "cut", "the stream ended in the middle of an event"
+        elif doubt := doubt_about(reply, self.wanted):
+            self.status, self.error = doubt
+        else:
+            self.status = "ok"
+            self.end_s = reply.last_event_s if reply.last_event_s is not None else at_s
+
+    def fail(self, kind: str, message: str, at_s: float) -> None:
+        self.status, self.error, self.end_s = kind, message, at_s
+
+    def record(self, start_s: float, worker: str) -> RequestRecord:
+        """Times are counted from `start_s`, the start of the run."""
+        reply, sent_s = self.reply, self.taken_s if self.sent_s is None else self.sent_s
+        times = reply.token_times_s
+        if self.since_s and len(set(times)) < len(times):
+            times, self.coalesced = _spread_coalesced(self.arrival.number, times, self.since_s, sent_s)
+        counted = len(times)
+        by_usage = reply.output_tokens
+        return RequestRecord(
+            number=self.arrival.number,
+            scheduled_s=self.scheduled_s - start_s,
+            sent_s=sent_s - start_s,
+            first_token_s=times[0] - start_s if times else None,
+            end_s=None if self.end_s is None else self.end_s - start_s,
+            input_tokens=counted_prompt(self.arrival.input_tokens, reply.prompt_tokens),
+            output_tokens=counted if by_usage is None or self.status != "ok" else by_usage,
+            status=self.status,
+            first_byte_s=None if self.first_byte_s is None else self.first_byte_s - start_s,
+            gaps_s=Gaps(times),
+            cached_tokens=reply.cached_tokens or 0,
+            reasoning_tokens=reply.reasoning_events if reply.reasoning_tokens is None else reply.reasoning_tokens,
+            error=self.error,
+            worker=worker,
+            counted_tokens=counted,
+            prompt_by_usage=reply.prompt_tokens,
+            output_by_usage=by_usage,
+        )
+
+
+def _refusal(http_status: int, reply: Reply) -> tuple[str, str]:
+    """Status and sentence of an HTTP error; the two that tell how to fix the command get a name of their own."""
+    text = reply.raw(_ERROR_BYTES)
+    try:
+        message = error_text(json.loads(text))
+    except (ValueError, RecursionError):
+        message = text.decode("utf-8", "replace").strip()[:300]
+    lowered = message.lower()
+    if (
+        http_status in (400, 404, 422)
+        and "model" in lowered
+        and _says(lowered, "not found", "does not exist", "unknown")
+    ):
+        return f"http-{http_status} unknown model", message
+    if http_status in (400, 413, 422) and _says(
+        lowered, "context length", "max_model_len", "too long", "longer than", "maximum context", "max seq len"
+    ):
+        return f"http-{http_status} prompt too long", message
+    return f"http-{http_status}", message
+
+
+def _says(text: str, *phrases: str) -> bool:
+    return any(phrase in text for phrase in phrases)
+
+
+def _retry_after_s(value: bytes) -> float | None:
+    """Seconds to wait, from either form of the header: a number, or a date on the server's clock."""
+    text = value.decode("latin-1").strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        from email.utils import parsedate_to_datetime  # rarely needed, slow to import
+
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+        return max(0.0, seconds)
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -1,0 +1,97 @@
+"""What one worker is to send, how a run is split over several, and what each brings back."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.wire.endpoint import Endpoint
+from ridgeline.serving.load.wire.exchange import CoalescedTokens
+from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.traffic.traffic import Arrival
+
+# status of a request that has not ended yet, in a load that goes on
+UNDER_WAY = "under way"
+
+Address = tuple[int, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTemplate:
+    """What is the same in every request of a run."""
+
+    model: str = ""
+    stream: bool = True
+    ignore_eos: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+    salt: int = 0
+    shared_prefix_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one worker is to send: its part of the traffic, or all of it.
+
+    `slots` are (from second, how many) for a closed loop, empty for an open loop, where the arrivals' own times count.
+    With `endless` the list is gone through again and again until `duration_s`.
+    """
+
+    endpoint: Endpoint
+    address: Address
+    template: RequestTemplate
+    arrivals: tuple[Arrival, ...]
+    slots: tuple[tuple[float, int], ...] = ()
+    most_at_once: int | None = None
+    endless: bool = False
+    duration_s: float | None = None
+    timeout_s: float = 120.0
+    start_at_s: float | None = None
+    worker: int = 0
+    workers: int = 1
+    records_path: Path | None = None
+    give_up_s: float | None = None  # after the start, on what is still under way
+    numbers_from: int = 0  # of requests beyond the list, when it is gone through again
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """What one worker brings back, or all of them together."""
+
+    records: list[RequestRecord]
+    stats: ClientStats
+    start_s: float
+    interrupted: bool = False
+    unfinished: int = 0
+    # how long after its time each request was taken up, in the order in which they ended
+    lag_s: array[float] = field(default_factory=lambda: array("d"))
+    paused: int = 0
+    coalesced: list[CoalescedTokens] = field(default_factory=list)
+    time_slices: str = ""  # how the kernel schedules this process
+    lost_workers: int = 0
+    records_problem: str = ""
+    under_way: list[RequestRecord] = field(default_factory=list)  # as far as they have come, in a load that goes on
+
+
+def split_over_workers(assignment: Assignment, workers: int) -> list[Assignment]:
+    """The assignment split over several workers: every request exactly once, slots as even as they can be."""
+    parts = []
+    path = assignment.records_path
+    for k in range(workers):
+        slots = tuple((at, n // workers + (k < n % workers)) for at, n in assignment.slots)
+        most = assignment.most_at_once
+        parts.append(
+            replace(
+                assignment,
+                arrivals=tuple(itertools.islice(assignment.arrivals, k, None, workers)),
+                slots=slots,
+                most_at_once=None if most is None else most // workers + (k < most % workers),
+                worker=k,
+                workers=workers,
+                records_path=None if path is None else path.with_name(f"{path.name}.{k}"),
+            )
+        )
+    return parts

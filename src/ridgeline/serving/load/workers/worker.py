@@ -1,0 +1,496 @@
+"""One worker: it sends the requests of its assignment, closed loop or on a schedule, and keeps the record of each.
+
+Everything runs as callbacks of one event loop. Nothing is awaited per request and nothing is printed, so the time
+between an answer's last byte and the next request is a fraction of a millisecond, and it is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import platform
+import resource
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from ridgeline.serving.load.wire.believed import Wanted
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.wire.connect import new_connection
+from ridgeline.serving.load.wire.connection import Connection
+from ridgeline.serving.load.wire.exchange import Exchange
+from ridgeline.serving.load.wire.loop import Loop
+from ridgeline.serving.load.wire.reply import Reply
+from ridgeline.serving.load.workers.assignment import UNDER_WAY, Assignment, LoadResult
+from ridgeline.serving.traffic.prompts import Prompts, RequestBodies
+from ridgeline.serving.traffic.requests import RecordsFile
+from ridgeline.serving.traffic.traffic import Arrival
+
+_TICK_S = 0.02
+_SWEEP_TICKS = 5
+_OPENING_S = 5.0
+# A slot that is asked to come back later waits, but not so long that a wrong header stops the run.
+_LONGEST_PAUSE_S = 5.0
+# see Loop: how long a batch of arrivals may gather, as a share of a request and of the time between its tokens
+_CROWD = 32
+_LONGEST_NAP_S = 0.001
+_NAP_SHARE = 0.008
+_NAP_GAP_SHARE = 0.2
+
+
+class Driver:
+    def __init__(self, assignment: Assignment, loop: Loop, records_file: RecordsFile | None) -> None:
+        self._assignment = assignment
+        self._loop = loop
+        self._records_file = records_file
+        self._stats = ClientStats()
+        template = assignment.template
+        self._bodies = RequestBodies(
+            Prompts(template.salt, template.shared_prefix_tokens),
+            assignment.endpoint.interface,
+            template.model,
+            template.stream,
+            template.ignore_eos,
+            template.extra,
+        )
+        answers = template.extra.get("n")  # to each prompt
+        self._answers = answers if isinstance(answers, int) and answers > 1 else 1
+        stops = template.extra.keys() & {"stop", "stop_token_ids", "stop_regex"}
+        self._full_length = template.ignore_eos and not stops
+        self._head = assignment.endpoint.head("POST", assignment.endpoint.path, 0).removesuffix(b"0\r\n\r\n")
+        self._context = assignment.endpoint.tls_context()
+        self._name = f"client-{assignment.worker}" if assignment.workers > 1 else ""
+        self._active: set[Connection] = set()
+        self._idle: list[Connection] = []  # a stack: the warmest connection is used again first
+        # the first round of a closed loop goes out all at once, so it is written before the clock starts
+        most = max((n for _, n in assignment.slots), default=0)
+        self._ahead = {a.number: self._wire(a) for a in assignment.arrivals[:most]}
+        self._settling = 0
+        self._waiting: deque[tuple[Arrival, float]] = deque()
+        self._position = 0
+        self._pausing = 0
+        self._ticks = 0
+        self._stopped = False
+        self._goes_on = False  # the load is changed on the way, and ends when its owner says so
+        self._turn = 0
+        self._out = LoadResult([], self._stats, 0.0)
+
+    def run(self) -> LoadResult:
+        assignment = self._assignment
+        closed = bool(assignment.slots)
+        if closed:
+            self._open_ahead(
+                min(
+                    max(n for _, n in assignment.slots), len(assignment.arrivals) if not assignment.endless else 1 << 30
+                )
+            )
+        start_s = assignment.start_at_s or time.monotonic() + 0.002
+        self._out.start_s = start_s
+        self._loop.at(start_s, self._begin_closed if closed else self._send_due)
+        self._next_tick()
+        self._stats.compare_clocks()
+        self._stats.begin()
+        self._loop.run()
+        while self._loop.leisure:
+            self._loop.leisure.popleft()()
+        self._stats.finish()
+        for connection in (*self._idle, *self._active):
+            connection.close()
+        return self._out
+
+    def interrupt(self) -> None:
+        """Ctrl-C: what has ended stays, what is under way is dropped and counted."""
+        if self._stopped:
+            return
+        self._out.interrupted = self._stopped = True
+        self._out.unfinished = len(self._active)
+        self._loop.stop()
+
+    # a load that goes on and is changed on the way
+
+    def begin(self, start_s: float) -> None:
+        """Starts the clock. Nothing is sent before `change`, and only while `run_until` runs."""
+        self._goes_on = True
+        self._out.start_s = start_s
+        self._next_tick()
+        self._stats.compare_clocks()
+        self._stats.begin()
+
+    def change(self, assignment: Assignment) -> None:
+        """From now on this is sent, and the counters start anew; what is under way stays under way.
+
+        Arrival times count from `begin`.
+        """
+        self._assignment, self._ahead = assignment, {}
+        self._position, self._turn = 0, self._turn + 1
+        self._waiting.clear()
+        self._stats.restart()
+        if assignment.slots:
+            self._fill_slots(time.monotonic())
+        else:
+            self._send_due()
+
+    def extend(self, arrivals: tuple[Arrival, ...]) -> None:
+        """More of the same load."""
+        left = self._assignment.arrivals[self._position :]
+        self._assignment = replace(self._assignment, arrivals=left + arrivals)
+        self._position, self._turn = 0, self._turn + 1
+        self._send_due()
+
+    def run_until(self, at_s: float) -> LoadResult:
+        """Sends and reads until then. What has ended since the last call, and what is under way as far as it came."""
+        self._loop.at(at_s, self._loop.stop)
+        self._loop.run()
+        for connection in list(self._active):
+            connection.read_so_far()
+        while self._loop.leisure:
+            self._loop.leisure.popleft()()
+        done, start_s = self._out, self._out.start_s
+        self._out = LoadResult([], self._stats, start_s, interrupted=done.interrupted)
+        exchanges = [c.exchange for c in self._active if c.exchange is not None]
+        done.under_way = [replace(e.record(start_s, self._name), status=UNDER_WAY, end_s=None) for e in exchanges]
+        done.stats = self._stats.so_far()
+        return done
+
+    def close(self) -> None:
+        """Drops what is under way."""
+        for connection in (*self._idle, *self._active):
+            connection.close()
+
+    # opening connections
+
+    def _connection(self) -> Connection:
+        assignment = self._assignment
+        tls = None if self._context is None else (self._context, assignment.endpoint.host)
+        return new_connection(self._loop, assignment.address, self._stats, self._ended, tls)
+
+    def _open_ahead(self, count: int) -> None:
+        """Connects before the clock starts, so that the first requests do not pay for it."""
+        self._idle = [self._connection() for _ in range(count)]
+        for connection in self._idle:
+            connection.connect()
+        deadline_s = time.monotonic() + _OPENING_S
+
+        def look() -> None:
+            now_s = time.monotonic()
+            if now_s < deadline_s and any(c.opening for c in self._idle):
+                self._loop.at(now_s + 0.002, look)
+            else:
+                self._loop.stop()
+
+        look()
+        if any(c.opening for c in self._idle):
+            self._loop.run()
+
+    # closed loop
+
+    def _begin_closed(self) -> None:
+        self._fill_slots(self._out.start_s)
+
+    def _allowed(self, now_s: float) -> int:
+        since_s = now_s - self._out.start_s
+        return next(
+            (n for from_s, n in reversed(self._assignment.slots) if since_s >= from_s), self._assignment.slots[0][1]
+        )
+
+    def _fill_slots(self, scheduled_s: float) -> None:
+        while len(self._active) + self._pausing < self._allowed(time.monotonic()) and self._more():
+            self._next_in(self._idle.pop() if self._idle else self._connection(), scheduled_s)
+        self._stop_when_done()
+
+    def _next_in(self, connection: Connection, scheduled_s: float) -> None:
+        self._start(connection, self._take(), scheduled_s)
+
+    # open loop
+
+    def _send_due(self) -> None:
+        now_s, start_s = time.monotonic(), self._out.start_s
+        while self._more():
+            arrival = self._assignment.arrivals[self._position]
+            due_s = start_s + arrival.at_s
+            if due_s > now_s:
+                self._loop.at(due_s, partial(self._send_in_turn, self._turn))
+                return
+            self._position += 1
+            self._stats.delayed(now_s - due_s)
+            most = self._assignment.most_at_once
+            if most is not None and len(self._active) >= most:
+                self._waiting.append((arrival, due_s))
+            else:
+                self._start(self._idle.pop() if self._idle else self._connection(), arrival, due_s)
+        self._stop_when_done()
+
+    def _send_in_turn(self, turn: int) -> None:
+        if turn == self._turn:  # else the load has been changed meanwhile
+            self._send_due()
+
+    # both
+
+    def _more(self) -> bool:
+        assignment = self._assignment
+        if self._stopped:
+            return False
+        if assignment.duration_s is not None and time.monotonic() - self._out.start_s >= assignment.duration_s:
+            return False
+        return assignment.endless or self._position < len(assignment.arrivals)
+
+    def _take(self) -> Arrival:
+        assignment, position = self._assignment, self._position
+        self._position += 1
+        if position < len(assignment.arrivals):
+            return assignment.arrivals[position]
+        again = assignment.arrivals[position % len(assignment.arrivals)]
+        number = assignment.numbers_from + position * assignment.workers + assignment.worker
+        return replace(again, number=number)
+
+    def _wire(self, arrival: Arrival) -> bytes:
+        body = self._bodies.body(arrival)
+        return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+
+    def _start(self, connection: Connection, arrival: Arrival, scheduled_s: float) -> None:
+        wire = self._ahead.pop(arrival.number, None) or self._wire(arrival)
+        reply = Reply(self._assignment.endpoint.interface, self._assignment.template.stream)
+        self._active.add(connection)
+        wanted = Wanted(arrival.output_tokens * self._answers, self._full_length)
+        connection.start(Exchange(arrival, wire, scheduled_s, reply, wanted))
+
+    def _ended(self, connection: Connection, exchange: Exchange) -> None:
+        self._active.discard(connection)
+        end_s = exchange.end_s or time.monotonic()
+        if not self._assignment.slots:
+            self._idle.append(connection)
+            if self._waiting:
+                arrival, due_s = self._waiting.popleft()
+                self._start(self._idle.pop(), arrival, due_s)
+        elif exchange.http_status in (429, 503) and exchange.retry_after_s:
+            self._pause(connection, min(exchange.retry_after_s, _LONGEST_PAUSE_S))
+        elif self._more() and len(self._active) + self._pausing < self._allowed(end_s):
+            self._next_in(connection, end_s)
+        else:
+            self._idle.append(connection)
+        self._settling += 1
+        self._loop.leisure.append(partial(self._note, exchange))
+
+    def _note(self, exchange: Exchange) -> None:
+        exchange.settle()
+        if exchange.error:
+            exchange.error = self._assignment.endpoint.without_secrets(exchange.error)
+        record = exchange.record(self._out.start_s, self._name)
+        self._out.records.append(record)
+        self._out.lag_s.append(exchange.taken_s - exchange.scheduled_s)
+        if exchange.coalesced is not None and record.ok:
+            self._out.coalesced.append(exchange.coalesced)
+        if self._records_file is not None:
+            self._records_file.write(record)
+        self._settling -= 1
+        if not self._settling:
+            self._stop_when_done()
+
+    def _pause(self, connection: Connection, pause_s: float) -> None:
+        self._idle.append(connection)
+        self._pausing += 1
+        self._out.paused += 1
+
+        def over() -> None:
+            self._pausing -= 1
+            if not self._stopped:
+                self._fill_slots(time.monotonic())
+
+        self._loop.at(time.monotonic() + pause_s, over)
+
+    def _next_tick(self) -> None:
+        self._tick_due_s = time.monotonic() + _TICK_S
+        self._loop.at(self._tick_due_s, self._tick)
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        self._stats.delayed(now_s - self._tick_due_s)
+        self._next_tick()
+        self._stats.compare_clocks()
+        self._ticks += 1
+        if self._ticks % _SWEEP_TICKS == 0:
+            self._sweep(now_s)
+
+    def _sweep(self, now_s: float) -> None:
+        """Time limits, stages and the end of the run."""
+        self._set_nap()
+        limit_s, last_s = self._assignment.timeout_s, self._assignment.give_up_s
+        over = last_s is not None and now_s - self._out.start_s > last_s
+        for connection in list(self._active):
+            exchange = connection.exchange
+            if exchange is not None and now_s - connection.at_s > limit_s:
+                kind = "timeout" if exchange.first_byte_s is None else "stalled"
+                connection.fail(kind, f"nothing came for {limit_s:g} s")
+            elif exchange is not None and over:
+                connection.fail("unfinished", f"the run ended after {last_s:g} s")
+            else:
+                connection.catch_up(now_s)
+        if self._assignment.slots and now_s >= self._out.start_s:
+            self._fill_slots(now_s)
+        elif now_s >= self._out.start_s:
+            self._stop_when_done()
+        if self._records_file is not None:
+            self._records_file.flush()
+
+    def _set_nap(self) -> None:
+        """Batches gather for next to nothing of a request's time and of a gap between tokens, and only in a crowd."""
+        if len(self._active) < _CROWD:
+            self._loop.nap_s = 0.0
+            return
+        recent = [r for r in self._out.records[-_CROWD:] if r.ok and r.e2e_s is not None]
+        gaps = [r.tpot_s for r in recent if r.tpot_s is not None]
+        request_s = min((r.e2e_s or 0.0 for r in recent), default=0.0)
+        self._loop.nap_s = min(_LONGEST_NAP_S, _NAP_SHARE * request_s, _NAP_GAP_SHARE * min(gaps, default=0.0))
+
+    def _stop_when_done(self) -> None:
+        if self._goes_on:
+            return
+        waiting = self._active or self._waiting or self._pausing or self._settling
+        if not waiting and not self._more():
+            self._stopped = True
+            self._loop.stop()
+
+
+# Asks the kernel for short time slices.
+#
+# Since 6.12 Linux lets any thread say how long its time slices should be, without a privilege: one that asks for short
+# ones runs sooner when it wakes, and gets no larger share of the processor. A load generator on a busy host
+# reads on time more often that way. Older kernels and other systems go on as they are.
+
+_SLICE_NS = 100_000
+# numbers of sched_setattr and sched_getattr
+_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
+_SHARED = (0, 3)  # SCHED_OTHER and SCHED_BATCH: policies under which time slices have a length to ask for
+
+
+@contextlib.contextmanager
+def short_time_slices() -> Iterator[str]:
+    """Short time slices for this thread while the block lasts; yields what came of it, as text."""
+    if sys.platform != "linux" or platform.machine() not in _CALLS:
+        yield "usual (this system has no call for it)"
+        return
+    import ctypes  # slow to load, and needed here only
+
+    class Attributes(ctypes.Structure):
+        _fields_ = [
+            ("size", ctypes.c_uint32), ("policy", ctypes.c_uint32), ("flags", ctypes.c_uint64),
+            ("nice", ctypes.c_int32), ("priority", ctypes.c_uint32), ("runtime_ns", ctypes.c_uint64),
+            ("deadline_ns", ctypes.c_uint64), ("period_ns", ctypes.c_uint64),
+        ]  # fmt: skip
+
+    call, (set_number, get_number) = ctypes.CDLL(None).syscall, _CALLS[platform.machine()]
+
+    def now() -> Attributes | None:
+        found = Attributes()
+        return found if call(get_number, 0, ctypes.byref(found), ctypes.sizeof(found), 0) == 0 else None
+
+    before = now()
+    if before is None or before.policy not in _SHARED:
+        yield "usual (another scheduling policy is set)"
+        return
+    asked = Attributes.from_buffer_copy(before)
+    asked.runtime_ns = _SLICE_NS
+    call(set_number, 0, ctypes.byref(asked), 0)
+    after = now()
+    try:
+        # an older kernel takes the call and forgets the length
+        yield "short" if after is not None and after.runtime_ns == _SLICE_NS else "usual (needs Linux 6.12)"
+    finally:
+        call(set_number, 0, ctypes.byref(before), 0)
+
+
+# a load that grows until something gives way wants as many connections as may be had
+_OPEN_FILES = 1 << 16
+
+
+def run_worker(assignment: Assignment) -> LoadResult:
+    """Sends the assignment and returns what came of it. Ctrl-C ends it early with the results so far."""
+    loop = Loop()
+    records_file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
+    driver = Driver(assignment, loop, records_file)
+    _allow_files(max([n for _, n in assignment.slots], default=assignment.most_at_once or 4096) + 64)
+    try:
+        with _no_collections(), _stopped_by_signals(driver.interrupt), short_time_slices() as time_slices:
+            out = driver.run()
+    finally:
+        loop.close()
+        if records_file is not None:
+            records_file.close()
+    out.time_slices = time_slices
+    if records_file is not None:
+        out.records_problem = records_file.problem
+    return out
+
+
+class OpenWorker:
+    """One worker whose load goes on and is changed on the way, until it is closed."""
+
+    def __init__(self, assignment: Assignment, start_s: float) -> None:
+        self._loop = Loop()
+        self._file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
+        self._driver = Driver(assignment, self._loop, self._file)
+        self._around = contextlib.ExitStack()
+        _allow_files(_OPEN_FILES)
+        self._around.enter_context(_no_collections())
+        self._around.enter_context(_stopped_by_signals(self._driver.interrupt))
+        self._time_slices = self._around.enter_context(short_time_slices())
+        self._driver.begin(start_s)
+
+    def change(self, assignment: Assignment) -> None:
+        self._driver.change(assignment)
+
+    def extend(self, arrivals: tuple[Arrival, ...]) -> None:
+        self._driver.extend(arrivals)
+
+    def run_until(self, at_s: float) -> LoadResult:
+        done = self._driver.run_until(at_s)
+        done.time_slices = self._time_slices
+        return done
+
+    def close(self) -> str:
+        """Drops what is under way; what went wrong with the file of records, if anything."""
+        self._driver.close()
+        self._around.close()
+        self._loop.close()
+        if self._file is None:
+            return ""
+        self._file.close()
+        return self._file.problem
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """A collection would stop every stream for some milliseconds; nothing here makes cycles per request."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _allow_files(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,440 @@
+"""What a model costs: parameters, weight bytes, FLOPs and KV bytes, from a Hugging Face config.json.
+
+One table, `Model.matrices`, lists every weight of the model: its shape, its dtype, the layers it sits in and the way an
+engine splits it over ranks. Parameter counts, weight bytes, FLOPs per token and bytes read per step are sums over it
+and so cannot disagree with one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from ridgeline.errors import InputError
+from ridgeline.serving.model.layer_parts import Attention, Experts, LinearAttention, Mixer, Reach
+
+# Every weight of a model as a row: its shape, its dtype, the layers it sits in and how an engine splits it.
+
+# Bytes of one weight, quantisation scales included: block-quantised FP8 keeps one float32 for 128 x 128 weights,
+# group-quantised INT4 one float16 scale and one 4-bit zero for every 128, FP4 one byte for 16 (NVFP4) or 32 (MXFP4).
+BYTES_PER_WEIGHT: Mapping[str, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0 + 4 / 128**2,
+    "int8": 1.0 + 4 / 4096,
+    "int4": 0.5 + 2.5 / 128,
+    "fp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32,
+}
+
+# How an engine spreads a weight over ranks. "attention": over the ranks that share one attention (tp / attention dp);
+# "ffn": over tp; "experts": over tp or ep, either way each rank holds its share; "vocab": over tp, whole on every rank
+# under attention DP; "none": the same copy on every rank of the stage.
+_Split = Literal["attention", "ffn", "experts", "vocab", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One kind of weight. `per_layer` of them sit in each of `layers`; one token multiplies with `used` of those."""
+
+    name: str
+    part: str  # embedding, attention, dense_ffn, router, experts, shared_experts, norm, lm_head, vision
+    rows: int
+    cols: int
+    dtype: str
+    split: _Split
+    layers: tuple[int, ...]
+    per_layer: int = 1
+    used: int = 1
+
+    @property
+    def copies(self) -> int:
+        return self.per_layer * len(self.layers)
+
+    @property
+    def params(self) -> int:
+        return self.rows * self.cols * self.copies
+
+    @property
+    def nbytes(self) -> float:
+        return self.params * BYTES_PER_WEIGHT[self.dtype]
+
+    @property
+    def flops_per_token(self) -> int:
+        """Multiply-adds count as two. Looking up an embedding and scaling by a norm are not matrix products."""
+        if self.part in ("embedding", "norm"):
+            return 0
+        return 2 * self.rows * self.cols * self.used * len(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerRows:
+    """Makes the rows of one kind of layer: `base` is the dtype of what is never quantised, `dtype` of the rest."""
+
+    hidden: int
+    dtype: str
+    base: str
+    layers: tuple[int, ...]
+
+    def _product(self, name: str, rows: int, cols: int, split: _Split = "attention") -> Matrix:
+        return Matrix(name, "attention", rows, cols, self.dtype, split, self.layers)
+
+    def _small(self, name: str, count: int) -> Matrix:
+        return Matrix(name, "norm", count, 1, self.base, "none", self.layers)
+
+    def attention(self, a: Attention, *, qk_norm: bool) -> tuple[Matrix, ...]:
+        if a.mla:
+            return (*self._queries(a, a.nope_dim + a.rope_dim), *self._latent(a), *self._indexer(a))
+        q, v = a.heads * a.head_dim, a.heads * a.value_dim
+        keys = a.kv_heads * a.head_dim
+        kv = keys if a.one_kv or a.one_kv_proj else keys + a.kv_heads * a.value_dim
+        extras = []
+        if a.bias:
+            extras.append(self._small("qkv_bias", q + kv))
+        if qk_norm:
+            extras.append(self._small("qk_norm", 2 * a.head_dim))
+        return (
+            *self._queries(a, a.head_dim),
+            self._product("kv_proj", self.hidden, kv),
+            *self._outputs(a, v),
+            *self._compressor(a),
+            *self._indexer(a),
+            *extras,
+        )
+
+    def _queries(self, a: Attention, width: int) -> tuple[Matrix, ...]:
+        columns = a.heads * width * (2 if a.gated else 1)
+        if not a.q_latent:
+            return (self._product("q_proj", self.hidden, columns),)
+        return (
+            self._product("q_a_proj", self.hidden, a.q_latent, "none"),
+            self._small("q_a_norm", a.q_latent),
+            self._product("q_b_proj", a.q_latent, columns),
+        )
+
+    def _latent(self, a: Attention) -> tuple[Matrix, ...]:
+        return (
+            self._product("kv_a_proj", self.hidden, a.latent + a.rope_dim, "none"),
+            self._small("kv_a_norm", a.latent),
+            self._product("kv_b_proj", a.latent, a.heads * (a.nope_dim + a.v_dim)),
+            self._product("o_proj", a.heads * a.v_dim, self.hidden),
+        )
+
+    def _outputs(self, a: Attention, width: int) -> tuple[Matrix, ...]:
+        if not a.o_latent:
+            return (self._product("o_proj", width, self.hidden),)
+        return (
+            self._product("o_a_proj", width // a.o_groups, a.o_latent * a.o_groups),
+            self._product("o_b_proj", a.o_latent * a.o_groups, self.hidden),
+        )
+
+    def _compressor(self, a: Attention) -> tuple[Matrix, ...]:
+        """Entries are gated sums over `compress` tokens; short ones overlap and so are made twice."""
+        if a.compress == 1:
+            return ()
+        return (self._product("compressor", self.hidden, 2 * _overlap(a) * a.head_dim, "none"),)
+
+    def _indexer(self, a: Attention) -> tuple[Matrix, ...]:
+        """Queries from the compressed query, one key for a token, one weight for each head; the same on every rank."""
+        if not a.top_k:
+            return ()
+        mine = self.layers[: round(len(self.layers) * a.index_share)]
+        keys = a.index_dim if a.compress == 1 else 2 * _overlap(a) * a.index_dim
+        rows = a.q_latent or self.hidden
+        return (
+            Matrix("index_q_proj", "attention", rows, a.index_heads * a.index_dim, self.dtype, "none", mine),
+            Matrix("index_k_proj", "attention", self.hidden, keys + a.index_heads, self.dtype, "none", mine),
+        )
+
+    def linear(self, mixer: LinearAttention) -> tuple[Matrix, ...]:
+        return (
+            self._product("state_in_proj", self.hidden, mixer.inputs),
+            self._product("state_out_proj", mixer.outputs, self.hidden),
+            Matrix("state_small", "norm", mixer.small_params, 1, self.base, "attention", self.layers),
+        )
+
+
+def _overlap(a: Attention) -> int:
+    return 2 if a.compress < 16 else 1
+
+
+def _feed_forward(
+    name: str, part: str, hidden: int, width: int, dtype: str, split: _Split, layers: tuple[int, ...],
+    per_layer: int = 1, used: int = 1, *, gated: bool = True,
+) -> tuple[Matrix, ...]:  # fmt: skip
+    if not layers or not width:
+        return ()
+    up = f"{name}_gate_up" if gated else f"{name}_up"
+    return (
+        Matrix(up, part, hidden, (2 if gated else 1) * width, dtype, split, layers, per_layer, used),
+        Matrix(f"{name}_down", part, width, hidden, dtype, split, layers, per_layer, used),
+    )
+
+
+def mixture(
+    x: Experts, hidden: int, layers: tuple[int, ...], *, dtype: str, shared_dtype: str, base: str, gated: bool
+) -> tuple[Matrix, ...]:
+    narrow = x.latent or hidden
+    into = (
+        (
+            Matrix("latent_down", "router", hidden, x.latent, base, "none", layers),
+            Matrix("latent_up", "router", x.latent, hidden, base, "none", layers),
+        )
+        if x.latent
+        else ()
+    )
+    return (
+        Matrix("router", "router", hidden, x.count, base, "none", layers),
+        *into,
+        *_feed_forward(
+            "experts", "experts", narrow, x.width, dtype, "experts", layers, x.count, x.per_token, gated=gated
+        ),
+        *_feed_forward("shared", "shared_experts", hidden, x.shared_width, shared_dtype, "ffn", layers, gated=gated),
+    )
+
+
+KV_BYTES: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+WHOLE_DTYPES = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only language model. Build one with `load_model`; `with_dtype` gives it quantised otherwise."""
+
+    name: str
+    layers: int
+    hidden: int
+    vocab: int
+    attention: Attention  # of the layers that keep every token; `mixers` lists all kinds where there are several
+    ffn_width: int
+    experts: Experts | None
+    dense_layers: tuple[int, ...]  # layers whose feed-forward part is not a mixture
+    context_tokens: int
+    dtype: str  # of the linear layers; embeddings, norms, router and LM head stay in `base_dtype`
+    base_dtype: str
+    kv_dtype: str
+    tied_embeddings: bool = False
+    qk_norm: bool = False
+    mixers: tuple[Mixer, ...] = ()  # empty: `attention` in every layer
+    moe_layers_only: tuple[int, ...] | None = None  # where some layers have no feed-forward part at all
+    ffn_widths: tuple[tuple[int, tuple[int, ...]], ...] = ()  # where dense layers differ in width
+    ffn_gated: bool = True
+    attention_dtype: str = ""  # where it differs from `dtype`
+    expert_dtype: str = ""
+    vision_params: int = 0  # held in memory beside the language model, which all other figures are about
+    embedding_used: bool = True  # whether its publisher counts the embedding table as used by every token
+    notes: tuple[str, ...] = ()  # what the config says and no figure here contains
+    own_code: bool = False  # whether its files bring code of their own, which engines run only when told to
+    folder: str = field(default="", compare=False)  # that holds its weights, where they are on this machine
+
+    def with_dtype(self, dtype: str | None = None, kv_dtype: str | None = None) -> Model:
+        """Weights and cache in other dtypes. FP4 weights leave the attention of a mixture in 16 bits, as NVFP4
+        checkpoints do."""
+        kv_dtype = kv_dtype or self.kv_dtype
+        if kv_dtype not in KV_BYTES:
+            raise InputError(f"KV cache dtype {kv_dtype!r} is not known; use one of {', '.join(KV_BYTES)}")
+        if dtype is None or dtype == self.weights_dtype:
+            return replace(self, kv_dtype=kv_dtype)
+        if dtype not in BYTES_PER_WEIGHT:
+            raise InputError(f"weight dtype {dtype!r} is not known; use one of {', '.join(BYTES_PER_WEIGHT)}")
+        base = dtype if dtype in WHOLE_DTYPES else self.base_dtype
+        apart = base if self.experts is not None and dtype in ("fp4", "mxfp4") else ""
+        return replace(self, dtype=dtype, base_dtype=base, kv_dtype=kv_dtype, attention_dtype=apart, expert_dtype="")
+
+    @property
+    def weights_dtype(self) -> str:
+        """The dtype that most of the weights are in: the experts' where there are any."""
+        return (self.expert_dtype if self.experts is not None else "") or self.dtype
+
+    @cached_property
+    def moe_layers(self) -> tuple[int, ...]:
+        if self.experts is None:
+            return ()
+        if self.moe_layers_only is not None:
+            return self.moe_layers_only
+        dense = set(self.dense_layers)
+        return tuple(n for n in range(self.layers) if n not in dense)
+
+    @cached_property
+    def all_mixers(self) -> tuple[Mixer, ...]:
+        return self.mixers or (Mixer(self.attention, tuple(range(self.layers))),)
+
+    @cached_property
+    def mixing_layers(self) -> int:
+        return sum(len(m.layers) for m in self.all_mixers)
+
+    @cached_property
+    def half_layers(self) -> int:
+        """Token mixers and feed-forward parts: two in most layers, one in each block of a Nemotron-H."""
+        return self.mixing_layers + len(self.dense_layers) + len(self.moe_layers)
+
+    @cached_property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every weight. The embedding sits in layer 0, the final norm and the LM head in the last layer."""
+        every = tuple(range(self.layers))
+        last = (self.layers - 1,)
+        base = self.base_dtype
+        head = Matrix("lm_head", "lm_head", self.hidden, self.vocab, base, "vocab", last)
+        norms = 2 if self.half_layers > self.layers else 1
+        return (
+            Matrix("embed_tokens", "embedding", self.vocab, self.hidden, base, "vocab", (0,)),
+            *(row for mixer in self.all_mixers for row in self._mixing(mixer)),
+            *self._dense(),
+            *self._mixture(),
+            Matrix("layer_norms", "norm", self.hidden, norms, base, "none", every),
+            Matrix("final_norm", "norm", self.hidden, 1, base, "none", last),
+            *(() if self.tied_embeddings else (head,)),
+            *(
+                (Matrix("vision", "vision", self.vision_params, 1, base, "none", (0,), used=0),)
+                if self.vision_params
+                else ()
+            ),
+        )
+
+    def _mixing(self, mixer: Mixer) -> tuple[Matrix, ...]:
+        rows = _LayerRows(self.hidden, self.attention_dtype or self.dtype, self.base_dtype, mixer.layers)
+        if isinstance(mixer.kind, LinearAttention):
+            return rows.linear(mixer.kind)
+        return rows.attention(mixer.kind, qk_norm=self.qk_norm)
+
+    def _dense(self) -> tuple[Matrix, ...]:
+        widths = self.ffn_widths or ((self.ffn_width, self.dense_layers),)
+        return tuple(
+            row
+            for width, layers in widths
+            for row in _feed_forward(
+                "mlp", "dense_ffn", self.hidden, width, self.dtype, "ffn", layers, gated=self.ffn_gated
+            )
+        )
+
+    def _mixture(self) -> tuple[Matrix, ...]:
+        if self.experts is None:
+            return ()
+        return mixture(
+            self.experts, self.hidden, self.moe_layers, dtype=self.weights_dtype, shared_dtype=self.dtype,
+            base=self.base_dtype, gated=self.ffn_gated,
+        )  # fmt: skip
+
+    @cached_property
+    def params(self) -> int:
+        """Of the language model; `vision_params` come on top."""
+        return sum(m.params for m in self.matrices if m.part != "vision")
+
+    @cached_property
+    def active_params(self) -> int:
+        """Parameters that one token meets. Some publishers count the whole embedding table with them, some do not."""
+        met = sum(m.rows * m.cols * m.used * len(m.layers) for m in self.matrices)
+        return met if self.embedding_used or self.tied_embeddings else met - self.vocab * self.hidden
+
+    @cached_property
+    def weight_bytes(self) -> float:
+        return sum(m.nbytes for m in self.matrices)
+
+    def weight_bytes_by_part(self) -> dict[str, float]:
+        parts: dict[str, float] = {}
+        for m in self.matrices:
+            parts[m.part] = parts.get(m.part, 0.0) + m.nbytes
+        return parts
+
+    @cached_property
+    def reaches(self) -> tuple[tuple[Reach, int], ...]:
+        """What a query meets of its past, kind by kind, and in how many layers."""
+        kinds = [(m.kind, len(m.layers)) for m in self.all_mixers]
+        return tuple((reach, n) for kind, n in kinds if isinstance(kind, Attention) for reach in kind.reaches())
+
+    def layer_kv_bytes(self, kind: Attention, ranks: int = 1) -> float:
+        """What one more token takes in the cache of one such layer, on each of `ranks` that share its heads."""
+        held = kind.kv_values_on(ranks) * KV_BYTES[self.kv_dtype] / kind.compress
+        return held + kind.index_bytes_per_token
+
+    @cached_property
+    def kv_bytes_per_token(self) -> float:
+        """What each further token of a long request adds, all heads, in the layers that keep everything.
+
+        Divide by what the layout splits (see `layout.rank_kv_bytes_per_token`).
+        """
+        return sum(
+            self.layer_kv_bytes(m.kind) * len(m.layers)
+            for m in self.all_mixers
+            if isinstance(m.kind, Attention) and m.kind.keeps_everything
+        )
+
+    @cached_property
+    def window_kv(self) -> tuple[tuple[int, float], ...]:
+        """(window, bytes of each of its tokens) of the layers that keep no more than a window of a request."""
+        found: dict[int, float] = {}
+        for m in self.all_mixers:
+            if isinstance(m.kind, Attention) and m.kind.window:
+                per_token = m.kind.kv_values * KV_BYTES[self.kv_dtype] * len(m.layers)
+                found[m.kind.window] = found.get(m.kind.window, 0.0) + per_token
+        return tuple(sorted(found.items()))
+
+    @cached_property
+    def state_bytes_per_request(self) -> float:
+        """State of the linear layers: the same however long the request is."""
+        return sum(m.kind.state_bytes * len(m.layers) for m in self.all_mixers if isinstance(m.kind, LinearAttention))
+
+    def cache_bytes(self, tokens: float) -> float:
+        """Cache and state of one request that holds `tokens`."""
+        windows = sum(min(tokens, window) * per_token for window, per_token in self.window_kv)
+        return self.kv_bytes_per_token * tokens + windows + self.state_bytes_per_request
+
+    @cached_property
+    def linear_flops_per_token(self) -> int:
+        """All matrix products of one token through all layers, without the LM head.
+
+        Absorbed MLA multiplies the two halves of kv_b_proj with the query and the output instead of with the latent:
+        the count is the same.
+        """
+        states = sum(m.kind.token_flops * len(m.layers) for m in self.all_mixers if isinstance(m.kind, LinearAttention))
+        return states + sum(m.flops_per_token for m in self.matrices if m.part not in ("lm_head", "vision"))
+
+    @property
+    def lm_head_flops(self) -> int:
+        """One row of logits."""
+        return 2 * self.hidden * self.vocab
+
+    def prefill_flops(self, tokens: float, past: float = 0) -> float:
+        """One sequence that adds `tokens` to `past` cached ones, causal, with one row of logits at the end."""
+        attention = sum(n * r.prefill_flops * _pairs(tokens, past, r.cap) for r, n in self.reaches)
+        return self.linear_flops_per_token * tokens + attention + self.lm_head_flops
+
+    def decode_flops(self, context: float) -> float:
+        """One new token of one sequence that holds `context` tokens, itself included."""
+        attention = sum(n * r.decode_flops * min(context, r.cap) for r, n in self.reaches)
+        return self.linear_flops_per_token + attention + self.lm_head_flops
+
+    def weight_bytes_read(self, tokens: float) -> float:
+        """Weights a step over `tokens` tokens reads: all but the embedding table and experts nobody asks for."""
+        share = self.experts.touched(tokens) / self.experts.count if self.experts else 1.0
+        total = 0.0
+        for m in self.matrices:
+            if m.part == "experts":
+                total += m.nbytes * share
+            elif m.part != "vision" and (m.part != "embedding" or self.tied_embeddings):
+                total += m.nbytes
+        return total
+
+    def prefill_bytes(self, tokens: float, past: float = 0) -> float:
+        """Memory traffic of one prefill step: weights once, cached KV read once, new KV written."""
+        return self.weight_bytes_read(tokens) + self.cache_bytes(past + tokens)
+
+    def decode_bytes(self, batch: float, context: float) -> float:
+        """Memory traffic of one decode step of `batch` sequences that hold `context` tokens each."""
+        read = sum(n * self._reach_bytes(r) * min(context + 1, r.cap) for r, n in self.reaches)
+        return self.weight_bytes_read(batch) + batch * (read + 2 * self.state_bytes_per_request)
+
+    def _reach_bytes(self, reach: Reach) -> float:
+        return reach.kv_values * KV_BYTES[self.kv_dtype] + reach.index_bytes
+
+
+def _pairs(tokens: float, past: float, cap: float) -> float:
+    """Query-key pairs of `tokens` new tokens after `past`, where no query looks further back than `cap`."""
+    if past >= cap:
+        return tokens * cap
+    rising = min(tokens, cap - past)  # queries that still see everything before them
+    full = rising * past + rising * (rising + 1) / 2
+    return full if rising == tokens else full + (tokens - rising) * cap

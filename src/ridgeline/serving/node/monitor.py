@@ -1,0 +1,183 @@
+"""Watches GPUs and host while a run lasts, so that use, memory, clocks and joules a token are metrics too.
+
+    monitor = Monitor(run_folder)
+    monitor.start()
+    ...
+    metrics = monitor.stop()        # {"gpu_util_mean": 0.83, "energy_j": 51234.0, "host_cpu_share": 0.12, ...}
+
+Every second is a line of samples.csv at once, so a run that was killed keeps what was seen of it, and
+`summary(read_samples(...), from_s, until_s)` gives the figures of any part of it again, the measured window for one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TextIO
+
+from ridgeline.serving.node.nvml import GpuSource, open_gpus
+from ridgeline.serving.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
+
+_FILE = "samples.csv"
+
+
+class Monitor:
+    """A thread that sleeps nearly always. `note` says what is not watched and why; empty when everything is."""
+
+    def __init__(self, folder: Path, interval_s: float = 1.0) -> None:
+        self.path = folder / _FILE
+        self.note = ""
+        self._interval_s = interval_s
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._gpus: GpuSource | None = None
+
+    def start(self) -> None:
+        source = open_gpus()
+        if isinstance(source, str):
+            self.note = source
+        else:
+            self._gpus = source
+        count = self._gpus.count if self._gpus else 0
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        names = [*HOST_COLUMNS, *(f"gpu{number}_{name}" for number in range(count) for name in GPU_COLUMNS)]
+        self.path.write_text(",".join(names) + "\n")
+        self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> dict[str, float]:
+        """End the thread and sum up; the same figures when called again."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if not self.path.is_file():
+            return {}
+        with self.path.open() as lines:
+            return _summary(read_samples(lines))
+
+    def _watch(self) -> None:
+        before = _cpu_ticks()
+        next_s = time.monotonic()
+        try:
+            with self.path.open("a", buffering=1) as file:
+                while True:
+                    next_s += self._interval_s
+                    last = self._over.wait(max(0.0, next_s - time.monotonic()))
+                    before = self._write(file, before)
+                    if last:
+                        break
+        except OSError as error:
+            # a full disk or a driver that went away must not end the run that is being watched
+            self.note = f"watching ended early: {error}"
+        finally:
+            if self._gpus is not None:
+                self._gpus.close()
+
+    def _write(self, file: TextIO, before: tuple[int, int]) -> tuple[int, int]:
+        ticks = _cpu_ticks()
+        sample = Sample(
+            time.time(), _cpu_share(before, ticks), _memory_used_bytes(), self._gpus.read() if self._gpus else ()
+        )
+        file.write(_line_of(sample))
+        return ticks
+
+
+def _line_of(sample: Sample) -> str:
+    cells = [f"{sample.time_s:.3f}", _cell(sample.host_cpu_share), _cell(sample.host_memory_bytes)]
+    cells += [_cell(getattr(gpu, name)) for gpu in sample.gpus for name in GPU_COLUMNS]
+    return ",".join(cells) + "\n"
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+def _cpu_ticks(text: str | None = None) -> tuple[int, int]:
+    """Busy and all clock ticks of all cores since the start of this host."""
+    first = (text or Path("/proc/stat").read_text()).splitlines()[0].split()[1:]
+    # user nice system idle iowait irq softirq steal; guest time is counted in user already
+    ticks = [int(word) for word in first[:8]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _cpu_share(before: tuple[int, int], now: tuple[int, int]) -> float | None:
+    passed = now[1] - before[1]
+    return (now[0] - before[0]) / passed if passed > 0 else None
+
+
+def _memory_used_bytes(text: str | None = None) -> float:
+    """What programs hold: all memory less what the kernel would give at once."""
+    values = {}
+    for line in (text or Path("/proc/meminfo").read_text()).splitlines():
+        name, _, rest = line.partition(":")
+        values[name] = int(rest.split()[0]) * 1024
+    return float(values["MemTotal"] - values["MemAvailable"])
+
+
+def _summary(samples: Sequence[Sample], from_s: float = 0.0, until_s: float = float("inf")) -> dict[str, float]:
+    """Figures of the samples between two times (seconds since the epoch). What nothing was seen of is left out.
+
+    `util` and `share` are shares from 0 to 1. Power and energy are of all GPUs together, memory and clocks of the
+    GPU that has most of it (memory) or least (clock).
+    """
+    inside = [sample for sample in samples if from_s <= sample.time_s <= until_s]
+    if not inside:
+        return {}
+    gpus = list(zip(*(sample.gpus for sample in inside), strict=True))
+    power = [_total(gpu.power_w for gpu in sample.gpus) for sample in inside]
+    figures = {
+        "monitored_s": inside[-1].time_s - inside[0].time_s,
+        "host_cpu_share": _mean(sample.host_cpu_share for sample in inside),
+        "host_memory_peak_bytes": _largest(sample.host_memory_bytes for sample in inside),
+        "gpu_util_mean": _mean(gpu.util for sample in inside for gpu in sample.gpus),
+        "gpu_memory_peak_bytes": _largest(gpu.memory_bytes for sample in inside for gpu in sample.gpus),
+        "gpu_sm_mean_mhz": _mean(gpu.sm_mhz for sample in inside for gpu in sample.gpus),
+        "gpu_sm_lowest_mhz": _lowest_mean_clock(gpus),
+        "gpu_temperature_peak_c": _largest(gpu.temperature_c for sample in inside for gpu in sample.gpus),
+        "power_mean_w": _mean(power),
+        "power_peak_w": _largest(power),
+        "energy_j": _energy(inside, gpus, power),
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _lowest_mean_clock(gpus: Sequence[Sequence[GpuSample]]) -> float | None:
+    """Of the GPU that was clocked lowest: one hot GPU slows all that wait for it."""
+    means = [mean for series in gpus if (mean := _mean(gpu.sm_mhz for gpu in series)) is not None]
+    return min(means, default=None)
+
+
+def _energy(
+    samples: Sequence[Sample], gpus: Sequence[Sequence[GpuSample]], power: Sequence[float | None]
+) -> float | None:
+    """By the GPUs' own counters where all have one, else power over time."""
+    counters = [(series[0].energy_j, series[-1].energy_j) for series in gpus]
+    if counters and all(first is not None and last is not None for first, last in counters):
+        return sum(last - first for first, last in counters if first is not None and last is not None)
+    known = [(sample.time_s, watts) for sample, watts in zip(samples, power, strict=True) if watts is not None]
+    pieces = [
+        (watts + later_watts) / 2 * (later_s - time_s) for (time_s, watts), (later_s, later_watts) in pairwise(known)
+    ]
+    return sum(pieces) if pieces else None
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = _known(values)
+    return sum(known) / len(known) if known else None
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max(_known(values), default=None)
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = _known(values)
+    return sum(known) if known else None

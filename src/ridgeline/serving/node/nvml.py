@@ -1,0 +1,190 @@
+"""What the NVIDIA driver says about its GPUs: through NVML where that works, else through nvidia-smi.
+
+Whatever a GPU or its driver does not support is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ridgeline.serving.node.samples import GpuSample
+
+# What the command nvidia-smi says: the one place that runs it and reads its table.
+
+_LIMIT_S = 30.0
+_SAMPLE_LIMIT_S = 10.0
+_SAMPLE = ("utilization.gpu", "memory.used", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+
+
+def query(columns: Sequence[str], *, visible_only: bool = False, limit_s: float = _LIMIT_S) -> list[list[str]]:
+    """A row of cells for each GPU, or only those CUDA_VISIBLE_DEVICES names. OSError says why there is none."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits"]
+    if visible_only and (chosen := os.environ.get("CUDA_VISIBLE_DEVICES")):
+        command.append(f"--id={chosen}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except FileNotFoundError:
+        raise OSError("nvidia-smi was not found, so this host has no NVIDIA GPU") from None
+    except subprocess.TimeoutExpired:
+        raise OSError(f"nvidia-smi did not answer within {limit_s:g} s; a GPU may hang") from None
+    if rows := _rows_of(done.stdout, len(columns)):
+        return rows
+    raise OSError(f"nvidia-smi shows no GPU: {(done.stderr or done.stdout).strip()[:200]}")
+
+
+def _rows_of(text: str, columns: int) -> list[list[str]]:
+    """The table's rows; messages about a GPU that is lost stand between them and are left out."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return [row for row in rows if len(row) == columns and all(row)]
+
+
+def _number(cell: str) -> float | None:
+    """None for what a GPU does not tell: '[N/A]', '[Not Supported]'."""
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def mebibytes(cell: str) -> float | None:
+    """A size, in bytes."""
+    size = _number(cell)
+    return None if size is None else size * 2**20
+
+
+class _NvidiaSmi:
+    """GPUs watched through the command, where the library cannot be loaded; a call takes 0.1 s of a core."""
+
+    name = "nvidia-smi"
+
+    def __init__(self) -> None:
+        self.count = len(self._rows())
+
+    def read(self) -> tuple[GpuSample, ...]:
+        rows = self._rows()
+        if len(rows) != self.count:
+            raise OSError(f"nvidia-smi shows {len(rows)} of {self.count} GPUs")
+        return tuple(map(_sample_of, rows))
+
+    def _rows(self) -> list[list[str]]:
+        return query(_SAMPLE, visible_only=True, limit_s=_SAMPLE_LIMIT_S)
+
+    def close(self) -> None:
+        pass
+
+
+def _sample_of(row: Sequence[str]) -> GpuSample:
+    use, memory, sm, memory_clock, power, heat = row
+    percent = _number(use)
+    return GpuSample(
+        util=None if percent is None else percent / 100.0,
+        memory_bytes=mebibytes(memory),
+        sm_mhz=_number(sm),
+        memory_mhz=_number(memory_clock),
+        power_w=_number(power),
+        temperature_c=_number(heat),
+    )
+
+
+class GpuSource(Protocol):
+    count: int
+    name: str
+
+    def read(self) -> tuple[GpuSample, ...]: ...
+
+    def close(self) -> None: ...
+
+
+def open_gpus() -> GpuSource | str:
+    """The GPUs this process may use, or why there is nothing to watch."""
+    try:
+        return Nvml()
+    except OSError as error:
+        reason = str(error)
+    try:
+        return _NvidiaSmi()
+    except OSError as error:
+        return f"no GPU is watched: {reason}; {error}"
+
+
+class Nvml:
+    """The driver's own library. OSError when it cannot be loaded or finds no GPU."""
+
+    name = "NVML"
+
+    def __init__(self) -> None:
+        try:
+            import pynvml  # only what watches a GPU pays for loading it
+        except ImportError:
+            raise OSError("the package nvidia-ml-py is not installed") from None
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise OSError(f"NVML does not start ({error}); is an NVIDIA driver loaded?") from None
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._ask(pynvml.nvmlDeviceGetCount) or 0)
+        ]
+        identities = [str(self._ask(pynvml.nvmlDeviceGetUUID, handle) or "") for handle in handles]
+        self._handles = [handles[index] for index in _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)]
+        self.count = len(self._handles)
+        if not self.count:
+            self.close()
+            raise OSError("the driver is there but shows no GPU")
+
+    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The answer, or None where this GPU or driver does not support it."""
+        try:
+            return function(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+    def read(self) -> tuple[GpuSample, ...]:
+        return tuple(self._sample(handle) for handle in self._handles)
+
+    def _sample(self, handle: Any) -> GpuSample:
+        nvml, ask = self._nvml, self._ask
+        use = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        return GpuSample(
+            util=None if use is None else use.gpu / 100.0,
+            memory_bytes=None if memory is None else float(memory.used),
+            sm_mhz=_float(ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)),
+            memory_mhz=_float(ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM)),
+            power_w=_from_milli(ask(nvml.nvmlDeviceGetPowerUsage, handle)),
+            energy_j=_from_milli(ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
+            temperature_c=_float(ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)),
+        )
+
+    def close(self) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+
+def _float(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _from_milli(value: int | None) -> float | None:
+    return None if value is None else value / 1e3
+
+
+def _visible(chosen: str | None, identities: Sequence[str]) -> list[int]:
+    """Which GPUs CUDA_VISIBLE_DEVICES leaves: by number or by the start of an identity; all when it is not set."""
+    if chosen is None:
+        return list(range(len(identities)))
+    indices = []
+    for entry in (part.strip() for part in chosen.split(",")):
+        matches = [i for i, name in enumerate(identities) if entry == str(i) or _names(entry, name)]
+        if not matches:
+            break  # CUDA stops at the first one that does not exist
+        indices.append(matches[0])
+    return indices
+
+
+def _names(entry: str, identity: str) -> bool:
+    return entry.startswith(("GPU-", "MIG-")) and identity.startswith(entry)

@@ -1,0 +1,286 @@
+"""One way to serve, tried in the twin: what it reaches within the limits, where it breaks, what a failure costs.
+
+A rate is searched for at which every limit is still kept, and a burst at which the first token begins to wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.planner.candidates import Unit, make_unit
+from ridgeline.serving.planner.pairing import Pair, node_share
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.traffic.requests import Slo, Summary
+from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic
+
+MOST_REQUESTS, _MOST_OFFLINE = 8000, 4000
+# A run sends this many times what is under way at a time: in a shorter one overload is over before its queue shows.
+_STAYS = 8.0
+# An engine is planned to run at this share of the rate at which it would just keep the limits.
+_HEADROOM = 0.9
+_WORTH = 1.02  # smaller prefill steps must serve so many times as much
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Share of the capacity that is gone until repair when one GPU, or one node, fails."""
+
+    gpu: float
+    node: float
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """The burst at which TTFT takes off: `batch` requests of `input_tokens` at once, and what holds them up."""
+
+    batch: int
+    input_tokens: int
+    bound: str  # running limit, or prefill speed
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.input_tokens
+
+    def as_json(self) -> dict[str, object]:
+        return {"batch": self.batch, "input_tokens": self.input_tokens, "tokens": self.tokens, "bound": self.bound}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A scheme at its operating point. Rates are of the whole scheme, percentiles those of any slice."""
+
+    scheme: Scheme
+    rate_s: float | None  # offered; None when requests are sent as answers come
+    capacity_s: float | None  # the highest rate that keeps every limit; None where none was searched
+    summary: Summary
+    interval: Mapping[str, tuple[float, float]]  # of one slice, as `simulate` states it
+    knee: Knee | None = None
+    reach: str = ""  # how far the calibration holds for this layout
+
+    @property
+    def layout(self) -> Layout:
+        return self.scheme.layout
+
+    @property
+    def goodput_s(self) -> float:
+        """Requests per second that keep every limit; all of them when there is none.
+
+        At an offered rate it is that rate times the share that keeps them: a short run's filling and draining do not
+        count against a service that never stops. Beyond the capacity the queue grows without end, and only its first
+        requests would be counted: there it is the capacity at most.
+        """
+        if self.rate_s is None:
+            return self.summary.requests_s * self.scheme.slices * _share_within(self.summary)
+        good_s = self.rate_s * _share_within(self.summary)
+        return min(good_s, self.capacity_s) if self.overloaded and self.capacity_s else good_s
+
+    @property
+    def overloaded(self) -> bool:
+        """More is offered than the limits allow."""
+        return self.rate_s is not None and self.capacity_s is not None and self.rate_s > self.capacity_s
+
+    @property
+    def total_tok_s(self) -> float:
+        if self.rate_s is not None and self.summary.requests and not self.overloaded:
+            q = self.scheme.question
+            return self.rate_s * (q.input_tokens + q.output_tokens) * self.summary.ok / self.summary.requests
+        return self.summary.total_tok_s * self.scheme.slices
+
+    @property
+    def gpu_hours_per_million(self) -> float | None:
+        """GPU-hours that a million tokens take, in and out; None where there are none."""
+        return self.scheme.gpus / 3600.0 / self.total_tok_s * 1e6 if self.total_tok_s > 0 else None
+
+    @property
+    def most_joules_per_token(self) -> float | None:
+        """Were every GPU at its limit of power all the time: of the GPUs alone. None where that limit is not known."""
+        power_w, hours = self.scheme.question.cluster.gpu.power_w, self.gpu_hours_per_million
+        return None if power_w is None or hours is None else power_w * hours * 3600.0 / 1e6
+
+    def costs_json(self) -> dict[str, float | None]:
+        return {
+            "gpu_hours_per_million": self.gpu_hours_per_million,
+            "most_joules_per_token": self.most_joules_per_token,
+        }
+
+    @property
+    def speed_ratios(self) -> tuple[float, float]:
+        """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""
+        return self.interval["speed"]
+
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """Where nine of ten measurements lie: latencies, and the speed that was not given with the rate."""
+        found = {name: both for name, both in self.interval.items() if name.endswith("_ms")}
+        low, high = self.speed_ratios
+        if self.capacity_s is not None:
+            found["capacity"] = (low * self.capacity_s, high * self.capacity_s)
+        if self.rate_s is None:
+            found["total_tok_s"] = (low * self.total_tok_s, high * self.total_tok_s)
+        return found
+
+    @property
+    def broken(self) -> tuple[Slo, ...]:
+        """Limits that the run does not keep."""
+        return tuple(s for s in self.summary.slos if not self.summary.holds(s))
+
+    @property
+    def overshoot(self) -> float:
+        """How many times its limit the worst figure is; 1 or less where the percentiles keep all."""
+        found = [(s, getattr(self.summary, f"{s.latency}_ms")) for s in self.summary.slos]
+        return max((spread.quantile(s.quantile) / s.limit_ms for s, spread in found if spread), default=0.0)
+
+    @property
+    def meets(self) -> bool:
+        return keeps_limits(self.summary)
+
+    @property
+    def margin_bytes(self) -> float:
+        """Memory to spare on the tightest GPU."""
+        return min(u.memory.margin_bytes for u in self.scheme.units)
+
+    @cached_property
+    def loss(self) -> Loss:
+        scheme = self.scheme
+        if not isinstance(scheme.shape, Pair):
+            return Loss(1 / scheme.copies, node_share(scheme.shape, scheme.copies))
+        pair = scheme.whole_pair
+        return Loss(pair.loss(), pair.loss(node=True))
+
+
+def _share_within(summary: Summary) -> float:
+    """Of all requests sent, those that kept every limit."""
+    if summary.goodput_s is None or not summary.requests:
+        return summary.ok / max(1, summary.requests)
+    return summary.goodput_s * summary.duration_s / summary.requests
+
+
+def keeps_limits(summary: Summary) -> bool:
+    """Whether the run's percentiles keep every limit, and as many single requests do as the percentile says.
+
+    The second half matters: gaps between tokens may be short at the 95th percentile and still, by a few long stalls,
+    make most answers slower than the limit.
+    """
+    wanted = max((_QUANTILE_SHARE[s.quantile] for s in summary.slos), default=0.0)
+    kept = all(summary.holds(s) for s in summary.slos)
+    return kept and summary.ok == summary.requests and _share_within(summary) >= wanted
+
+
+# The smallest prefill step of its own that is tried: below it launches weigh more than what they compute. Steps that
+# decode anyway may hold fewer tokens of prompts.
+_SMALL_CHUNK = 2048
+_MIXED_CHUNKS = (4096, 2048, 1024, 512, 256)
+_QUANTILE_SHARE = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def tried(scheme: Scheme, traffic: Traffic) -> Option:
+    """A scheme under the traffic that was asked for, with as few copies as keep the limits where a rate was given."""
+    pace = traffic.pace
+    question = scheme.question
+    if isinstance(pace, OpenLoop):
+        scheme, capacity = _searched(scheme, traffic)
+        most = scheme.slices
+        needed = most if capacity <= 0 else math.ceil(pace.rate_s / (_HEADROOM * capacity / most))
+        scheme = scheme.with_slices(max(1, min(needed, most)))
+        run = scheme.run(_share(traffic, scheme, pace.rate_s))
+        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval, reach=run.reach)
+    if isinstance(pace, AllAtOnce) and question.slos:
+        scheme, capacity = _searched(scheme, traffic)
+        rate = _HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
+        run = scheme.run(_share(traffic, scheme, rate))
+        return Option(scheme, rate, capacity, run.summary, run.interval, reach=run.reach)
+    if isinstance(pace, ClosedLoop):
+        each = max(1, pace.concurrency // scheme.slices)
+        count = min(traffic.requests, max(200, 4 * each))
+        run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
+        return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
+    # not fewer: a shorter offline run is slower for its longer tail
+    count = max(1, min(traffic.requests // scheme.slices, _MOST_OFFLINE))
+    run = scheme.run(replace(traffic, requests=count))
+    return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
+
+
+def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
+    """One slice's part of an open loop, long enough for queues to settle."""
+    each = max(rate_s / scheme.slices, 1e-6)
+    stay_s = scheme.main.decode_s * scheme.main.cap
+    count = int(min(MOST_REQUESTS, max(150, _STAYS * each * stay_s)))
+    burstiness = traffic.pace.burstiness if isinstance(traffic.pace, OpenLoop) else 1.0
+    return replace(traffic, pace=OpenLoop(each, burstiness), requests=count)
+
+
+def _searched(scheme: Scheme, traffic: Traffic) -> tuple[Scheme, float]:
+    """The highest rate that keeps every limit, with smaller prefill steps or mixed chunks if those keep more."""
+    best, capacity = scheme, _capacity(scheme, traffic)
+    unit = scheme.shape
+    if not isinstance(unit, Unit) or unit.question.itl_limit_s is None:
+        return best, capacity
+    for other in _gentler(unit):
+        if reached := _capacity(replace(scheme, shape=other), traffic, least_s=_WORTH * capacity):
+            best, capacity = replace(scheme, shape=other), reached
+    return best, capacity
+
+
+def _gentler(unit: Unit) -> Iterator[Unit]:
+    """The same engine with prompts in smaller steps, and in the steps that decode: running answers wait less."""
+    chunk = unit.times.applied.chunk_tokens // unit.layout.pp
+    always = unit.times.applied.mixed
+    sizes = [(max(_SMALL_CHUNK, chunk // 4), False), (_mixed_chunk(unit), not always)]
+    for size, mixed in sizes:
+        if size and (mixed or size < chunk):
+            other = make_unit(unit.question, unit.layout, "both", chunk=size, cap=unit.cap, mixed=mixed)
+            if other is not None:
+                yield other
+
+
+def _mixed_chunk(unit: Unit) -> int:
+    """The largest budget whose steps, full of prompts and of running requests, keep the ITL limit; 0 if none does."""
+    layout, question, limit_s = unit.layout, unit.question, unit.question.itl_limit_s
+    if layout.attn_dp > 1 or layout.pp > 1 or limit_s is None:
+        return 0
+    for size in _MIXED_CHUNKS:
+        pairs = size * question.input_tokens / 2
+        held = unit.cap * question.context_tokens
+        if unit.times.mixed_s(size, pairs, 1, size, unit.cap, held) <= limit_s:
+            return size
+    return 0
+
+
+def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
+    """Requests per second of the whole scheme that keep every limit; zero when a trickle, or `least_s`, breaks one."""
+    guess = scheme.shape.rate_s * scheme.copies
+
+    def keeps(rate_s: float) -> bool:
+        return keeps_limits(scheme.run(_share(traffic, scheme, rate_s)).summary)
+
+    if least_s and not keeps(least_s):
+        return 0.0
+    good, bad = least_s, 1.25 * max(guess, least_s)
+    # runs of a large cluster are long, and its figures no surer for it
+    large = _share(traffic, scheme, guess).requests >= MOST_REQUESTS
+    rate, halvings = 0.7 * guess, 2 if large else 3
+    if good == 0.0 and isinstance(scheme.shape, Pair):
+        # a split mostly comes near to what its steps allow: its first halving is tried without the lower end
+        middle = math.sqrt(rate * bad)
+        if keeps(middle):
+            good, halvings = middle, halvings - 1
+        elif keeps(rate):
+            good, bad, halvings = rate, middle, halvings - 1
+        else:
+            bad, rate = rate, 0.45 * rate
+    while good == 0.0 and rate > 0.04 * guess:
+        if keeps(rate):
+            good = rate
+        else:
+            bad, rate = rate, 0.45 * rate
+    for _ in range(halvings if good else 0):
+        middle = math.sqrt(good * bad)
+        if keeps(middle):
+            good = middle
+        else:
+            bad = middle
+    return good

@@ -1,0 +1,395 @@
+"""Choose a layout by asking the twin: model, GPUs, traffic and limits in, ranked ways to serve out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+
+from ridgeline.catalog import USUAL_ENGINE
+from ridgeline.errors import InputError
+from ridgeline.records.expression import Value
+from ridgeline.serving.engines.fitting import nearest_fits
+from ridgeline.serving.engines.knobs.meaning import dtype_values
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.memory import roomiest_plan
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.planner.candidates import PlanQuestion, Unit
+from ridgeline.serving.planner.commands import unit_values, written_for
+from ridgeline.serving.planner.lint import LintPoint
+from ridgeline.serving.planner.operating_point import Knee, Option, tried
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
+from ridgeline.serving.planner.study import PlanInputs, beside, quoted, verification_study
+from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
+from ridgeline.serving.traffic.requests import Slo, Spread
+from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, Fixed, OpenLoop, Traffic, dataset_of, parse_traffic
+from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.serving.twin.simulate import within_context
+
+# Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
+_TAKE_OFF = 5.0
+
+
+def _with_knee(option: Option) -> Option:
+    """The same option with the burst at which its TTFT takes off, found in the twin."""
+    scheme, q = option.scheme, option.scheme.question
+    tokens = max(1, round(q.input_tokens)), max(1, round(q.output_tokens))
+    limit_ms = _ttft_limit_ms(scheme, tokens)
+
+    def keeps(batch: int) -> bool:
+        each = max(1, -(-batch // scheme.slices))
+        spread = scheme.run(Traffic(Fixed(*tokens), each)).summary.ttft_ms
+        return spread is not None and spread.p95 <= limit_ms
+
+    cap = scheme.main.cap * scheme.slices * max(1, scheme.parts[1])
+    batch = max(1, scheme.slices)
+    while batch < 4 * cap and keeps(2 * batch):
+        batch *= 2
+    low, high = batch, 2 * batch
+    for _ in range(3):
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    bound = "running limit" if low >= 0.8 * cap else "prefill speed"
+    return replace(option, knee=Knee(low, tokens[0], bound))
+
+
+def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
+    limit_s = scheme.question.limit_s("ttft")
+    if limit_s is not None:
+        return limit_s * 1000
+    alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
+    assert alone is not None
+    return _TAKE_OFF * alone.p95
+
+
+LATENCIES, ALIKE = ("ttft", "itl"), 0.03
+
+
+def pareto(options: Sequence[Option]) -> set[int]:
+    """Indices of options that no other beats in GPUs, goodput, TTFT, ITL and the loss with a GPU at once.
+
+    Latencies within a few percent are the same: no prediction is surer than that.
+    """
+
+    def beats(a: Option, b: Option) -> bool:
+        fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
+        safer = round(b.loss.gpu - a.loss.gpu, 3)
+        if min(fewer, more, safer) < 0:
+            return False
+        shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
+        same = [ALIKE * _p95(b, name) for name in LATENCIES]
+        if any(gain < -limit for gain, limit in zip(shorter, same, strict=True)):
+            return False
+        return max(fewer, more, safer) > 0 or any(gain > limit for gain, limit in zip(shorter, same, strict=True))
+
+    return {i for i, option in enumerate(options) if not any(beats(other, option) for other in options)}
+
+
+def _p95(option: Option, latency: str) -> float:
+    spread: Spread | None = getattr(option.summary, f"{latency}_ms")
+    return spread.p95 if spread else 0.0
+
+
+REQUESTS = 400
+LIMIT_S = 3600
+# what each half varies, so that steps of more than one size are measured, and what it is judged by
+_VARIED = {"prefill": ("chunked_prefill_size", "input_tok_s"), "decode": ("max_running_requests", "output_tok_s")}
+
+
+def _half_studies(scheme: Scheme, traffic: Traffic, asked: PlanInputs) -> dict[str, str]:
+    """File names and their text; none where the scheme is not split."""
+    if not isinstance(scheme.shape, Pair):
+        return {}
+    return {f"{unit.role}-alone.yaml": _study(unit, traffic, asked) for unit in scheme.units}
+
+
+def _study(unit: Unit, traffic: Traffic, asked: PlanInputs) -> str:
+    knob, metric = _VARIED[unit.role]
+    values = {name: value for name, value in unit_values(unit).items() if name != knob}
+    planned = unit.chunk_flag if unit.role == "prefill" else unit.cap
+    flags = ", ".join(f"{name}: {value}" for name, value in values.items())
+    share = unit.layout.attn_dp * unit.layout.pp
+    half = max(share, planned // 2 // share * share)
+    nodes, size = unit.layout.nodes, unit.layout.gpus_per_node
+    lines = [
+        "version: 1",
+        f"name: {unit.role}-alone",
+        f"question: How long do the steps of a {unit.role} engine take? Its log calibrates the twin.",
+        "",
+        "workload:",
+        "  kind: sglang-serve",
+        f"  model: {quoted(beside(asked.model))}  # or your model's folder, without the next line",
+        "  load_format: dummy",
+        f"  gpu: {unit.question.cluster.gpu.name}",
+        f"  alone: {unit.role}",
+        f"  flags: {{{flags}}}",
+        f"  concurrency: {max(1, min(unit.cap, REQUESTS // 2))}",
+        f"  traffic: {{dataset: {dataset_of(traffic)!r}, requests: {REQUESTS}, seed: {traffic.seed}}}",
+        f"job: {{nodes: {nodes}, gpus: {min(size, unit.gpus)}, limit: {LIMIT_S}}}",
+        "",
+        "space:",
+        f"  {knob}: [{half}, {planned}]" if half < planned else f"  {knob}: [{planned}]",
+        f"baseline: {{{knob}: {planned}}}",
+        f"goal: {{maximize: {metric}}}",
+        "budget: {trials: 2}",
+        "confirm: {top: 1, blocks: 3}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+# GPUs that send slower than this to each other have no NVLink.
+_NVLINK_LEAST = 100e9
+# Choices whose take-off is sought.
+_KNEES = 8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One ranked answer. Its command lines are those of its deployment (`deploy/from_plan.py`), which must hold
+    `point`."""
+
+    rank: int
+    option: Option
+    on_front: bool  # no other choice is better in GPUs, goodput, TTFT and ITL at once
+    point: LintPoint
+    study: str
+
+    def as_json(self) -> dict[str, object]:
+        o, unit = self.option, self.option.scheme.main
+        pair = o.scheme.shape if isinstance(o.scheme.shape, Pair) else None
+        return {
+            "rank": self.rank,
+            "layout": str(o.layout),
+            "kind": "disaggregated" if pair else "colocated",
+            "gpus": o.scheme.gpus,
+            "meets_slo": o.meets,
+            "broken_slos": [str(s) for s in o.broken],
+            "goodput": round(o.goodput_s, 4),
+            "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
+            "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
+            "total_tok_s": round(o.total_tok_s, 1),
+            "costs": o.costs_json(),
+            "reach": o.reach,
+            "ttft_ms": o.summary.ttft_ms.as_json() if o.summary.ttft_ms else None,
+            "itl_ms": o.summary.itl_ms.as_json() if o.summary.itl_ms else None,
+            "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
+            "max_running_requests": unit.cap,
+            "requests_at_once": unit.cap * o.scheme.slices * max(1, o.scheme.parts[1]),
+            "chunked_prefill_size": o.scheme.units[0].chunk_flag,
+            "cuda_graph_max_bs": unit.times.applied.graph_max_bs,
+            "mem_fraction": unit.memory.mem_fraction,
+            "settings": {u.role: u.settings_json() for u in o.scheme.units},
+            "kv_tokens": unit.memory.kv_tokens,
+            "kv_margin_gib": round(o.margin_bytes / GIB, 2),
+            "knee": o.knee.as_json() if o.knee else None,
+            "prefill_decode_ratio": _ratio(pair),
+            "prefill_gpus": pair.prefill.gpus * pair.prefill_groups * o.scheme.copies if pair else None,
+            "decode_gpus": pair.decode.gpus * pair.decode_groups * o.scheme.copies if pair else None,
+            "prefill_layout": str(pair.prefill.layout) if pair else None,
+            "decode_layout": str(pair.decode.layout) if pair else None,
+            "loss": {"gpu": round(o.loss.gpu, 3), "node": round(o.loss.node, 3)},
+            "pareto": self.on_front,
+            "written_for": written_for(o.scheme),
+            "study": self.study,
+        }
+
+
+def _ratio(pair: Pair | None) -> float | None:
+    """GPUs that prefill for each GPU that decodes."""
+    if pair is None:
+        return None
+    return round(pair.prefill.gpus * pair.prefill_groups / (pair.decode.gpus * pair.decode_groups), 4)
+
+
+@dataclass(frozen=True)
+class Plan:
+    question: PlanQuestion
+    traffic: Traffic
+    choices: tuple[Choice, ...]
+    considered: int  # ways to serve that were compared by step times
+    simulated: int
+    cpu_s: float
+    verdict: SplitVerdict
+    asked: PlanInputs
+    halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
+    assumed: tuple[str, ...] = ()  # what was done to the traffic before anything was asked about it
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "model": self.question.model.name,
+            "cluster": str(self.question.cluster),
+            "input_tokens": self.question.input_tokens,
+            "output_tokens": self.question.output_tokens,
+            "slos": [str(s) for s in self.question.slos],
+            "plans": [c.as_json() for c in self.choices],
+            "considered": self.considered,
+            "simulated": self.simulated,
+            "speed_interval": list(self.choices[0].option.speed_ratios),
+            "calibrated": self.question.calibration.points > 0,
+            "assumed": list(self.assumed),
+            "origin": "modelled",
+            "cpu_s": self.cpu_s,
+            "verdict": self.verdict.as_json(),
+        }
+
+
+def plan(
+    model: Model,
+    cluster: Cluster,
+    traffic: Traffic,
+    slos: Sequence[Slo] = (),
+    calibration: Calibration | None = None,
+    settings: EngineSettings | None = None,
+    *,
+    top: int = 8,
+    named: Sequence[str] = (),
+    asked: PlanInputs | None = None,
+    dtype_settings: Mapping[str, Value] | None = None,
+) -> Plan:
+    """Ranked colocated and disaggregated layouts.
+
+    With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
+    are tried and shown whatever others promise. `dtype_settings`: knobs for dtypes that the model's files are not in.
+
+    Raises where the model fits nowhere or the traffic does not fit it.
+    """
+    started_s = time.process_time()
+    traffic, cut = within_context(traffic, model)
+    arrivals = traffic.arrivals()
+    if isinstance(traffic.pace, AsRecorded):
+        # layouts are compared at the trace's mean rate; a choice can then be simulated with its own times
+        lasts_s = max(a.at_s for a in arrivals) or 1.0
+        traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
+    longest = max(a.input_tokens + a.output_tokens for a in arrivals)
+    lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
+    known = settings or EngineSettings(), calibration or Calibration()
+    question = PlanQuestion(
+        model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos), dtype_settings or {}
+    )
+    rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
+    considered, schemes = schemes_for(question, rate_s)
+    if not schemes:
+        raise _nothing_fits(question, longest)
+    asked_for = [named_scheme(text, considered) for text in named]
+    kept = {scheme.layout for scheme in asked_for}
+    found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
+    found += [tried(s, traffic) for s in asked_for]
+    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
+    verdict = verdict_on(options)
+    options = _without_doubtful_splits(options, verdict)
+    options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
+    options = [_with_knee(o) if n < _KNEES else o for n, o in enumerate(options)]
+    front = pareto(options)
+    inputs = asked or PlanInputs(model.name)
+    choices = [_choice(n, o, n in front, traffic, longest, inputs) for n, o in enumerate(options)]
+    spent_s = time.process_time() - started_s
+    halves = _half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
+    counts = len(considered), len(found), spent_s
+    return Plan(question, traffic, tuple(choices), *counts, verdict, inputs, halves, cut)
+
+
+def answer_plan(
+    model_name: str,
+    gpu_name: str,
+    nodes: int,
+    gpus_per_node: int,
+    traffic: str,
+    *,
+    fabric: str | None = None,
+    rate_s: float | None = None,
+    concurrency: int | None = None,
+    requests: int | None = None,
+    slos: Sequence[str] = (),
+    engine: str = USUAL_ENGINE,
+    attention_backend: str | None = None,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    calibration: Path | None = None,
+    top: int = 8,
+    named: Sequence[str] = (),
+    seed: int = 0,
+) -> Plan:
+    """A plan from the words of the command line."""
+    if top < 1:
+        raise InputError(f"--top {top} shows nothing; give 1 or more")
+    settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
+    recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
+    shipped = load_model(model_name)
+    chosen = shipped.with_dtype(dtype, kv_dtype)
+    return plan(
+        chosen,
+        make_cluster(gpu_name, nodes, gpus_per_node, fabric),
+        recipe,
+        [Slo.parse(text) for text in slos],
+        read_calibration(calibration) if calibration else None,
+        settings,
+        top=top,
+        named=named,
+        asked=PlanInputs(model_name, dtype, kv_dtype, calibration),
+        dtype_settings=dtype_values(shipped, chosen),
+    )
+
+
+def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
+    """`sized`: the rate was given, so that fewer GPUs are better; else more requests are."""
+    goodput = -option.goodput_s
+    gpus = option.scheme.gpus if sized else 0
+    ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
+    if option.meets:
+        return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
+    return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.loss.gpu, ttft
+
+
+def _without_doubtful_splits(options: list[Option], verdict: SplitVerdict) -> list[Option]:
+    """Where KV would go over PCIe, a split stands behind the best engine that does both unless it is clearly better."""
+    best = options[0]
+    slow = best.scheme.question.cluster.gpu.link.bytes_s < _NVLINK_LEAST
+    if not slow or verdict.split or verdict.together is None or not isinstance(best.scheme.shape, Pair):
+        return options
+    first = options.index(verdict.together)
+    return [options[first], *options[:first], *options[first + 1 :]]
+
+
+def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:
+    """The most requests there can ever be at once; None in an open loop."""
+    if traffic.concurrency is not None:
+        return traffic.concurrency
+    return traffic.requests if isinstance(traffic.pace, AllAtOnce) and not slos else None
+
+
+def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, asked: PlanInputs) -> Choice:
+    scheme = option.scheme
+    engines = scheme.slices * max(1, scheme.parts[1])
+    q = scheme.question
+    e2e_s = option.summary.e2e_ms.mean / 1000 if option.summary.e2e_ms else 0.0
+    ttft_s = option.summary.ttft_ms.mean / 1000 if option.summary.ttft_ms else 0.0
+    # what is under way by Little's law; the rate of a short run would count its filling and draining
+    rate_s = option.summary.requests_s * scheme.slices if option.rate_s is None else option.rate_s
+    decoding = rate_s * max(0.0, e2e_s - ttft_s)
+    running = min(scheme.main.cap * engines, max(1, round(decoding)))
+    point = LintPoint(running, q.context_tokens, longest)
+    return Choice(number + 1, option, on_front, point, verification_study(option, traffic, asked))
+
+
+def _nothing_fits(question: PlanQuestion, longest: int) -> InputError:
+    """The widest engine there is, why it does not fit, and what would."""
+    cluster, model = question.cluster, question.model
+    size = cluster.node.gpus
+    layout = Layout(tp=size, pp=cluster.nodes, nodes=cluster.nodes, gpus_per_node=size)
+    plan_ = roomiest_plan(model, cluster.gpu, layout, question.settings)
+    if plan_.fits and plan_.kv_tokens_per_rank < longest:
+        return InputError(
+            f"{model.name} fits {cluster}, but a request of {longest:,} tokens does not fit its KV pool of "
+            f"{plan_.kv_tokens_per_rank:,}; send shorter requests or use more GPUs"
+        )
+    nearest = nearest_fits(model, cluster, layout, replace(question.settings, mem_fraction=None), plan_)
+    remedy = f"\n  nearest that fits: {'; '.join(nearest)}" if nearest else ""
+    return InputError(f"{model.name} does not fit {cluster} in any layout: {plan_.reason}{remedy}")

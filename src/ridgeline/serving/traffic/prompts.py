@@ -1,0 +1,118 @@
+"""Request bodies of a wanted length, made without a tokenizer.
+
+Prompts are strings of common four-letter English words, each of which is one token (with its leading space) in the
+vocabularies of current models, so n words are close to n tokens; the server's own count is what gets reported.
+All words have one length in bytes, so a prompt of any size is a slice and costs the sender next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+
+from ridgeline.errors import InputError
+from ridgeline.serving.model.vocabulary import WORDS
+from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
+from ridgeline.serving.traffic.traffic import Arrival
+
+_STEP = 5  # bytes of a space and a word
+_POOL_WORDS = 1 << 13
+# Enough words at the front to tell every request of a long run apart, so that no prompt finds itself in a cache.
+_NAME_WORDS = 4
+
+
+class Prompts:
+    """Prompt text for each arrival: the same salt and number give the same text, another salt gives none of it again.
+
+    `shared_tokens` words open every prompt alike; blocks that a trace names by the same hash are the same text.
+    """
+
+    def __init__(self, salt: int, shared_tokens: int = 0) -> None:
+        rng = random.Random(salt)
+        self._pool = _words(rng, _POOL_WORDS)
+        self._salt = salt
+        self._shared = _words(rng, shared_tokens)
+        self._blocks: dict[int, bytes] = {}
+
+    def text(self, arrival: Arrival) -> bytes:
+        length = arrival.input_tokens * _STEP
+        opening = self._shared[:length] + b"".join(map(self._block, arrival.prefix_hashes))
+        if len(opening) >= length:
+            return opening[:length]
+        name = self._name(arrival.number)
+        return (opening + name + self._filler(arrival.number, length))[:length]
+
+    def _name(self, number: int) -> bytes:
+        # the salt turns the digits, so request 7 of one run does not open like request 7 of the next
+        digits, words = number + self._salt * 7919, []
+        for _ in range(_NAME_WORDS):
+            digits, digit = divmod(digits, len(WORDS))
+            words.append(WORDS[digit])
+        return (" " + " ".join(words)).encode()
+
+    def _filler(self, number: int, length: int) -> bytes:
+        start = (number * 40503 + self._salt) % _POOL_WORDS * _STEP
+        text = self._pool[start : start + length]
+        if len(text) < length:
+            text += self._pool * (1 + (length - len(text)) // len(self._pool))
+        return text
+
+    def _block(self, name: int) -> bytes:
+        if name not in self._blocks:
+            self._blocks[name] = _words(random.Random(name * 1_000_003 + self._salt), PREFIX_BLOCK_TOKENS)
+        return self._blocks[name]
+
+
+def _words(rng: random.Random, count: int) -> bytes:
+    return "".join(f" {word}" for word in rng.choices(WORDS, k=count)).encode()
+
+
+class RequestBodies:
+    """Turns arrivals into JSON bodies for one interface; all but prompt and length is encoded once."""
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        interface: str,
+        model: str,
+        stream: bool = True,
+        ignore_eos: bool = False,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        self._prompts = prompts
+        frame = _frame(interface, model, stream, ignore_eos)
+        for name, value in (extra or {}).items():
+            if interface == "generate" and name not in ("stream", "sampling_params"):
+                frame["sampling_params"] |= {name: value}  # type: ignore[operator]
+            else:
+                frame[name] = value
+        text = json.dumps(frame)
+        self._before, _, rest = text.partition("@prompt@")
+        self._between, _, self._after = rest.partition('"@length@"')
+        if not self._after:
+            raise InputError("--body may not replace the prompt or the output length; use --traffic and --max-tokens")
+        self._parts = tuple(part.encode() for part in (self._before, self._between, self._after))
+
+    def body(self, arrival: Arrival) -> bytes:
+        before, between, after = self._parts
+        return b"%b%b%b%d%b" % (before, self._prompts.text(arrival), between, arrival.output_tokens, after)
+
+
+def _frame(interface: str, model: str, stream: bool, ignore_eos: bool) -> dict[str, object]:
+    # the prompt stands before the length in each of these; Bodies relies on that order
+    if interface == "generate":
+        sampling: dict[str, object] = {"max_new_tokens": "@length@"} | ({"ignore_eos": True} if ignore_eos else {})
+        return {"text": "@prompt@", "sampling_params": sampling, "stream": stream}
+    frame: dict[str, object] = {"model": model} if model else {}
+    if interface == "chat":
+        frame["messages"] = [{"role": "user", "content": "@prompt@"}]
+    else:
+        frame["prompt"] = "@prompt@"
+    frame["max_tokens"] = "@length@"
+    frame["stream"] = stream
+    if stream:
+        frame["stream_options"] = {"include_usage": True}
+    if ignore_eos:
+        frame["ignore_eos"] = True
+    return frame

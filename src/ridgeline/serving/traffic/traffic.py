@@ -1,0 +1,239 @@
+"""What users send: how long each prompt and answer is, which prompts share a beginning, and when they arrive.
+
+`Traffic` is the recipe, `arrivals()` the list it stands for; the same recipe and seed always give the same list, so the
+load generator and the twin can replay exactly the same requests. Tokens are counted, text is never needed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.serving.traffic.lengths import Fixed as Fixed
+from ridgeline.serving.traffic.lengths import Lengths, parse_lengths
+from ridgeline.serving.traffic.lengths import LogNormal as LogNormal
+from ridgeline.serving.traffic.lengths import Replay as Replay
+from ridgeline.serving.traffic.lengths import Uniform as Uniform
+from ridgeline.serving.traffic.lengths import sharegpt as sharegpt
+
+# Each is kept to the end of a run; more would fill a laptop's memory.
+_MOST_REQUESTS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request before anybody has served it. `at_s` is when it should be sent, counted from the run's start.
+
+    `prefix_hashes` names the prompt's blocks of `traces.PREFIX_BLOCK_TOKENS` tokens from its beginning: two prompts
+    that start with the same hashes start with the same text and may share KV cache.
+    """
+
+    number: int
+    at_s: float
+    input_tokens: int
+    output_tokens: int
+    prefix_hashes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllAtOnce:
+    """Everything is sent at time zero, as an offline benchmark does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """At most `concurrency` requests are under way; the next is sent when one ends."""
+
+    concurrency: int
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise InputError(f"concurrency {self.concurrency} would send nothing; use 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Requests arrive at `rate_s` per second, whatever the server does.
+
+    `burstiness` is the squared coefficient of variation of the gaps: 0 constant, 1 Poisson, above 1 burstier (gamma).
+    """
+
+    rate_s: float
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.rate_s > 0 and math.isfinite(self.rate_s)):
+            raise InputError(
+                f"a rate of {self.rate_s:g} requests/s cannot be sent; give a number above zero, "
+                "or leave it out to send everything at once"
+            )
+        if not 0 <= self.burstiness <= 100:
+            raise InputError(f"burstiness {self.burstiness:g} is outside 0 (constant) to 100; 1 is Poisson")
+
+
+@dataclass(frozen=True, slots=True)
+class AsRecorded:
+    """The times of the replayed trace, `speed` times as fast."""
+
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.speed > 0:
+            raise InputError(f"a trace cannot be replayed at speed {self.speed:g}; use a speed above zero")
+
+
+Pace = AllAtOnce | ClosedLoop | OpenLoop | AsRecorded
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A recipe for requests: lengths, pace, how many, and the seed that makes it repeatable."""
+
+    lengths: Lengths
+    requests: int
+    pace: Pace = field(default_factory=AllAtOnce)
+    seed: int = 0
+    most_tokens: int | None = None  # longer requests that were drawn are cut to it, those of a trace left out
+
+    def __post_init__(self) -> None:
+        if self.requests < 1:
+            raise InputError(f"{self.requests} requests is nothing to send; use 1 or more")
+        if self.requests > _MOST_REQUESTS:
+            raise InputError(
+                f"{self.requests:,} requests are more than the {_MOST_REQUESTS:,} that one run keeps; send fewer: "
+                "a rate shows its effect long before that"
+            )
+        if isinstance(self.pace, AsRecorded) and not (isinstance(self.lengths, Replay) and self.lengths.timed):
+            raise InputError("this traffic carries no times to replay; give a rate, a concurrency, or send all at once")
+
+    @property
+    def concurrency(self) -> int | None:
+        """The most requests under way at a time in a closed loop; None when the pace sets no such limit."""
+        return self.pace.concurrency if isinstance(self.pace, ClosedLoop) else None
+
+    def arrivals(self) -> list[Arrival]:
+        """Every request, in order of time. In a closed loop all are due at zero and wait for a free place."""
+        rng = random.Random(self.seed)
+        lengths = self.lengths.draw(self.requests, rng)
+        times = self._times(len(lengths), rng)
+        hashes: Sequence[tuple[int, ...]] = [()] * len(lengths)
+        if isinstance(self.lengths, Replay):
+            hashes = [row.prefix_hashes for row in self.lengths.rows[: len(lengths)]]
+        rows = [(at, *self._cut(i, o), h) for at, (i, o), h in zip(times, lengths, hashes, strict=True)]
+        if self.most_tokens is not None and isinstance(self.lengths, Replay):
+            rows = [row for row in rows if row[1] + row[2] <= self.most_tokens]
+        return [Arrival(number, *row) for number, row in enumerate(rows)]
+
+    def _cut(self, input_tokens: int, output_tokens: int) -> tuple[int, int]:
+        """Where lengths are drawn: the answer shortened, and the prompt where that is not enough."""
+        if self.most_tokens is None or not isinstance(self.lengths, (Uniform, LogNormal)):
+            return input_tokens, output_tokens
+        input_tokens = min(input_tokens, self.most_tokens - 1)
+        return input_tokens, min(output_tokens, self.most_tokens - input_tokens)
+
+    def longest_tokens(self) -> int:
+        """Tokens that the longest request needs in the context window."""
+        return max(a.input_tokens + a.output_tokens for a in self.arrivals())
+
+    def _times(self, count: int, rng: random.Random) -> list[float]:
+        if isinstance(self.pace, OpenLoop):
+            return _open_loop_times(count, self.pace, rng)
+        if isinstance(self.pace, AsRecorded):
+            assert isinstance(self.lengths, Replay)
+            recorded = [row.at_s or 0.0 for row in self.lengths.rows[:count]]
+            first = min(recorded)
+            return [(at - first) / self.pace.speed for at in recorded]
+        return [0.0] * count
+
+
+def parse_traffic(
+    text: str,
+    *,
+    requests: int | None = None,
+    rate_s: float | None = None,
+    concurrency: int | None = None,
+    burstiness: float = 1.0,
+    seed: int = 0,
+) -> Traffic:
+    """Traffic from the words of the command line.
+
+    `sharegpt`, `sharegpt:IN:OUT` (other means), `fixed:IN:OUT`, `uniform:FROM-TO:FROM-TO`, `lognormal:IN:OUT[:SIGMA]`,
+    or a trace file. Without a
+    rate or a concurrency a timed trace keeps its own times and everything else is sent at once.
+    """
+    if rate_s is not None and concurrency is not None:
+        raise InputError("give a rate (open loop) or a concurrency (closed loop), not both")
+    lengths = parse_lengths(text)
+    count = requests
+    if isinstance(lengths, Replay):
+        count = len(lengths.rows) if requests is None else requests
+        if count > len(lengths.rows):
+            raise InputError(f"{lengths.source} holds {len(lengths.rows)} requests; ask for that many or fewer")
+    pace: Pace = AllAtOnce()
+    if rate_s is not None:
+        pace = OpenLoop(rate_s, burstiness)
+    elif concurrency is not None:
+        pace = ClosedLoop(concurrency)
+    elif isinstance(lengths, Replay) and lengths.timed:
+        pace = AsRecorded()
+    return Traffic(lengths, 1000 if count is None else count, pace, seed)
+
+
+def _open_loop_times(count: int, pace: OpenLoop, rng: random.Random) -> list[float]:
+    times, now = [], 0.0
+    for _ in range(count):
+        times.append(now)
+        if pace.burstiness < 1e-6:
+            now += 1.0 / pace.rate_s
+        elif pace.burstiness == 1:
+            now += rng.expovariate(pace.rate_s)
+        else:
+            now += rng.gammavariate(1.0 / pace.burstiness, pace.burstiness / pace.rate_s)
+    # Given how many arrive in a span, where in it they fall is what is random: stretching the draw to the span that
+    # the rate asks for keeps its shape and spares a short run an offered rate some percent off what was typed.
+    last_s, wanted_s = times[-1], (count - 1) / pace.rate_s
+    return [at * wanted_s / last_s for at in times] if last_s > 0 else times
+
+
+def dataset_of(traffic: Traffic) -> str:
+    """What `--traffic` takes for these lengths."""
+    lengths = traffic.lengths
+    if isinstance(lengths, Fixed):
+        return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
+    if isinstance(lengths, Uniform):
+        return str(lengths)
+    if not isinstance(lengths, LogNormal):
+        return str(Path(lengths.source).absolute())
+    if lengths == sharegpt():
+        return "sharegpt"
+    means = f"{lengths.input_mean:g}:{lengths.output_mean:g}"
+    if _shape(lengths) == _shape(sharegpt()):
+        return f"sharegpt:{means}"
+    return f"lognormal:{means}:{lengths.input_sigma:g}"
+
+
+def _shape(lengths: LogNormal) -> tuple[float, ...]:
+    """All but the means."""
+    return lengths.input_sigma, lengths.output_sigma, lengths.input_limit, lengths.output_limit
+
+
+def cut_short(traffic: Traffic, most: int) -> Traffic:
+    """The same requests with no answer longer than `most` tokens."""
+    lengths = traffic.lengths
+    if isinstance(lengths, Fixed):
+        return replace(traffic, lengths=replace(lengths, output_tokens=min(lengths.output_tokens, most)))
+    if isinstance(lengths, Uniform):
+        least, longest = (min(tokens, most) for tokens in lengths.output_tokens)
+        return replace(traffic, lengths=replace(lengths, output_tokens=(least, longest)))
+    if isinstance(lengths, LogNormal):
+        if lengths.output_mean >= most:
+            return replace(
+                traffic, lengths=replace(lengths, output_mean=float(most), output_sigma=0.0, output_limit=most + 1)
+            )
+        return replace(traffic, lengths=replace(lengths, output_limit=min(lengths.output_limit, most)))
+    rows = tuple(replace(row, output_tokens=min(row.output_tokens, most)) for row in lengths.rows)
+    return replace(traffic, lengths=Replay(rows, lengths.source))

@@ -1,0 +1,155 @@
+"""`ridgeline calibrate`: from logs, measured rows and results of benches to a site's calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.serving.traffic.traffic import AllAtOnce
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.evidence.reach import at_once
+from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.evidence.served_runs import StatedServer, load_of, read_served_runs
+from ridgeline.serving.twin.factors import NAMES, Factors
+from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
+from ridgeline.serving.twin.log_steps import observations, read_run
+from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+
+# How far the first token of the same load differs between two runs on one machine.
+TTFT_NOISE = 0.15
+# Loads that differ by less than this are one load.
+_OTHER_LOAD = 1.5
+
+READ: dict[str, Callable[[SimulationResult], float | None]] = {
+    "total_tok_s": lambda r: r.summary.total_tok_s,
+    "duration_s": lambda r: r.summary.duration_s,
+    "latency_s": lambda r: r.summary.duration_s,
+    "ttft_s": lambda r: r.last_ttft_s,
+    "ttft_mean_s": lambda r: r.summary.ttft_ms.mean / 1000 if r.summary.ttft_ms else None,
+    "ttft_p50_s": lambda r: r.summary.ttft_ms.p50 / 1000 if r.summary.ttft_ms else None,
+    "ttft_p95_s": lambda r: r.summary.ttft_ms.p95 / 1000 if r.summary.ttft_ms else None,
+    "tpot_mean_s": lambda r: r.summary.tpot_ms.mean / 1000 if r.summary.tpot_ms else None,
+    "itl_p50_s": lambda r: r.summary.itl_ms.p50 / 1000 if r.summary.itl_ms else None,
+    "itl_p95_s": lambda r: r.summary.itl_ms.p95 / 1000 if r.summary.itl_ms else None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredFile:
+    """What one file says: points for the fit, the settings they were measured on, and remarks for the user."""
+
+    points: tuple[FitObservation, ...]
+    rows: tuple[Measured, ...] = ()
+    logged: tuple[ValidatedSetting, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def calibrate(
+    paths: Sequence[Path],
+    *,
+    model: str | None = None,
+    gpu: str | None = None,
+    engine: str | None = None,
+    server_flags: str = "",
+) -> FactorFit:
+    """Factors of the site that these files come from: SGLang logs, CSV files of measured rows, results of benches.
+
+    `model` and `gpu` stand in where a file does not say; `engine` and `server_flags` are those of a bench's server.
+    """
+    if not paths:
+        raise InputError("nothing to calibrate from; give --from with one or more logs, CSV files or bench results")
+    stated = StatedServer(model, gpu, engine, server_flags)
+    found = [_evidence(path, stated) for path in paths]
+    points = [point for each in found for point in each.points]
+    if not points:
+        raise InputError(
+            f"{', '.join(map(str, paths))}: no row with result ok and one of {', '.join(READ)}; nothing to fit"
+        )
+    fitted = fit(points, [path.name for path in paths])
+    scenes = [scene for each in found for scene in each.logged]
+    scenes += [_scene(row, fitted.calibration) for each in found for row in each.rows]
+    calibration = replace(fitted.calibration, scope=ValidatedSettings.of(scenes))
+    remarks = dict.fromkeys(remark for each in found for remark in each.remarks)
+    return replace(fitted, calibration=calibration, remarks=(*remarks, *_one_load(calibration.scope, found)))
+
+
+def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
+    if path.suffix.lower() == ".csv":
+        rows = [row for row in read_rows(path, model=stated.model, gpu=stated.gpu) if row.result == "ok"]
+        return _of_rows([row for row in rows if row.values])
+    if path.is_dir() or _is_json(path):
+        runs = read_served_runs(path, stated)
+        return replace(_of_rows(runs), remarks=tuple(f"{run.source}: {run.note}" for run in runs if run.note))
+    run = read_run(path, model=stated.model, gpu=stated.gpu)
+    batches = [line.running for line in run.log.decodes]
+    scene = ValidatedSetting.of(run.deployment, min(batches, default=0), max(batches, default=0))
+    return _MeasuredFile(tuple(observations(run)), logged=(scene,))
+
+
+def _of_rows(rows: Sequence[Measured]) -> _MeasuredFile:
+    return _MeasuredFile(tuple(point for row in rows for point in row_observations(row)), tuple(rows))
+
+
+def _scene(row: Measured, calibration: Calibration) -> ValidatedSetting:
+    result = simulate(row.deployment, row.traffic, calibration)
+    under_way = at_once(result.summary, row.deployment.layout)
+    return ValidatedSetting.of(row.deployment, under_way, under_way)
+
+
+def _one_load(scope: ValidatedSettings, found: Sequence[_MeasuredFile]) -> tuple[str, ...]:
+    """What cannot be told apart where a server was seen under one load only."""
+    served = [row for each in found for row in each.rows if not isinstance(row.traffic.pace, AllAtOnce)]
+    if not served or any(s.most > _OTHER_LOAD * max(s.fewest, 0.1) for s in scope.scenes):
+        return ()
+    return (
+        f"one load only ({load_of(served[0])}): how latencies grow with load is the priors' word; add a run at half or "
+        "twice of it",
+    )
+
+
+def _is_json(path: Path) -> bool:
+    """A log may be gzipped and may be long; what begins like JSON, or is named so, is a result."""
+    if path.suffix.lower() in (".json", ".jsonl"):
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(64).lstrip()[:1] in (b"{", b"[") and path.suffix != ".log"
+    except OSError:
+        return False
+
+
+def row_observations(row: Measured) -> list[FitObservation]:
+    """Each metric of a row is one point, on one simulation. First tokens speak of prefill and what stands before it,
+    all other figures of the whole: metrics of a kind share the weight of one point."""
+    first = [_first_token(metric) for metric in row.values]
+
+    @lru_cache(maxsize=2 * len(NAMES) + 1)
+    def run(factors: Factors) -> SimulationResult:
+        try:
+            return simulate(row.deployment, row.traffic, Calibration(factors=factors))
+        except InputError as error:
+            raise InputError(f"{row.source}: {error}") from None
+
+    return [
+        _observation(row, metric, value, 1.0 / first.count(_first_token(metric)), run)
+        for metric, value in row.values.items()
+    ]
+
+
+def _observation(
+    row: Measured, metric: str, value: float, weight: float, run: Callable[[Factors], SimulationResult]
+) -> FitObservation:
+    def predict(factors: Factors) -> float:
+        return max(1e-9, READ[metric](run(factors)) or 1e-9)
+
+    noise = TTFT_NOISE if _first_token(metric) else RUN_NOISE
+    of_one_phase = metric.startswith(("ttft", "tpot", "itl"))
+    return FitObservation(f"{row.source} {metric}", value, predict, noise, weight, of_one_phase)
+
+
+def _first_token(metric: str) -> bool:
+    return metric.startswith("ttft")

@@ -1,0 +1,182 @@
+"""Several engines behind a router, and the one clock that joins them.
+
+The engine whose own clock is furthest behind always moves next, so that whatever it does is decided on what was known
+at that time. Requests that come due in the meantime are dealt out first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from ridgeline.errors import InputError
+from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
+
+POLICIES = ("round-robin", "least-load", "cache-aware")
+
+
+class Router:
+    """Chooses an engine for each request. Cache-aware sends equal beginnings to one place unless it is overloaded."""
+
+    def __init__(self, engines: Sequence[Engine], policy: str) -> None:
+        if policy not in POLICIES:
+            raise InputError(f"routing {policy!r} is not known; use one of {', '.join(POLICIES)}")
+        self.engines, self.policy = engines, policy
+        self._turn = 0
+        self._home: dict[int, Engine] = {}
+
+    def choose(self, arrival: Arrival) -> Engine:
+        if len(self.engines) == 1:
+            return self.engines[0]
+        if self.policy == "round-robin":
+            self._turn += 1
+            return self.engines[(self._turn - 1) % len(self.engines)]
+        lightest = self.engines[0]
+        for engine in self.engines:
+            if engine.load < lightest.load:
+                lightest = engine
+        if self.policy == "least-load" or not arrival.prefix_hashes:
+            return lightest
+        home = self._home.setdefault(arrival.prefix_hashes[0], lightest)
+        # the router's own balance rule: stay at home unless it holds half as much again, and 32 more
+        if home.load > 1.5 * lightest.load and home.load > lightest.load + 32:
+            return lightest
+        return home
+
+
+class Front(Protocol):
+    """What stands between users and engines: takes requests, moves time on, and says who has ended.
+
+    `endings_send`: whoever ends makes room for another, as in a closed loop.
+    """
+
+    endings_send: bool
+
+    def send(self, request: Request, at_s: float) -> None: ...
+
+    def advance(self, limit_s: float) -> list[Request]:
+        """Moves the furthest-behind engine on, at most to the first step past `limit_s`; returns who ended."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """The clock of the engine that moves next; infinite when all are idle."""
+        ...
+
+    def backlog_s(self, at_s: float) -> float:
+        """How long a request that is sent now waits behind tokens on their way to other users."""
+        ...
+
+
+class Replicas:
+    """Equal engines that each do prefill and decode."""
+
+    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin") -> None:
+        self.engines = engines
+        self.router = Router(engines, policy)
+        self._order: list[tuple[float, int]] = []
+        self.endings_send = True
+
+    @property
+    def now_s(self) -> float:
+        return self._order[0][0] if self._order else math.inf
+
+    def backlog_s(self, at_s: float) -> float:
+        return sum(max(0.0, engine.streamed_s - at_s) for engine in self.engines) / len(self.engines)
+
+    def send(self, request: Request, at_s: float) -> None:
+        engine = self.router.choose(request.arrival)
+        was_idle = engine.idle
+        engine.submit(request, at_s)
+        if was_idle:
+            heapq.heappush(self._order, (engine.clock, self.engines.index(engine)))
+
+    def advance(self, limit_s: float) -> list[Request]:
+        _, number = heapq.heappop(self._order)
+        engine = self.engines[number]
+        # an ending sends new work, perhaps to another engine: none may run ahead of the others
+        ended = engine.advance(min(limit_s, self._order[0][0]) if self._order else limit_s)
+        if not engine.idle:
+            heapq.heappush(self._order, (engine.clock, number))
+        return ended
+
+    def serve_open_loop(self, due: Sequence[tuple[float, Arrival]]) -> list[Request]:
+        """What `serve` does when no ending sends anything: each engine moves only when somebody must know its load.
+
+        An engine that is decoding has the same load until its next ending, so it is left alone until then.
+        """
+        engines, choose = self.engines, self.router.choose
+        requests = []
+        # accepted, and behind tokens that are being sent to others: until when, at which engine
+        held: deque[tuple[float, Request, Engine]] = deque()
+
+        def submit(at_s: float, request: Request, engine: Engine) -> None:
+            engine.advance_to(at_s)
+            engine.submit(request, at_s)
+
+        for at_s, arrival in due:
+            while held and held[0][0] <= at_s:
+                submit(*held.popleft())
+            for engine in engines:
+                if engine.quiet_until_s <= at_s:
+                    engine.advance_to(at_s)
+            request = Request(arrival, arrival.at_s, arrival.input_tokens)
+            requests.append(request)
+            engine = choose(arrival)
+            engine.advance_to(at_s)
+            if engine.streamed_s > at_s:
+                free_s = max(engine.streamed_s, held[-1][0] if held else 0.0)
+                held.append((free_s, request, engine))
+            else:
+                engine.submit(request, at_s)
+        for at_s, request, engine in held:
+            submit(at_s, request, engine)
+        for engine in engines:
+            engine.advance_to(math.inf)
+        return requests
+
+
+def serve(
+    front: Front, arrivals: Sequence[Arrival], concurrency: int | None = None, front_end: FrontEnd | None = None
+) -> list[Request]:
+    """Sends all arrivals through `front` and returns every request when the last has ended, in their own order.
+
+    `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out.
+    """
+    due = sorted(arrivals, key=lambda a: (a.at_s, a.number))
+    tokenizers = (front_end or NO_FRONT_END).queue()
+    first = len(due) if concurrency is None else min(concurrency, len(due))
+    if isinstance(front, Replicas) and concurrency is None:
+        return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number)
+    front.endings_send = concurrency is not None
+    done: list[Request] = []
+    # when it is sent or, once that is known, when it reaches a scheduler; its number, itself, when it was sent
+    coming = [(a.at_s, a.number, a, a.at_s, False) for a in due[:first]]
+    heapq.heapify(coming)
+    held_back = iter(due[first:])
+    while True:
+        now_s = front.now_s
+        if not coming and now_s == math.inf:
+            break
+        while coming and coming[0][0] <= now_s:
+            at_s, _, arrival, sent_s, ready = heapq.heappop(coming)
+            if not ready:
+                at_s = tokenizers.ready_s(at_s, arrival.input_tokens) + front.backlog_s(at_s)
+                heapq.heappush(coming, (at_s, arrival.number, arrival, sent_s, True))
+                continue
+            front.send(Request(arrival, sent_s, arrival.input_tokens), at_s)
+            now_s = front.now_s
+        ended = front.advance(coming[0][0] if coming else math.inf)
+        done += ended
+        for request in ended if concurrency is not None else ():
+            following = next(held_back, None)
+            if following is not None:
+                seen_s = request.seen_end_s
+                heapq.heappush(coming, (seen_s, following.number, following, seen_s, False))
+    return sorted(done, key=lambda r: r.arrival.number)

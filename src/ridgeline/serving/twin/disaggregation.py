@@ -1,0 +1,255 @@
+"""Prefill and decode on different GPUs: the handshake, the KV transfer, and who waits for whom.
+
+As SGLang does it: a decode engine first sets a slot and KV room aside, then the two sides shake hands, then the prompt
+is computed, its KV sent, and the first token shown when the request enters the decode batch. A request whose decode
+side has no slot stays in bootstrapping; after a time limit it fails. So the decode limit admits prompts in
+waves, and TTFT takes off when a burst is larger than that limit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S
+from ridgeline.serving.hardware.cluster import Fabric
+from ridgeline.serving.model.layer_parts import Attention
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.twin.cluster import Router
+from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
+
+# Registration with the bootstrap server, metadata and the poll loops of both sides.
+HANDSHAKE_S = 0.05
+# Tokens a decode engine keeps free for each request that it holds (SGLang's num_reserved_decode_tokens).
+RESERVED_TOKENS = 512
+# Pieces of KV a rank's transfer threads can post in a second. A piece is a run of neighbouring pages of one layer; in a
+# pool that is not crowded a prompt's tokens lie side by side, so that even with page size 1 a piece is many tokens.
+# (A study that never saw more than 356 MB/s on a port was limited by what its prefill ranks made: see
+# `kv_transfer_bytes_s`.)
+PIECES_S = 1_000_000
+RUN_TOKENS = 16
+PORT_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class KvTransfer:
+    """How fast one prefill rank can send KV: by the port's rate, or by the number of pieces it can post."""
+
+    bytes_per_token: float
+    bytes_s: float
+
+    @classmethod
+    def between(cls, model: Model, layout: Layout, fabric: Fabric, gpus_per_node: int, page_size: int) -> KvTransfer:
+        kinds = [(m.kind, len(m.layers)) for m in model.all_mixers if isinstance(m.kind, Attention)]
+        token_bytes = sum(model.layer_kv_bytes(kind, layout.attn_tp) * n for kind, n in kinds if kind.keeps_everything)
+        piece_bytes = max(page_size, RUN_TOKENS) * model.layer_kv_bytes(model.attention, layout.attn_tp)
+        port = fabric.bytes_s_per_gpu(gpus_per_node) * PORT_SHARE
+        return cls(token_bytes, min(port, PIECES_S * piece_bytes))
+
+    def seconds(self, tokens: float) -> float:
+        return tokens * self.bytes_per_token / self.bytes_s
+
+
+class DecodeEngine(Engine):
+    """Takes requests whose KV was sent to it. Slots and room are set aside before their prompts are computed."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        # with the prefill engine of the same simulation; None where that is a server of its own
+        self.bootstrapping: deque[tuple[Request, float, PrefillEngine | None]] = deque()
+        self.expected = 0
+
+    def reserve(self) -> tuple[Request, float, PrefillEngine | None] | None:
+        """The next request that a slot and KV room could be set aside for."""
+        if not self.bootstrapping:
+            return None
+        held = len(self.running) + self.expected
+        request = self.bootstrapping[0][0]
+        tokens = request.arrival.input_tokens
+        wanted = tokens + RESERVED_TOKENS * (held + 1)
+        if held >= self.applied.running_limit or (wanted > self._free_tokens and held > 0):
+            return None
+        self.expected += 1
+        self.promised_tokens += tokens
+        return self.bootstrapping.popleft()
+
+    def found_s(self, at_s: float) -> float:
+        """When a request that comes now is seen: a busy engine looks for new ones every `recv_interval` steps."""
+        every = self.applied.recv_interval
+        if every <= 1 or not self.running:
+            return at_s
+        return max(at_s, self.clock) + (every - self.step_number % every) * self._step_s
+
+    def receive(self, request: Request, at_s: float) -> list[Request]:
+        """The KV has arrived: the first token is shown and decoding goes on from there."""
+        if self.idle:
+            self.clock = max(self.clock, at_s)
+        tokens = request.arrival.input_tokens
+        self.expected -= 1
+        self.promised_tokens -= tokens
+        self.used_tokens += tokens
+        request.held = tokens
+        request.first_s = max(self.clock, at_s)
+        ended: list[Request] = []
+        if request.remaining == 0:
+            self._end(request, ended)
+        else:
+            self.join(request)
+        return ended
+
+
+class Disaggregated:
+    """Prefill groups, decode groups, and the messages between them."""
+
+    def __init__(
+        self, prefill: Sequence[PrefillEngine], decode: Sequence[DecodeEngine], transfer: KvTransfer, policy: str
+    ) -> None:
+        self.prefill, self.decode, self.transfer = prefill, decode, transfer
+        self.to_prefill = Router(prefill, policy)
+        self.to_decode = Router(decode, policy)
+        self._engines: tuple[Engine, ...] = (*prefill, *decode)
+        self._next: Engine | None = None  # the engine that moves next, as long as nothing was sent
+        self.endings_send = True  # a closed loop: whoever ends makes room for another
+        self._messages: list[tuple[float, int, str, Request, Engine]] = []
+        self._sent = 0
+        self._target: dict[int, DecodeEngine] = {}
+        self._source: dict[int, PrefillEngine] = {}
+        self._ports: dict[tuple[str, int], float] = {}
+        self._sent_bytes = 0.0
+        self._sending_s = (math.inf, 0.0)
+
+    @property
+    def engines(self) -> list[Engine]:
+        return list(self._engines)
+
+    def add(self, engine: Engine) -> None:
+        """An engine that was started later; requests come to it once `to_prefill` or `to_decode` know it."""
+        self._engines = (*self._engines, engine)
+        if isinstance(engine, PrefillEngine):
+            self.prefill = [*self.prefill, engine]
+        elif isinstance(engine, DecodeEngine):
+            self.decode = [*self.decode, engine]
+        self._next = None
+
+    @property
+    def transfer_bytes_s(self) -> float:
+        """What one prefill rank's port carried on average between the first prompt and the last KV."""
+        ranks = sum(e.times.layout.attn_dp for e in self.prefill)
+        first, last = self._sending_s
+        return self._sent_bytes / ranks / (last - first) if last > first else 0.0
+
+    @property
+    def now_s(self) -> float:
+        engine = self._next = self._furthest_behind()
+        first = math.inf if engine is None else engine.clock
+        if self._messages:
+            first = min(first, self._messages[0][0])
+        if math.isinf(first) and any(d.bootstrapping for d in self.decode):
+            return min(d.bootstrapping[0][1] for d in self.decode if d.bootstrapping)
+        return first
+
+    def backlog_s(self, at_s: float) -> float:
+        return sum(max(0.0, engine.streamed_s - at_s) for engine in self.decode) / len(self.decode)
+
+    def _furthest_behind(self) -> Engine | None:
+        found: Engine | None = None
+        for engine in self._engines:
+            if (found is None or engine.clock < found.clock) and not engine.idle:
+                found = engine
+        return found
+
+    def send(self, request: Request, at_s: float) -> None:
+        self._next = None
+        decode = self.to_decode.choose(request.arrival)
+        prefill = self.to_prefill.choose(request.arrival)
+        assert isinstance(decode, DecodeEngine)
+        assert isinstance(prefill, PrefillEngine)
+        request.worker = f"{prefill.name}+{decode.name}"
+        decode.load += 1
+        self._source[request.arrival.number] = prefill
+        found_s = decode.found_s(at_s)
+        if found_s > at_s:
+            self._post(found_s, "found", request, decode)
+        else:
+            self._bootstrap(decode, request, at_s)
+
+    def _bootstrap(self, decode: DecodeEngine, request: Request, at_s: float) -> None:
+        decode.bootstrapping.append((request, at_s, self._source.pop(request.arrival.number)))
+        self._reserve(decode, at_s)
+
+    def advance(self, limit_s: float) -> list[Request]:
+        engine, self._next = self._next or self._furthest_behind(), None
+        if self._messages and (engine is None or self._messages[0][0] <= engine.clock):
+            return self._deliver()
+        if engine is None:
+            return [r for d in self.decode for r in self._expire(d, math.inf)]
+        # decode engines meet only through prompts and endings: where no ending sends anything they may run apart
+        alone = not self.endings_send and isinstance(engine, DecodeEngine)
+        horizon = min(limit_s, self._messages[0][0]) if self._messages else limit_s
+        for other in self.prefill if alone else self._engines:
+            if other.clock < horizon and other is not engine and not other.idle:
+                horizon = other.clock
+        ended = engine.advance(horizon)
+        if isinstance(engine, PrefillEngine):
+            for request in ended:
+                self._transfer(engine, request)
+            return []
+        assert isinstance(engine, DecodeEngine)
+        ended += self._expire(engine, engine.clock)
+        self._reserve(engine, engine.clock)
+        return ended
+
+    def _deliver(self) -> list[Request]:
+        at_s, _, kind, request, engine = heapq.heappop(self._messages)
+        if kind == "prefill":
+            worker = request.worker
+            engine.submit(request, at_s)
+            request.worker = worker
+            return []
+        assert isinstance(engine, DecodeEngine)
+        if kind == "found":
+            self._bootstrap(engine, request, at_s)
+            return []
+        ended = engine.receive(request, at_s)
+        if ended:
+            self._reserve(engine, max(engine.clock, at_s))
+        return ended
+
+    def _post(self, at_s: float, kind: str, request: Request, engine: Engine) -> None:
+        self._sent += 1
+        heapq.heappush(self._messages, (at_s, self._sent, kind, request, engine))
+
+    def _reserve(self, decode: DecodeEngine, now_s: float) -> None:
+        while (found := decode.reserve()) is not None:
+            request, at_s, prefill = found
+            assert prefill is not None
+            self._target[request.arrival.number] = decode
+            self._post(max(now_s, at_s) + HANDSHAKE_S, "prefill", request, prefill)
+
+    def _transfer(self, engine: PrefillEngine, request: Request) -> None:
+        """KV leaves while later chunks are computed; what is left when the last chunk is done is waited for."""
+        port = (engine.name, request.rank)
+        start = max(self._ports.get(port, 0.0), engine.round_start_s)
+        whole = start + self.transfer.seconds(request.arrival.input_tokens - request.cached)
+        last_piece = engine.clock + self.transfer.seconds(request.last_piece)
+        done = max(whole, last_piece)
+        self._ports[port] = done
+        self._sent_bytes += (request.arrival.input_tokens - request.cached) * self.transfer.bytes_per_token
+        self._sending_s = (min(self._sending_s[0], engine.round_start_s), max(self._sending_s[1], done))
+        self._post(done, "decode", request, self._target.pop(request.arrival.number))
+
+    def _expire(self, decode: DecodeEngine, now_s: float) -> list[Request]:
+        failed = []
+        while decode.bootstrapping and decode.bootstrapping[0][1] + BOOTSTRAP_LIMIT_S < now_s:
+            request, at_s, _ = decode.bootstrapping.popleft()
+            decode.load -= 1
+            request.end_s = at_s + BOOTSTRAP_LIMIT_S
+            request.failure = "kv-transfer"
+            failed.append(request)
+        return failed

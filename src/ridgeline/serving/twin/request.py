@@ -1,0 +1,67 @@
+"""One request on its way through simulated engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
+from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.gaps import DecodeRuns, RequestGaps
+
+_NO_SLOT = f"{KV_TRANSFER}: no decode slot within {BOOTSTRAP_LIMIT_S:g} s, still in KVPoll.Bootstrapping"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What an engine must know of a request, and what it leaves behind for the record."""
+
+    arrival: Arrival
+    sent_s: float
+    todo: int  # prompt tokens still to compute
+    worker: str = ""
+    cached: int = 0
+    rank: int = 0  # of a prefill engine that computes its prompt
+    held: int = 0  # KV tokens held when the current stay in the batch began
+    generated: int = 0  # tokens made before the current stay in the batch
+    joined_step: int = 0
+    joined_s: float = 0.0
+    last_token_s: float = 0.0  # known when it leaves the batch, at its end or to be computed again
+    first_s: float | None = None
+    end_s: float | None = None
+    last_piece: int = 0
+    failure: str = ""
+    late_s: float = 0.0  # by how much the user sees its tokens later than the engine makes them
+    # and how much more where tokens pile up before they are sent: of the first token, and of the last
+    first_behind_s: float = 0.0
+    end_behind_s: float = 0.0
+    # stays in the running batch: when it began, first run, run after the last
+    stays: list[tuple[float, int, int]] = field(default_factory=list)
+    runs: DecodeRuns | None = None
+
+    @property
+    def remaining(self) -> int:
+        return self.arrival.output_tokens - self.generated
+
+    @property
+    def seen_end_s(self) -> float:
+        """When the user has the last token."""
+        return (self.end_s or 0.0) + self.late_s + self.end_behind_s
+
+    def record(self) -> RequestRecord:
+        """What a client would have seen of it, once it has ended."""
+        a, ok = self.arrival, not self.failure
+        return RequestRecord(
+            number=a.number,
+            scheduled_s=self.sent_s,
+            sent_s=self.sent_s,
+            first_token_s=None if self.first_s is None else self.first_s + self.late_s + self.first_behind_s,
+            end_s=None if self.end_s is None else self.seen_end_s,
+            input_tokens=a.input_tokens,
+            output_tokens=a.output_tokens if ok else 0,
+            status=self.failure or "ok",
+            gaps_s=RequestGaps(self.runs, self.stays, a.output_tokens) if ok else (),
+            cached_tokens=self.cached,
+            error="" if ok else _NO_SLOT,
+            worker=self.worker,
+        )

@@ -1,0 +1,337 @@
+"""One engine's scheduler, as SGLang works: prefill first, in chunks; admission by KV head-room; retraction if wrong.
+
+The clock moves in events: one prefill round, or a run of decode iterations in which the batch does not change. Cost
+therefore grows with arrivals and endings, not with tokens. All attention-DP ranks and pipeline stages of an engine are
+kept as one batch: SGLang deals requests to them in turn, and `StepTime` charges the fullest rank.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+
+from ridgeline.serving.engines.knobs.table import KNOBS
+from ridgeline.serving.engines.settings import Applied
+from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
+from ridgeline.serving.twin.prefixes import PrefixCache
+from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
+from ridgeline.serving.twin.steptime import StepTime
+
+RETRACT_STEPS = 20  # room that a retraction makes, in decode steps of the batch that stays
+RETRY_STEPS = 8  # an admission that failed for want of KV is tried again after at most so many decode steps
+
+
+class Engine:
+    """Continuous batching on one replica. `pool_tokens` is the KV room of all its attention-DP ranks together."""
+
+    def __init__(self, name: str, times: StepTime, pool_tokens: int) -> None:
+        self.name, self.times, self.pool_tokens = name, times, pool_tokens
+        self.applied: Applied = times.applied
+        lay = times.layout
+        self.ranks = lay.attn_dp * lay.pp
+        self.piece_tokens = max(1, self.applied.chunk_tokens // self.ranks)
+        boldness = KNOBS["schedule_conservativeness"].attention_dp_factor if lay.attn_dp > 1 else 1.0
+        self.share = self.first_share = min(1.0, NEW_TOKEN_SHARE * self.applied.conservativeness * boldness)
+        self._least_share = self.first_share * FINAL_SHARE_OF_START
+        self._share_fall = self.first_share * (1 - FINAL_SHARE_OF_START) / DECAY_STEPS
+        self.clock = 0.0
+        self.quiet_until_s = math.inf  # no request can end before, and `load` stays as it is
+        self.load = self.step_number = 0  # load: requests that wait here or run here
+        self.waiting: deque[Request] = deque()
+        self.chunked: list[Request] = []  # prompts longer than a chunk, one for each rank at most
+        self.running: list[tuple[int, int, Request]] = []  # heap by the step in which they end
+        self.used_tokens = 0.0
+        self.promised_tokens = 0.0  # set aside for KV that another engine will send
+        self.finish_sum = self.retractions = 0
+        self.fresh: list[Request] = []
+        self.blocked_by_kv = False
+        self._step_s = 0.0  # of the latest decode step
+        self.prefill_s = 0.0  # time in prefill rounds
+        self.host_s = 0.0  # time in decode steps that waited for the host
+        self.front_end: FrontEnd | None = None  # between it and its users, where it is served
+        self.streamed_s = 0.0  # when all tokens made so far have been sent to their users
+        self.pace = TokenPace(self.applied.accept_length)
+        self.runs = DecodeRuns(self.pace)
+        self.cache = PrefixCache() if self.applied.radix_cache else None
+        self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.running or self.chunked)
+
+    @property
+    def _free_tokens(self) -> float:
+        return self.pool_tokens - self.used_tokens - self.promised_tokens
+
+    def submit(self, request: Request, at_s: float) -> None:
+        if self.idle:
+            self.clock = max(self.clock, at_s)
+            self.share = self.first_share
+        request.worker = self.name
+        self.waiting.append(request)
+        self.load += 1
+        self.quiet_until_s = self.clock
+        self.blocked_by_kv = False
+        self.take_in(at_s)
+
+    def take_in(self, at_s: float) -> None:
+        """A request that comes now has taken its time, until now, from the process that also sends tokens."""
+        if self.front_end is not None:
+            self.streamed_s = max(self.streamed_s + self.front_end.intake_s, at_s)
+
+    @property
+    def backlog_s(self) -> float:
+        """How far the process that sends tokens is behind the engine that makes them."""
+        return max(0.0, self.streamed_s - self.clock)
+
+    def advance(self, limit_s: float) -> list[Request]:
+        """One event. Decode runs stop at the first step that ends at or after `limit_s`. Returns who has ended."""
+        if self.chunked or (self.waiting and not self.blocked_by_kv):
+            batch = self._admit()
+            if batch:
+                return self._prefill(batch)
+        if self.running:
+            return self._decode(limit_s)
+        return []
+
+    def advance_to(self, limit_s: float) -> None:
+        """Events until `limit_s` is reached or nothing is left to do, for an engine nobody else waits for."""
+        while self.clock < limit_s and (self.running or self.waiting or self.chunked):
+            self.advance(limit_s)
+        if self.waiting or self.chunked:
+            self.quiet_until_s = self.clock
+        elif self.running:
+            # steps only get longer while the context grows: the next ending cannot come sooner than at today's pace
+            batch = len(self.running)
+            context = self.used_tokens + batch
+            base_s, per_token_s, host_s = self.times.decode_line(batch, context)
+            step_s = base_s + per_token_s * context
+            steps = self.running[0][0] - self.step_number
+            self.quiet_until_s = self.clock + steps * (step_s if step_s > host_s else host_s)
+        else:
+            self.quiet_until_s = math.inf
+
+    def _admit(self) -> list[tuple[Request, int]]:
+        """The next prefill round: (request, tokens of it). Empty when nothing may start."""
+        budget = self.applied.chunk_tokens
+        inputs = self.applied.max_prefill_tokens
+        slots = self.applied.running_limit - len(self.running)
+        room = self._free_tokens - self._reserved()
+        batch: list[tuple[Request, int]] = []
+        longer: list[Request] = []
+        for request in self.chunked:
+            piece = min(request.todo, budget, self.piece_tokens)
+            batch.append((request, piece))
+            budget, inputs, slots = budget - piece, inputs - piece, slots - 1
+            room -= request.todo + request.remaining
+            if piece < request.todo:
+                longer.append(request)
+        while self.waiting and slots > 0 and budget > 0 and inputs > 0 and len(longer) < self.ranks:
+            request = self.waiting[0]
+            if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
+                request.cached = self.cache.match(request.arrival)
+                request.todo -= request.cached
+            need = request.cached + request.todo + request.remaining
+            # an engine with nothing else to do always takes one request, however long its answer may get
+            if need >= room and (batch or self.running):
+                self.blocked_by_kv = True
+                break
+            self.waiting.popleft()
+            piece = request.todo
+            if piece > self.piece_tokens or piece > budget:
+                piece = min(self.piece_tokens, budget)
+                longer.append(request)
+            batch.append((request, piece))
+            self.used_tokens += request.cached
+            request.held += request.cached
+            budget, inputs, slots, room = budget - piece, inputs - piece, slots - 1, room - need
+        self.chunked = longer
+        return batch
+
+    def _reserved(self) -> float:
+        return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
+
+    def _prefill(self, batch: list[tuple[Request, int]]) -> list[Request]:
+        tokens, pairs, largest = 0, 0.0, 0
+        for request, piece in batch:
+            past = request.arrival.input_tokens + request.generated - request.todo
+            pairs += piece * (past + (piece + 1) / 2)
+            tokens += piece
+            if piece > largest:
+                largest = piece
+        round_s = self._round_s(tokens, pairs, len(batch), largest)
+        self.clock += round_s
+        self.prefill_s += round_s
+        self.used_tokens += tokens
+        ended: list[Request] = []
+        for request, piece in batch:
+            request.todo -= piece
+            request.held += piece
+            request.last_piece = piece
+            if request.todo == 0:
+                self._first_token(request, ended)
+        self.usage.append((self.clock, self.used_tokens))
+        return ended
+
+    def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
+        return self.times.prefill_s(tokens, pairs, sequences, largest)
+
+    def _first_token(self, request: Request, ended: list[Request]) -> None:
+        if request.first_s is None:
+            request.first_s = self.clock
+        if self.cache is not None and request.arrival.prefix_hashes:
+            self.cache.insert(request.arrival, self._free_tokens)
+        request.generated += 1
+        request.joined_step = self.step_number
+        if request.remaining > 0:
+            self.join(request)
+            return
+        if request.stays:  # sent back earlier and now complete: its last token came after one long gap
+            seen_s = self.clock + self.backlog_s
+            self.runs.wait(seen_s - request.last_token_s)
+            request.stays.append((seen_s, len(self.runs), len(self.runs)))
+        self._end(request, ended)
+
+    def join(self, request: Request) -> None:
+        """Puts a request whose prompt is in the KV cache into the running batch."""
+        steps = self.pace.steps(self.step_number, request.remaining)
+        seen_s = self.clock
+        if self.front_end is not None:
+            behind_s = self.backlog_s
+            seen_s += behind_s
+            self.streamed_s = seen_s + self.front_end.send_s
+            if not request.stays:
+                request.late_s = self.front_end.late_s(len(self.running), self._step_s)
+                request.first_behind_s = behind_s
+        if request.stays:
+            self.runs.wait(seen_s - request.last_token_s)
+        request.joined_step, request.joined_s = self.step_number, seen_s
+        request.runs = self.runs
+        request.stays.append((seen_s, len(self.runs), -1))
+        heapq.heappush(self.running, (self.step_number + steps, request.arrival.number, request))
+        self.finish_sum += self.step_number + steps
+        self.fresh.append(request)
+
+    def _decode(self, limit_s: float) -> list[Request]:
+        accepted = self.applied.accept_length
+        free = self._free_tokens
+        if free < len(self.running) * accepted:
+            self._retract()
+            free = self._free_tokens
+        batch, clock = len(self.running), self.clock
+        growth = batch * accepted
+        steps = self.running[0][0] - self.step_number
+        if steps * growth > free:
+            steps = int(free / growth) or 1
+        if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
+            steps = RETRY_STEPS
+        # a token's KV is written in the step after it was drawn: the context read is what is held, plus that one
+        context = self.used_tokens + batch
+        base_s, per_token_s, host_s = self.times.decode_line(batch, context)
+        first_s = base_s + per_token_s * context
+        step_s = first_s if first_s > host_s else host_s
+        if clock + steps * step_s > limit_s:
+            steps = max(1, min(steps, math.ceil((limit_s - clock) / step_s)))
+        if steps > 1:
+            middle_s = first_s + per_token_s * growth * (steps - 1) / 2
+            step_s = middle_s if middle_s > host_s else host_s
+        self._hand_over(step_s, steps, batch)
+        if step_s <= host_s:
+            self.host_s += step_s * steps
+        self._step_s, self.clock = step_s, clock + step_s * steps
+        self.step_number += steps
+        self.used_tokens += growth * steps
+        if self.share > self._least_share:
+            self.share = max(self._least_share, self.share - self._share_fall * steps)
+        self.blocked_by_kv = False
+        ended = self._endings() if self.running[0][0] <= self.step_number else []
+        self.usage.append((self.clock, self.used_tokens))
+        return ended
+
+    def _hand_over(self, step_s: float, steps: int, batch: int) -> None:
+        """The tokens of so many steps from now on, as users see them: a backlog that grows stretches the gaps."""
+        start_s, seen_s = self.clock, step_s
+        if self.front_end is not None:
+            before_s, end_s = self.backlog_s, start_s + step_s * steps
+            work_s = batch * steps * self.applied.accept_length * self.front_end.send_s
+            self.streamed_s = max(end_s, start_s + before_s + work_s)
+            seen_s += (self.streamed_s - end_s - before_s) / steps
+            start_s += before_s
+        self.runs.add(start_s, seen_s, steps, batch, self.fresh, self._ending(steps))
+        self.fresh = []
+
+    def _ending(self, steps: int) -> list[Ending]:
+        """Who ends with the last of these steps, and with how many of its tokens, where a step brings several."""
+        end = self.step_number + steps
+        if self.pace.single or self.running[0][0] > end:
+            return []
+        ending = [request for finish, _, request in self.running if finish == end]
+        return [(r, r.remaining - self.pace.tokens(r.joined_step, end - 1 - r.joined_step)) for r in ending]
+
+    def _endings(self) -> list[Request]:
+        ended: list[Request] = []
+        while self.running and self.running[0][0] <= self.step_number:
+            finish, _, request = heapq.heappop(self.running)
+            self.finish_sum -= finish
+            self.leave(request)
+            request.generated = request.arrival.output_tokens
+            self._end(request, ended)
+        return ended
+
+    def leave(self, request: Request) -> None:
+        """Closes the stay in the batch; the tokens it added stay counted until the request gives its KV back."""
+        joined_s, first_run, _ = request.stays[-1]
+        request.stays[-1] = (joined_s, first_run, len(self.runs))
+        request.last_token_s = max(joined_s, self.runs.last_end)  # a prefill round may have come since
+
+    def _end(self, request: Request, ended: list[Request]) -> None:
+        self.release(request)
+        self.load -= 1
+        request.end_s = self.clock
+        if request.stays:
+            request.end_behind_s = max(0.0, request.last_token_s - self.clock)
+        ended.append(request)
+
+    def release(self, request: Request) -> None:
+        self.used_tokens -= request.held
+        if request.stays:
+            self.used_tokens -= (self.step_number - request.joined_step) * self.applied.accept_length
+        request.held = 0
+        self.blocked_by_kv = False
+
+    def _retract(self) -> None:
+        """Sends back one after the other until the rest can go on for a while."""
+        order = sorted(self.running, key=self._kept_before)
+        while len(order) > 1:
+            if self._free_tokens >= len(order) * RETRACT_STEPS * self.applied.accept_length:
+                break
+            finish, _, request = order.pop()
+            self._give_up(request, finish)
+        self.running = order
+        heapq.heapify(self.running)
+        made = sum(r.generated + self._decoded(r) for _, _, r in order)
+        asked = sum(r.arrival.output_tokens for _, _, r in order)
+        self.share = min(1.0, (made + RETRACT_STEPS * len(order)) / max(1, asked))
+
+    def _kept_before(self, entry: tuple[int, int, Request]) -> tuple[int, int, int]:
+        """SGLang sends back the shortest answer so far, of equal ones that to the longest prompt."""
+        _, number, request = entry
+        return -(request.generated + self._decoded(request)), request.arrival.input_tokens, number
+
+    def _decoded(self, request: Request) -> int:
+        """Tokens that the current stay in the batch has brought."""
+        return self.pace.tokens(request.joined_step, self.step_number - request.joined_step)
+
+    def _give_up(self, request: Request, finish: int) -> None:
+        self.finish_sum -= finish
+        self.leave(request)
+        self.release(request)
+        request.generated += self._decoded(request)
+        request.todo = request.arrival.input_tokens + request.generated
+        request.cached = 0
+        self.fresh = [r for r in self.fresh if r is not request]
+        self.retractions += 1
+        self.waiting.append(request)

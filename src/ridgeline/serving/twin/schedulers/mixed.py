@@ -1,0 +1,92 @@
+"""vLLM's scheduler: every step decodes all running requests and fills the rest of its token budget with prompts.
+
+Prompts are cut to what is left of the budget, so that nobody's next token waits for a whole prompt. A request is
+admitted when its prompt has room, in older releases as soon as its next piece has: nothing is kept free for answers,
+and a full pool sends the latest back, be it in the middle of its prompt.
+"""
+
+from __future__ import annotations
+
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
+
+
+class MixedEngine(Engine):
+    """Continuous batching with mixed chunks, on one replica."""
+
+    def _admit(self) -> list[tuple[Request, int]]:
+        """What the next step computes of prompts: (request, tokens of it). Empty when it only decodes."""
+        decoded = len(self.running) * self.applied.draft_tokens
+        budget = self.applied.chunk_tokens - decoded
+        room = self._free_tokens - len(self.running) * self.applied.accept_length
+        slots = self.applied.running_limit - len(self.running) - len(self.chunked)
+        batch: list[tuple[Request, int]] = []
+        sent_back = False
+        for request in self.chunked:
+            if min(request.todo, max(1, budget)) > room and (batch or self.running):
+                self._send_back(request)
+                sent_back = True
+            else:
+                budget, room = self._take(batch, request, budget, room)
+        while not sent_back and self.waiting and slots > 0 and budget > 0:
+            request = self.waiting[0]
+            self._match(request)
+            # an engine with nothing else to do always takes one
+            piece = request.todo if self.applied.whole_prompts else min(request.todo, budget)
+            if piece + request.cached > room and (batch or self.running):
+                self.blocked_by_kv = True
+                break
+            self.waiting.popleft()
+            self.used_tokens += request.cached
+            request.held += request.cached
+            budget, room = self._take(batch, request, budget, room - request.cached)
+            slots -= 1
+        self.chunked = [request for request, piece in batch if piece < request.todo]
+        return batch
+
+    def _kept_before(self, entry: tuple[int, int, Request]) -> tuple[int, int, int]:
+        """vLLM sends back whom it took on last."""
+        _, number, request = entry
+        return request.joined_step, number, 0
+
+    def _give_up(self, request: Request, finish: int) -> None:
+        """It is the next to be taken on again."""
+        super()._give_up(request, finish)
+        self.waiting.rotate(1)
+
+    def _send_back(self, request: Request) -> None:
+        """In the middle of its prompt, which is computed again from its beginning."""
+        request.joined_step = self.step_number  # it has brought no token since
+        self.release(request)
+        request.todo = request.arrival.input_tokens + request.generated
+        request.cached = 0
+        self.retractions += 1
+        self.waiting.appendleft(request)
+
+    def _match(self, request: Request) -> None:
+        if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
+            request.cached = self.cache.match(request.arrival)
+            request.todo -= request.cached
+
+    def _take(self, batch: list[tuple[Request, int]], request: Request, budget: int, room: float) -> tuple[int, float]:
+        piece = min(request.todo, max(1, budget))
+        batch.append((request, piece))
+        return budget - piece, room - piece
+
+    def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
+        """The step, in which everybody who runs gets a token too."""
+        batch = len(self.running)
+        if not batch:
+            return self.times.prefill_s(tokens, pairs, sequences, largest)
+        context = self.used_tokens + batch
+        step_s = self.times.mixed_s(tokens, pairs, sequences, largest, batch, context)
+        self._hand_over(step_s, 1, batch)
+        self.step_number += 1
+        self.used_tokens += batch * self.applied.accept_length
+        return step_s
+
+    def _prefill(self, batch: list[tuple[Request, int]]) -> list[Request]:
+        ended = super()._prefill(batch)
+        if self.running and self.running[0][0] <= self.step_number:
+            ended += self._endings()
+        return ended

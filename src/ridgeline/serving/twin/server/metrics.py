@@ -1,0 +1,89 @@
+"""/metrics as the engine names things that the twin stands in for: what an operator's dashboards and `keep` read."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from ridgeline.serving.engines.base import engine_named
+
+# upper edges of both engines' histograms of times, thinned out
+_EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+@dataclass
+class Histogram:
+    """Times by upper edge, as Prometheus counts them."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES_S) + 1))
+    total_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(_EDGES_S, seconds)] += 1
+        self.total_s += seconds
+
+    def lines(self, name: str, labels: str) -> list[str]:
+        lines, so_far = [f"# TYPE {name} histogram"], 0
+        for edge, count in zip((*map(str, _EDGES_S), "+Inf"), self.counts, strict=True):
+            so_far += count
+            lines.append(f'{name}_bucket{{{labels},le="{edge}"}} {so_far}')
+        return [*lines, f"{name}_sum{{{labels}}} {self.total_s:.6f}", f"{name}_count{{{labels}}} {so_far}"]
+
+
+@dataclass
+class Counters:
+    """What the server counts of its requests."""
+
+    requests: int = 0
+    failed: int = 0
+    aborted: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ttft: Histogram = field(default_factory=Histogram)
+    e2e: Histogram = field(default_factory=Histogram)
+
+    @property
+    def cache_queries(self) -> int:
+        """Prompt tokens that were looked up: all of them."""
+        return self.prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """The state of all engines of the server at one moment."""
+
+    running: int
+    waiting: int
+    used_tokens: int
+    pool_tokens: int
+    output_tok_s: float
+    retractions: int
+    behind_s: float
+    made: int = 0  # tokens so far, of answers that are under way too
+
+    @property
+    def kv_share(self) -> float:
+        return self.used_tokens / self.pool_tokens if self.pool_tokens else 0.0
+
+
+# figures of `Gauges` and of `Counters`, in the order of the page, by their names in `MetricNames`
+_GAUGES = ("running", "waiting", "used_tokens", "pool_tokens", "kv_share", "output_tok_s", "retractions")
+_COUNTERS = ("prompt_tokens", "output_tokens", "cached_tokens", "cache_queries", "requests", "aborted")
+
+
+def metrics_text(engine: str, model: str, counters: Counters, gauges: Gauges) -> str:
+    names, labels = engine_named(engine).metrics, f'model_name="{model}"'
+    lines: list[str] = []
+    for figure in _GAUGES:
+        if name := getattr(names, figure):
+            lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {getattr(gauges, figure):.10g}"]
+    # counted as tokens are made, where other counters wait for the end of an answer
+    counted = {names.made: gauges.made}
+    for figure in _COUNTERS:
+        counted.setdefault(getattr(names, figure), getattr(counters, figure))
+    for name, value in counted.items():
+        lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {value}"] if name else []
+    lines += [*counters.ttft.lines(names.ttft, labels), *counters.e2e.lines(names.e2e, labels)]
+    lines += ["# TYPE ridgeline:twin_behind_seconds gauge", f"ridgeline:twin_behind_seconds {gauges.behind_s:.6f}"]
+    return "\n".join(lines) + "\n"

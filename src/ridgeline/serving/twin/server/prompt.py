@@ -1,0 +1,163 @@
+"""What a request body asks of an engine: tokens in, tokens out, and which beginnings it shares with others.
+
+There is no tokenizer here. Text is cut where current vocabularies cut English: a word of up to seven letters is a
+token, a longer one is several, and so is each sign. The prompts of `ridgeline bench` come out to the token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.errors import InputError
+from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
+
+_PIECE = re.compile(r"\w{1,7}|[^\w\s]")
+_DEFAULT_OUTPUT_TOKENS = 128  # what SGLang's own interface makes where nobody says
+MADE_TEXT = " tide"  # one token in current vocabularies, so that whoever counts text counts tokens
+_MOST_CHOICES = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPrompt:
+    """`interface` is completions, chat or generate; `room` and `bootstrap` are set behind a router of split roles.
+
+    Every answer is the same text, so where a stop string ends it is known beforehand: `shown` are the characters before
+    it, and `output_tokens` those that are made until it is seen.
+    """
+
+    interface: str
+    input_tokens: int
+    output_tokens: int
+    prefix_hashes: tuple[int, ...]
+    stream: bool
+    usage: bool
+    room: int | None = None
+    bootstrap: tuple[str, int] | None = None
+    kv_transfer: Mapping[str, Any] | None = None
+    model: str | None = None
+    choices: int = 1
+    stop: str = ""  # the stop string that ends the answer
+    shown: int | None = None
+
+
+def read_body(path: str, body: bytes) -> ParsedPrompt:
+    """Raises InputError with what is wrong, for an answer 400."""
+    try:
+        fields = json.loads(body)
+    except ValueError as bad:
+        raise InputError(f"the body is not JSON: {bad}") from None
+    if not isinstance(fields, dict):
+        raise InputError("the body is not a JSON object")
+    interface = {"/v1/chat/completions": "chat", "/generate": "generate"}.get(path, "completions")
+    tokens = _prompt(interface, fields)
+    sampling = fields.get("sampling_params") if interface == "generate" else fields
+    sampling = sampling if isinstance(sampling, dict) else {}
+    output, stop, shown = _stopped(_output_tokens(sampling), _stop_strings(sampling))
+    named = fields.get("model")
+    options = fields.get("stream_options")
+    return ParsedPrompt(
+        interface,
+        max(1, len(tokens)),
+        output,
+        _blocks(tokens),
+        stream=bool(fields.get("stream")),
+        usage=isinstance(options, dict) and bool(options.get("include_usage")),
+        room=_whole(fields.get("bootstrap_room")),
+        bootstrap=_bootstrap(fields),
+        kv_transfer=fields["kv_transfer_params"] if isinstance(fields.get("kv_transfer_params"), dict) else None,
+        model=str(named) if named and interface != "generate" else None,
+        choices=_choices(sampling),
+        stop=stop,
+        shown=shown,
+    )
+
+
+def _prompt(interface: str, fields: Mapping[str, Any]) -> Sequence[object]:
+    if interface == "chat":
+        return _PIECE.findall(" ".join(_chat_texts(fields.get("messages"))))
+    key = "text" if interface == "generate" else "prompt"
+    prompt = fields.get(key, fields.get("input_ids"))
+    if isinstance(prompt, str):
+        return _PIECE.findall(prompt)
+    if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+        return prompt
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        return _prompt(interface, {key: prompt[0]})
+    raise InputError(f"{key} is neither a text nor a list of token ids; several prompts in a body are not served here")
+
+
+def _chat_texts(messages: object) -> list[str]:
+    if not isinstance(messages, list) or not messages:
+        raise InputError("messages is not a list with at least one message")
+    found: list[str] = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            found += [str(part.get("text", "")) for part in content if isinstance(part, dict)]
+        elif content is not None:
+            found.append(str(content))
+    return found
+
+
+def _output_tokens(fields: Mapping[str, Any]) -> int:
+    for key in ("max_completion_tokens", "max_tokens", "max_new_tokens"):
+        if (value := fields.get(key)) is not None:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{key} is {value!r}; at least one token must be asked for")
+            return value
+    return _DEFAULT_OUTPUT_TOKENS
+
+
+def _choices(fields: Mapping[str, Any]) -> int:
+    if (asked := fields.get("n")) is None:
+        return 1
+    if (count := _whole(asked)) is None:
+        raise InputError(f"n is {asked!r}; it must be a whole number")
+    if count < 1:
+        raise InputError(f"n must be at least 1, got {count}.")
+    if count > _MOST_CHOICES:
+        raise InputError(f"n must be at most {_MOST_CHOICES}, got {count}.")
+    return count
+
+
+def _stop_strings(fields: Mapping[str, Any]) -> list[str]:
+    asked = fields.get("stop")
+    strings = [asked] if isinstance(asked, str) else asked or []
+    if not isinstance(strings, list) or not all(isinstance(one, str) for one in strings):
+        raise InputError("stop is neither a text nor a list of texts")
+    if "" in strings:
+        raise InputError("stop cannot contain an empty string.")
+    return strings
+
+
+def _stopped(output_tokens: int, stops: Sequence[str]) -> tuple[int, str, int | None]:
+    """Tokens that are made, the stop string that ends them, and how much of the text is before it."""
+    # a string that is not in so much of a text that repeats itself is in none of it
+    text = MADE_TEXT * min(output_tokens, 2 + max(map(len, stops), default=0) // len(MADE_TEXT))
+    ends = [(at + len(stop), stop, at) for stop in stops if (at := text.find(stop)) >= 0]
+    if not ends:
+        return output_tokens, "", None
+    end, stop, at = min(ends)
+    return -(-end // len(MADE_TEXT)), stop, at
+
+
+def _blocks(tokens: Sequence[object]) -> tuple[int, ...]:
+    """Names of the prompt's whole blocks; each speaks for everything before it too."""
+    names, so_far = [], 0
+    for start in range(0, len(tokens) - PREFIX_BLOCK_TOKENS + 1, PREFIX_BLOCK_TOKENS):
+        so_far = hash((so_far, tuple(tokens[start : start + PREFIX_BLOCK_TOKENS])))
+        names.append(so_far)
+    return tuple(names)
+
+
+def _bootstrap(fields: Mapping[str, Any]) -> tuple[str, int] | None:
+    host, port = fields.get("bootstrap_host"), _whole(fields.get("bootstrap_port"))
+    return (host, port) if isinstance(host, str) and port is not None else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

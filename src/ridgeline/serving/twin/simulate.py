@@ -1,0 +1,360 @@
+"""Send traffic to a simulated cluster: memory first, then engines, then the records a real benchmark writes."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from ridgeline.errors import InputError
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.fitting import nearest_fits
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engines.settings import acceptance_assumed, resolve
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.lengths import Fixed, Replay
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.cluster import Front, Replicas, serve
+from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
+from ridgeline.serving.twin.evidence.reach import at_once, factors_for, reach, validation
+from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, UncertaintySources, intervals, queued_share
+from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
+from ridgeline.serving.twin.schedulers.mixed import MixedEngine
+from ridgeline.serving.twin.schedulers.polled import PolledEngine
+from ridgeline.serving.twin.steptime import StepTime
+
+# Compiling one kernel shape's variants the first time (DeepGEMM); ten to twenty minutes for a 671B model.
+_COMPILE_S_PER_SHAPE = 75.0
+_USAGE_POINTS = 200
+
+
+class DoesNotFit(InputError):  # noqa: N818  a verdict, not a malfunction
+    """The engine would not start. `plan` says what is missing."""
+
+    def __init__(self, message: str, plan: MemoryPlan) -> None:
+        super().__init__(message)
+        self.plan = plan
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """`records` are those of a real benchmark; `kv_usage` is (seconds, share of the pool) of the fullest engine."""
+
+    records: tuple[RequestRecord, ...]
+    summary: Summary
+    memory: tuple[MemoryPlan, ...]
+    kv_usage: tuple[tuple[float, float], ...]
+    retractions: int
+    interval: dict[str, tuple[float, float]]
+    kv_transfer_bytes_s: float | None  # what one prefill rank sent on average while prompts were computed
+    cpu_s: float
+    first_run_tax_s: float
+    calibrated: bool
+    notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
+    assumed: tuple[str, ...] = ()  # what nobody said and the answer rests on
+    reach: str = ""  # how far the calibration holds here or, without one, what of this was never compared
+    doubts: UncertaintySources = field(default_factory=UncertaintySources)  # what the bounds rest on
+    engines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # what each role's engine applies
+
+    @property
+    def verdict(self) -> str:
+        """fits, or the first memory risk of any role."""
+        return next((m.verdict for m in self.memory if not m.fits), self.memory[0].verdict)
+
+    @property
+    def last_ttft_s(self) -> float | None:
+        """First token of the request that waited longest, which bench_one_batch_server reports as TTFT."""
+        return _longest_ttft_s(self.records)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            **self.summary.as_json(),
+            "interval": {k: list(v) for k, v in self.interval.items()},
+            "ttft_last_ms": None if self.last_ttft_s is None else self.last_ttft_s * 1000,
+            "verdict": self.verdict,
+            "memory": [m.as_json() for m in self.memory],
+            "kv_usage": [list(p) for p in self.kv_usage],
+            "retractions": self.retractions,
+            "kv_transfer_bytes_s": self.kv_transfer_bytes_s,
+            "first_run_tax_s": self.first_run_tax_s,
+            "calibrated": self.calibrated,
+            "notes": list(self.notes),
+            "assumed": list(self.assumed),
+            "reach": self.reach,
+            "engines": {role: dict(applied) for role, applied in self.engines.items()},
+            "origin": "modelled",
+            "cpu_s": self.cpu_s,
+        }
+
+
+def simulate(
+    deployment: Deployment,
+    traffic: Traffic,
+    calibration: Calibration | None = None,
+    slos: Sequence[Slo] = (),
+    *,
+    kv_tokens_per_rank: int | None = None,
+    front_end: bool = True,
+) -> SimulationResult:
+    """One run. The same arguments always give the same result.
+
+    `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
+    the scheduler when they are sent, and tokens are seen when they are made.
+    """
+    with _no_collection():
+        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank, front_end)
+
+
+@lru_cache(maxsize=2)
+def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
+    """A search simulates the same traffic on hundreds of settings."""
+    return tuple(traffic.arrivals())
+
+
+def _simulate(
+    deployment: Deployment,
+    traffic: Traffic,
+    calibration: Calibration,
+    slos: Sequence[Slo],
+    kv_tokens_per_rank: int | None,
+    with_front_end: bool,
+) -> SimulationResult:
+    started_s = time.process_time()
+    traffic, cut = within_context(traffic, deployment.model)
+    arrivals = _arrivals(traffic)
+    front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
+    _check_pool(arrivals, engines)
+    front_end = _served_by(deployment, engines, calibration, traffic) if with_front_end else None
+    requests = serve(front, arrivals, traffic.concurrency, front_end)
+    records = tuple(r.record() for r in requests)
+    gaps = [g for e in engines for g in e.runs.gaps]
+    summary = summarise(records, slos, gaps_s=gaps)
+    under_way = at_once(summary, deployment.layout)
+    known = reach(calibration, deployment, under_way)
+    doubts = _doubts(engines, summary, traffic, records)
+    if not calibration.points:
+        doubts = replace(doubts, validation=validation(deployment, under_way))
+    return SimulationResult(
+        records=records,
+        summary=summary,
+        memory=plans,
+        kv_usage=_usage(engines),
+        retractions=sum(e.retractions for e in engines),
+        interval=intervals(summary, _longest_ttft_s(records), known.calibration, doubts),
+        doubts=doubts,
+        kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
+        cpu_s=time.process_time() - started_s,
+        first_run_tax_s=first_run_tax_s(deployment.model),
+        calibrated=calibration.points > 0,
+        notes=deployment.model.notes,
+        assumed=(*_assumed(deployment), *cut, *_in_step(traffic)),
+        reach=known.line or doubts.validation.line,
+        engines={role: _applied(e, role, deployment) for role, e in _roles(engines).items()},
+    )
+
+
+def _served_by(
+    deployment: Deployment, engines: Sequence[Engine], calibration: Calibration, traffic: Traffic
+) -> FrontEnd | None:
+    """The processes in front of the engines; none where everything is handed to an engine at once, as offline."""
+    if isinstance(traffic.pace, AllAtOnce):
+        return None
+    times = engines[-1].times
+    factor = calibration.factors.front_end
+    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap, factor)
+    for engine in engines:
+        engine.front_end = front_end
+    return front_end
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
+    and again, a third of the whole time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def build(
+    deployment: Deployment, calibration: Calibration, traffic: Traffic, kv_tokens_per_rank: int | None = None
+) -> tuple[Front, list[Engine], tuple[MemoryPlan, ...]]:
+    """The engines of a deployment behind their router, at time zero."""
+    lay = deployment.layout
+    used, has = lay.gpus, deployment.cluster.gpus
+    if used > has:
+        raise InputError(
+            f"layout {lay} takes {used} GPUs, {deployment.cluster} has {has}; "
+            f"use at least {-(-used // deployment.cluster.node.gpus)} nodes or a smaller layout"
+        )
+    if lay.prefill is None or lay.decode is None:
+        times, plan, pool = step_time(deployment, lay, "both", calibration, kv_tokens_per_rank)
+        kind = MixedEngine if times.applied.mixed else PolledEngine if times.applied.recv_interval > 1 else Engine
+        engines = [kind(f"engine{n}", times, pool) for n in range(lay.dp)]
+        return Replicas(engines, deployment.routing), engines, (plan,)
+    times_p, plan_p, pool_p = step_time(deployment, lay.prefill, "prefill", calibration, kv_tokens_per_rank)
+    times_d, plan_d, pool_d = step_time(deployment, lay.decode, "decode", calibration, kv_tokens_per_rank)
+    prefill = [PrefillEngine(f"prefill{n}", times_p, pool_p) for n in range(lay.prefill.dp)]
+    decode = [DecodeEngine(f"decode{n}", times_d, pool_d) for n in range(lay.decode.dp)]
+    fabric, gpus = deployment.cluster.fabric, deployment.cluster.node.gpus
+    transfer = KvTransfer.between(deployment.model, lay.prefill, fabric, gpus, deployment.settings.page_size)
+    front = Disaggregated(prefill, decode, transfer, deployment.routing)
+    return front, [*prefill, *decode], (plan_p, plan_d)
+
+
+def step_time(
+    deployment: Deployment,
+    layout: Layout,
+    role: str,
+    calibration: Calibration,
+    kv_tokens_per_rank: int | None = None,
+) -> tuple[StepTime, MemoryPlan, int]:
+    """Step times, memory and KV tokens of one engine. Raises DoesNotFit where it would not start."""
+    model, gpu = deployment.model, deployment.cluster.gpu
+    settings = deployment.role_settings(role)
+    plan = plan_memory(model, gpu, layout, settings, role)
+    if plan.verdict == STARTUP_OOM:
+        nearest = nearest_fits(model, deployment.cluster, layout, settings, plan)
+        remedy = f"nearest that fits: {'; '.join(nearest)}" if nearest else "use more GPUs for each copy (tp x pp)"
+        raise DoesNotFit(f"{deployment}: does not fit: {plan.reason}\n  {remedy}", plan)
+    pool = kv_tokens_per_rank or plan.kv_tokens_per_rank
+    applied = resolve(settings, model, gpu, layout, pool)
+    times = StepTime(model, deployment.cluster, layout, applied, factors_for(calibration, deployment))
+    return times, plan, pool * layout.attn_dp
+
+
+def first_run_tax_s(model: Model) -> float:
+    """Seconds of compiling that only the first run of a setting pays: one kernel family per FP8 matrix shape."""
+    shapes = {(m.rows, m.cols) for m in model.matrices if m.dtype == "fp8"}
+    return _COMPILE_S_PER_SHAPE * len(shapes)
+
+
+def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
+    """The fullest engine's KV use over time, thinned out, its highest point kept."""
+    engine = max(engines, key=lambda e: max(u for _, u in e.usage) / e.pool_tokens)
+    points = engine.usage
+    every = max(1, len(points) // _USAGE_POINTS)
+    kept = set(range(0, len(points), every)) | {len(points) - 1, max(range(len(points)), key=lambda n: points[n][1])}
+    return tuple((points[n][0], points[n][1] / engine.pool_tokens) for n in sorted(kept))
+
+
+def _assumed(deployment: Deployment) -> tuple[str, ...]:
+    settings = deployment.role_settings("both" if deployment.layout.decode is None else "decode")
+    if settings.draft_tokens < 2 or settings.accept_length is not None:
+        return ()
+    return (acceptance_assumed(deployment.model, settings.draft_tokens),)
+
+
+def _roles(engines: Sequence[Engine]) -> dict[str, Engine]:
+    """One engine of each role."""
+    prefill = next((e for e in engines if isinstance(e, PrefillEngine)), None)
+    return {"both": engines[-1]} if prefill is None else {"prefill": prefill, "decode": engines[-1]}
+
+
+def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, object]:
+    """What this engine is taken to run with, whoever chose it: the person who asked, or the engine's own defaults."""
+    settings, model = deployment.role_settings(role), deployment.model
+    return {
+        "engine": settings.engine,
+        "release": ".".join(map(str, settings.version)),
+        "weights": model.weights_dtype,
+        "kv_cache": model.kv_dtype,
+        "attention_backend": engine.applied.backend,
+        "max_running_requests": engine.applied.running_limit,
+        "chunk_tokens": engine.applied.chunk_tokens,
+        "graph_max_bs": engine.applied.graph_max_bs,
+        "prefill_graph": engine.applied.prefill_graph,
+        "radix_cache": engine.applied.radix_cache,
+        "draft_tokens": engine.applied.draft_tokens,
+    }
+
+
+def _longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:
+    return max((t for r in records if (t := r.ttft_s) is not None), default=None)
+
+
+def _doubts(
+    engines: Sequence[Engine], summary: Summary, traffic: Traffic, records: Sequence[RequestRecord]
+) -> UncertaintySources:
+    """Shares of the engine that each of them weighs most on."""
+    if summary.duration_s <= 0:
+        return UncertaintySources()
+    burst = isinstance(traffic.pace, AllAtOnce)
+    compiles = any(e.times.counted for e in engines)
+    return UncertaintySources(
+        prefill_share=min(1.0, max(e.prefill_s for e in engines) / summary.duration_s),
+        host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
+        stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,
+        apart=isinstance(engines[0], PrefillEngine),
+        # vLLM before 0.14: its steps are mixed, and nothing hides the host's part
+        old_experts=any(e.applied.mixed and not e.applied.overlap and e.times.model.experts for e in engines),
+        queued_share=0.0 if burst else queued_share(records),
+        sent_for_s=max(record.sent_s for record in records) if isinstance(traffic.pace, OpenLoop | AsRecorded) else 0.0,
+    )
+
+
+def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, ...]]:
+    """The traffic without requests that the model's context does not hold, and what was done to them.
+
+    Drawn lengths are cut, rows of a trace left out, as a server would refuse them; a length that somebody stated is
+    refused.
+    """
+    arrivals, context = _arrivals(traffic), model.context_tokens
+    beyond = [a for a in arrivals if a.input_tokens + a.output_tokens > context]
+    if not beyond:
+        return traffic, ()
+    recorded = isinstance(traffic.lengths, Replay)
+    if isinstance(traffic.lengths, Fixed) or (recorded and len(beyond) == len(arrivals)):
+        longest = max(beyond, key=lambda a: a.input_tokens + a.output_tokens)
+        tokens = longest.input_tokens + longest.output_tokens
+        raise InputError(
+            f"request {longest.number} needs {tokens:,} tokens, the context of {model.name} holds "
+            f"{context:,}; shorten it to {_nearest_lengths(longest, context)} "
+            "or choose a model with a longer context"
+        )
+    what = "are left out, as a server would refuse them" if recorded else "are cut to it"
+    count = f"{len(beyond):,} of {len(arrivals):,} requests"
+    return replace(traffic, most_tokens=context), (f"{count} exceed the context of {context:,} tokens and {what}",)
+
+
+def _in_step(traffic: Traffic) -> tuple[str, ...]:
+    """Requests of one length that are sent when others end, end together: no users do that."""
+    if not (isinstance(traffic.lengths, Fixed) and isinstance(traffic.pace, ClosedLoop)):
+        return ()
+    lengths = f"{traffic.lengths.input_tokens}:{traffic.lengths.output_tokens}"
+    return (
+        "all requests are equally long, so they run in lock-step: they end together, and the next ones wait for each "
+        f"other's prompts, which shows in TTFT; for users that differ, use uniform ranges or lognormal:{lengths}",
+    )
+
+
+def _nearest_lengths(request: Arrival, context_tokens: int) -> str:
+    """The shorter answer, or where that is not enough the shorter prompt, with which a request fits."""
+    answer = context_tokens - request.input_tokens
+    if answer >= 1:
+        return f"{request.input_tokens:,} in + {answer:,} out"
+    answer = min(request.output_tokens, context_tokens // 2)
+    return f"{context_tokens - answer:,} in + {answer:,} out"
+
+
+def _check_pool(arrivals: Sequence[Arrival], engines: Sequence[Engine]) -> None:
+    longest = max(a.input_tokens + a.output_tokens for a in arrivals)
+    for engine in engines:
+        rank_pool = engine.pool_tokens // engine.times.layout.attn_dp
+        if longest > rank_pool:
+            raise InputError(
+                f"a request of {longest:,} tokens cannot run: the KV pool of one rank holds {rank_pool:,}; "
+                "raise the mem fraction, use more GPUs for each copy, or send requests of at most that length"
+            )

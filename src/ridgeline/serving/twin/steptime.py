@@ -1,0 +1,346 @@
+"""How long one iteration of an engine takes, term by term.
+
+Each operator is a roofline: the slower of its FLOPs over the tensor cores' rate and its bytes over the memory's. Added
+to them come collectives, a small gap per kernel, and the host, which runs beside the GPU and counts when it is slower.
+docs/twin.md gives every formula; the constants are priors (`priors.py`) that calibration corrects through `Factors`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import replace
+from functools import cached_property, lru_cache
+
+from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import Applied, defaults_of
+from ridgeline.serving.hardware.cluster import Cluster
+from ridgeline.serving.model.layer_parts import Attention
+from ridgeline.serving.model.model import WHOLE_DTYPES, Model
+from ridgeline.serving.twin.collectives import Network
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.kernels.routing import fullest_load, fullest_share, touched
+from ridgeline.serving.twin.operators import (
+    Term,
+    decode_attention,
+    expert_rate,
+    floors_s,
+    kernels,
+    prefill_attention,
+    products,
+    reduction_set,
+    routed_experts,
+    state_costs,
+)
+from ridgeline.serving.twin.priors import (
+    AGREE_S,
+    DRAFT_PHASE_S,
+    DRAFT_PHASES,
+    DRAFT_PLAN_S,
+    ELEMENTWISE_MEMORY,
+    ELEMENTWISE_PASSES,
+    HOST_OP_S,
+    HOST_STEP_S,
+    PIPELINE_BUBBLE,
+    PLANNED_BACKENDS,
+    SAMPLING_PASSES,
+    TUNED_COUNTS,
+    UNTUNED_SHARE,
+)
+
+_UNHIDDEN = "host, which the GPU waits for"
+_HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
+
+
+# What the GPU's part of a step depends on of what an engine applies; the rest is for its host and its scheduler.
+_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens")
+
+
+@lru_cache(maxsize=256)
+def _known_sums(
+    model: Model, cluster: Cluster, layout: Layout, factors: Factors, kernel_settings: tuple[object, ...]
+) -> tuple[dict[int, float], dict[tuple[int, int, int], float]]:
+    """Seconds worked out so far, of decode steps and of prefill rounds: a search asks for the same layout again and
+    again, with other limits, chunks and graphs."""
+    return {}, {}
+
+
+class StepTime:
+    """Iteration times of one engine. `batch` and `context` count requests and cached tokens of the whole engine."""
+
+    def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
+        self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
+        self.gpu, self._cluster = cluster.gpu, cluster
+        self.network = Network(cluster, factors.network, reduction_set(model, self.gpu, applied))
+        self._products = products(model, layout, self.gpu, applied, factors)
+        self._expert_flops, self._expert_bytes = routed_experts(model, layout)
+        self._experts = expert_rate(model, self.gpu, applied)
+        whole = model.weights_dtype in WHOLE_DTYPES and model.experts is not None
+        untuned = whole and model.experts is not None and model.experts.count not in TUNED_COUNTS
+        self._tuned = UNTUNED_SHARE if untuned else 1.0
+        self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
+        self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
+        self._contexts, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
+        self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
+        self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
+        self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
+        self._request_s = engine_named(applied.engine).costs.request_s
+        kernel_settings = tuple(getattr(applied, name) for name in _KERNEL_SETTINGS)
+        of_kernels = replace(factors, prefill_host=1.0, decode=1.0, prefill=1.0, front_end=1.0)
+        self._decode_sums, self._prefill_sums = _known_sums(model, cluster, layout, of_kernels, kernel_settings)
+        self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self._largest_in_graph = applied.graph_max_bs * layout.attn_dp * layout.pp  # a graph holds a rank's batch
+        launched = kernels(model, layout, self.gpu)
+        self._launch_s = launched * HOST_OP_S  # the host's time for a pass without a graph
+        self._prefill_launch_s = 0.0 if applied.prefill_graph else self._launch_s * factors.prefill_host
+        self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
+        self._elementwise = self._elementwise_bytes()
+        kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
+        self._normed_layers = sum(n for kind, n in kinds if isinstance(kind, Attention) and kind.norm_over_heads)
+        # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
+        # (vLLM gathers and scatters instead, unless it is told otherwise)
+        deepep = layout.ep > 1 and layout.attn_dp > 1 and defaults_of(applied.engine).deepep
+        self.counted = deepep and model.experts is not None
+        # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
+        # of 48 and 72 ranks behind one NVLink switch show nothing of it
+        apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1
+        self._agree_s = AGREE_S * factors.host if apart else 0.0
+        self._bubble = PIPELINE_BUBBLE if layout.pp > 1 else 1.0
+        self._decode_stretch, self._prefill_stretch = self._bubble * factors.decode, self._bubble * factors.prefill
+
+    # -- decode ---------------------------------------------------------------------------------------------------
+
+    def decode_s(self, batch: int, context: float) -> float:
+        """One decode iteration of `batch` requests that hold `context` tokens together."""
+        base_s, per_token_s, host_s = self.decode_line(batch, context)
+        return max(base_s + per_token_s * context, host_s)
+
+    def decode_line(self, batch: int, context: float) -> tuple[float, float, float]:
+        """(base, seconds per cached token, host): a step takes max(base + per token x context, host).
+
+        While the batch stays the same the time of a step is linear in the context, so that a run of steps takes as many
+        times the step in its middle. Requests past a window pay for the window alone: from there on another line holds.
+        """
+        passed = bisect_left(self._caps, context / batch) if self._caps else 0
+        line = self._decode_lines.get((batch, passed))
+        if line is None:
+            if batch not in self._decode_sums:
+                self._decode_sums[batch] = sum(t.seconds for t in self._decode_terms(batch))
+            base_s, host_s = self._decode_sums[batch], self._decode_host_s(batch)
+            base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed])
+            per_token_s = sum(each_s for _, each_s in self._contexts[passed:])
+            stretch, agree_s = self._decode_stretch, self._agree_s
+            waited_s = 0.0 if self.applied.overlap else host_s * self._bubble
+            line = (base_s * stretch + waited_s + agree_s, per_token_s * stretch, host_s + agree_s)
+            self._decode_lines[batch, passed] = line
+        return line
+
+    def explain_decode(self, batch: int, context: float) -> list[Term]:
+        """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
+        terms, host_s = self._decode_terms(batch), self._decode_host_s(batch)
+        seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
+        terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
+        terms = [t._replace(seconds=t.seconds * self.factors.decode) for t in terms]
+        if not self.applied.overlap:
+            terms.append(Term(_UNHIDDEN, host_s, "host"))
+        return self._agreed(self._with_host(terms, host_s, graph=batch <= self._largest_in_graph))
+
+    # -- prefill --------------------------------------------------------------------------------------------------
+
+    def prefill_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
+        """One prefill iteration.
+
+        `pairs` counts query-key pairs, `sequences` the prompts in it, `largest` the tokens of the longest piece, which
+        one attention-DP rank computes alone.
+        """
+        key = (tokens, sequences, largest)
+        fixed_s = self._prefill_sums.get(key)
+        if fixed_s is None:
+            terms = self._prefill_terms(tokens, sequences, largest)
+            fixed_s = self._prefill_sums[key] = sum(t.seconds for t in terms)
+        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s
+        gpu_s = (fixed_s + self._pairs_s(tokens, pairs, largest)) * self._prefill_stretch
+        if self.counted:
+            return self._agree_s + gpu_s + schedule_s + launch_s
+        if not self.applied.overlap:  # the GPU works on what was launched while the rest is launched
+            return self._agree_s + schedule_s + (gpu_s if gpu_s > launch_s else launch_s)
+        host_s = schedule_s + launch_s
+        return self._agree_s + (gpu_s if gpu_s > host_s else host_s)
+
+    def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
+        """One step that computes `tokens` of prompts and decodes `batch` requests that hold `context` tokens."""
+        terms = self._prefill_terms(tokens + batch, sequences + batch, largest)
+        host_s = self._prefill_schedule_s(sequences + batch) + self._prefill_launch_s
+        gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
+        gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
+        gpu_s *= (tokens * self._prefill_stretch + batch * self._decode_stretch) / (tokens + batch)
+        return self._agree_s + (max(gpu_s, host_s) if self.applied.overlap else gpu_s + host_s)
+
+    def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
+        terms = self._prefill_terms(tokens, sequences, largest)
+        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s
+        terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
+        terms = [t._replace(seconds=t.seconds * self.factors.prefill) for t in terms]
+        if self.counted:
+            waited = Term("host, which waits for token counts in every layer", schedule_s + launch_s, "host")
+            return self._agreed([*terms, waited])
+        if not self.applied.overlap:
+            terms = self._with_host(terms, launch_s, graph=self.applied.prefill_graph)
+            return self._agreed([*terms, Term(_UNHIDDEN, schedule_s, "host")])
+        return self._agreed(self._with_host(terms, schedule_s + launch_s, graph=self.applied.prefill_graph))
+
+    # -- shared ---------------------------------------------------------------------------------------------------
+
+    def _agreed(self, terms: list[Term]) -> list[Term]:
+        agree = Term("attention-DP ranks agree on the batch", self._agree_s, "host")
+        return [*terms, agree] if agree.seconds else terms
+
+    def _with_host(self, terms: list[Term], host_s: float, *, graph: bool) -> list[Term]:
+        gpu_s = sum(t.seconds for t in terms)
+        if self.layout.pp > 1:
+            terms.append(Term("pipeline bubble", gpu_s * (self._bubble - 1), "latency"))
+        name = "host beyond the GPU's time (CUDA graph)" if graph else "host beyond the GPU's time (no CUDA graph)"
+        return [*terms, Term(name, max(0.0, host_s - gpu_s * self._bubble), "host")]
+
+    def _decode_host_s(self, batch: int) -> float:
+        launch_s = self._launch_s if batch > self._largest_in_graph else 0.0
+        return (HOST_STEP_S + batch * self._request_s + launch_s) * self.factors.host
+
+    def _decode_terms(self, batch: int) -> list[Term]:
+        drafts = self.applied.draft_tokens
+        micro = max(1.0, batch / self.layout.pp)
+        rank_rows = math.ceil(micro / self.layout.attn_dp) * drafts
+        terms = self._pass_terms(rank_rows, micro * drafts, micro * drafts, counted=False)
+        if drafts > 1:
+            terms += self._draft_terms(micro, drafts)
+        return terms
+
+    def _draft_terms(self, micro: float, drafts: int) -> list[Term]:
+        """Drafting for one verified step: a layer and the LM head for each drafted token, one request a row, then both
+        once more over what was verified. The GPU waits while the host goes from one of these phases to the next."""
+        rank_rows = math.ceil(micro / self.layout.attn_dp)
+        each_s = self._drafter.one_layer_s(rank_rows, micro, micro)
+        again_s = self._drafter.one_layer_s(rank_rows * drafts, micro * drafts, micro)
+        wait_s = DRAFT_PHASES * DRAFT_PHASE_S
+        if self.applied.backend in PLANNED_BACKENDS:
+            wait_s += (drafts + 1) * DRAFT_PLAN_S
+        return [
+            Term("draft model", (drafts - 1) * each_s + again_s, "memory"),
+            Term("host between drafting and verifying", wait_s * self.factors.host, "host"),
+        ]
+
+    def one_layer_s(self, rank_rows: float, all_rows: float, logit_rows: float) -> float:
+        """A pass over one layer of average kind and the LM head: what a model that drafts has."""
+        terms = self._pass_terms(rank_rows, all_rows, logit_rows, counted=False)
+        head_s = sum(t.seconds for t in terms if t.name in _HEAD_TERMS)
+        return (sum(t.seconds for t in terms) - head_s) / self.model.layers + head_s
+
+    @cached_property
+    def _drafter(self) -> StepTime:
+        """FP4 checkpoints leave the layer that drafts in 16 bits (SGLang's deepseek_nextn drops their quantisation)."""
+        if self.model.weights_dtype != "fp4":
+            return self
+        plain = self.model.with_dtype(self.model.base_dtype)
+        return StepTime(plain, self._cluster, self.layout, self.applied, self.factors)
+
+    def _rank_rows(self, tokens: int, largest: int) -> float:
+        """New tokens of the fullest attention-DP rank: an equal share, and at least the longest piece."""
+        micro = tokens / self.layout.pp
+        return max(math.ceil(micro / self.layout.attn_dp), min(largest, micro))
+
+    def _pairs_s(self, tokens: int, pairs: float, largest: int) -> float:
+        # how far back a query looks on average: a window ends sooner
+        mean = pairs / max(1, tokens)
+        seconds = tokens / self.layout.pp * sum(each_s * min(mean, cap) for cap, each_s in self._pair_costs)
+        if self.layout.attn_dp == 1:
+            return seconds
+        return seconds * self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
+
+    def _prefill_schedule_s(self, sequences: int) -> float:
+        """The host's part beside launching what no graph holds."""
+        return (HOST_STEP_S + sequences * self._request_s) * self.factors.prefill_host
+
+    def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> list[Term]:
+        micro = tokens / self.layout.pp
+        rank_rows = self._rank_rows(tokens, largest)
+        return self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
+
+    def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
+        rows = {"rank": rank_rows, "all": all_rows, "logits": logit_rows}
+        terms = [p.term(rows[p.rows]) for p in self._products]
+        if self.model.experts is not None:
+            terms.append(self._expert_term(all_rows))
+        moved = rank_rows * self._elementwise[0] + all_rows * self._elementwise[1]
+        terms.append(Term("norms, rope, activations", moved * self._stream_s, "memory"))
+        sampled = logit_rows / self.layout.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
+        if self._state_row_s:
+            each_s = self._state_token_s if counted else self._state_row_s
+            terms.append(Term("states of linear layers", rank_rows * each_s, "compute" if counted else "memory"))
+        terms.append(Term("sampling", sampled * self._stream_s, "memory"))
+        terms.append(Term("kernels' smallest times", self._floors_s[not counted], "latency"))
+        terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
+        return terms
+
+    def _expert_term(self, rows: float) -> Term:
+        experts = self.model.experts
+        assert experts is not None
+        flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
+        asked = touched(experts, rows)
+        computed = self._experts.rows(rows * experts.per_token, asked)
+        columns = experts.width * self.layout.ep / self.layout.tp
+        reached = self._experts.widened(columns) * self._tuned
+        # expert ranks wait for the one with most to compute, or to read
+        ranks = self.layout.ep
+        uneven = fullest_load(experts, rows, ranks)
+        compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached * uneven
+        share = asked / experts.count
+        memory_s = self._expert_bytes * share / self._bandwidth * fullest_share(experts, asked, ranks)
+        rate = self._experts.rate
+        bound = "compute" if compute_s / rate.peak > memory_s / rate.memory else "memory"
+        return Term(f"experts ({share:.0%} touched)", rate.overlapped(compute_s, memory_s), bound)
+
+    def _elementwise_bytes(self) -> tuple[float, float]:
+        """Bytes of activations that one row of this rank and one row of all ranks move."""
+        m, layout = self.model, self.layout
+        every = len(m.dense_layers) * 4 * m.ffn_width * 2 / layout.tp
+        if m.experts is not None:
+            # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them
+            copies = m.experts.per_token / layout.ep * self._experts.moved
+            every += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
+        return m.half_layers / 2 * ELEMENTWISE_PASSES * m.hidden * 2, every
+
+    def _network_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
+        m, lay, net = self.model, self.layout, self.network
+        wide = m.hidden * 2
+        terms: list[Term] = []
+        if lay.tp > 1 and lay.attn_dp == 1:
+            seconds = m.half_layers * net.all_reduce_s(all_rows * wide, lay.tp)
+            terms.append(Term(f"all-reduce over {lay.tp}", seconds, "network"))
+        elif lay.attn_dp > 1:
+            within = m.mixing_layers * net.all_reduce_s(rank_rows * wide, lay.attn_tp)
+            terms.append(Term(f"attention all-reduce over {lay.attn_tp}", within, "network"))
+            terms.append(self._exchange_term(rank_rows, all_rows, counted=counted))
+        if (normed := self._normed_layers) and lay.attn_tp > 1:
+            summed = normed * net.all_reduce_s(rank_rows * 8, lay.attn_tp)  # two float32 a row
+            terms.append(Term("norm over all ranks' heads", summed, "network"))
+        if lay.tp > 1:
+            logits = net.all_gather_s(logit_rows * m.vocab * 2, lay.tp)
+            terms.append(Term("logits all-gather", logits, "network"))
+        if lay.pp > 1:
+            between = lay.replica_nodes > 1
+            hand_over = net.send_s(rank_rows * wide, between_nodes=between) * lay.pp
+            terms.append(Term("stage to stage", hand_over, "network"))
+        return terms
+
+    def _exchange_term(self, rank_rows: float, all_rows: float, *, counted: bool) -> Term:
+        """How attention-DP ranks meet for the feed-forward part: DeepEP under EP, gather and scatter otherwise."""
+        m, lay, net = self.model, self.layout, self.network
+        if self.counted and m.experts is not None:
+            copies = m.experts.per_token
+            # DeepEP sends activations quantised to FP8 and brings back bf16
+            there = net.all_to_all_s(rank_rows, copies, m.hidden, lay.ep, counted=counted)
+            back = net.all_to_all_s(rank_rows, copies, m.hidden * 2, lay.ep, counted=False)
+            return Term(f"expert all-to-all over {lay.ep}", len(m.moe_layers) * (there + back), "network")
+        once = net.all_gather_s(all_rows * m.hidden * 2, lay.tp)
+        return Term(f"gather and scatter over {lay.tp}", 2 * (m.half_layers - m.mixing_layers) * once, "network")

@@ -1,0 +1,291 @@
+"""`ridgeline bench`: load a server and report what it did."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeline.cli.text.table import aligned
+from ridgeline.errors import InputError
+from ridgeline.serving.verbs import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.serving.load.bench import BenchResult
+    from ridgeline.serving.load.edge import Edge, Probe
+    from ridgeline.serving.load.flow import Flow
+    from ridgeline.serving.load.goodput import FirstEstimate
+    from ridgeline.serving.load.session import BenchOptions
+    from ridgeline.serving.load.sweep import Sweep, SweepPoint
+    from ridgeline.serving.traffic.requests import Spread, Summary
+
+
+@dataclass(frozen=True)
+class BenchArguments:
+    """Every option under the name that it has in `BenchOptions`."""
+
+    url: Annotated[str, typer.Argument(help="Base URL (http://127.0.0.1:8000) or full endpoint of the server.")]
+    # load
+    concurrency: option.Concurrency = None
+    rate_s: option.Rate = None
+    burstiness: option.Burstiness = 1.0
+    stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (concurrency:seconds) or 2/s:30,4/s:30.")] = None
+    requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
+    duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
+    warmup: Annotated[int, typer.Option(help="Requests sent first and not measured.")] = 0
+    workers: Annotated[int, typer.Option(help="Processes that send the load.")] = 1
+    # traffic
+    traffic: Annotated[
+        str | None,
+        typer.Option(
+            help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, lognormal:IN:OUT, or a trace file."
+        ),
+    ] = None
+    input_tokens: Annotated[int, typer.Option(help="Prompt length without --traffic.")] = 128
+    max_tokens: Annotated[int | None, typer.Option(help="Length limit of each answer; default: 128.")] = None
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Ask for the full length (SGLang, vLLM).")] = False
+    shared_prefix_tokens: Annotated[
+        int, typer.Option("--shared-prefix", help="Tokens of a prefix that all prompts share.")
+    ] = 0
+    body: Annotated[
+        str | None, typer.Option(metavar="JSON", help="JSON object of extra body fields, such as temperature.")
+    ] = None
+    stream: Annotated[bool, typer.Option(help="Stream tokens, or get each answer in one piece.")] = True
+    seed: Annotated[int, typer.Option(help="Seed of lengths and arrival times.")] = 0
+    # server
+    model: Annotated[str | None, typer.Option(help="Model name; default: the first of /v1/models.")] = None
+    api: Annotated[
+        str | None, typer.Option(help="chat, completions or generate; default: as the URL says, else chat.")
+    ] = None
+    key: Annotated[str | None, typer.Option(envvar="RIDGELINE_API_KEY", help="API key, sent as a bearer token.")] = None
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Extra header; may be repeated.")
+    ] = None
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca", help="PEM file of the CA that signed the server's certificate.")
+    ] = None
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="Seconds without a byte after which a request fails.")
+    ] = 120.0
+    # question and answer
+    slos: option.Slos = None
+    out: Annotated[Path | None, typer.Option(help="File (or folder) for one JSON line per request.")] = None
+
+    find_goodput: Annotated[
+        bool, typer.Option("--find-goodput", help="Find the highest load (by default a rate) that meets --slo.")
+    ] = False
+
+    def options(self) -> BenchOptions:
+        from ridgeline.serving.load.session import BenchOptions
+
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
+        return BenchOptions(**{**given, **lists})
+
+
+@option.takes(BenchArguments)
+def bench(
+    arguments: BenchArguments,
+    hold_s: Annotated[
+        float | None, typer.Option("--hold", help="Seconds for which --find-goodput's answer must hold; default: 60.")
+    ] = None,
+    within_s: Annotated[
+        float | None,
+        typer.Option("--within", help="Seconds that --find-goodput may take, holding included; default: 240."),
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="GRID", help="Grid, such as 'concurrency=1,8,64 input=128,1024 output=128'.")
+    ] = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """Load a server and report latency, throughput and goodput, and whether the load generator itself kept up.
+
+    A run whose own error could exceed 2% of a figure is marked void, with the reason. Exit code 3: nothing answered.
+    7: --find-goodput did not find both a load that holds and one that does not, or did not hold its answer long enough.
+
+    Example: ridgeline bench http://127.0.0.1:8000 --concurrency 16 --slo ttft_p95_ms=2000
+    """
+    gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
+    from ridgeline.serving.load.edge import goodput_terms
+    from ridgeline.serving.load.session import plan_from, run_session
+
+    if arguments.find_goodput and sweep is not None:
+        raise InputError("--find-goodput and --sweep are different questions; ask one at a time")
+    session = run_session(
+        plan_from(arguments.options()),
+        goodput=goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
+        grid=sweep,
+        progress=lambda part: print(_progress_text(part), file=sys.stderr, flush=True),
+    )
+    print(json.dumps(session.document) if as_json else _session_text(session.found))
+    if session.exit_code:
+        raise typer.Exit(session.exit_code)
+
+
+def _session_text(found: BenchResult | Edge | Sweep) -> str:
+    """The answer of `ridgeline bench`, whichever of its questions was asked."""
+    from ridgeline.serving.load.bench import BenchResult
+    from ridgeline.serving.load.edge import Edge
+
+    if isinstance(found, BenchResult):
+        return _result_text(found)
+    return _edge_text(found) if isinstance(found, Edge) else _sweep_text(found)
+
+
+def _progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
+    """One line for each probe of a search and each point of a sweep."""
+    from ridgeline.serving.load.edge import Probe
+    from ridgeline.serving.load.goodput import FirstEstimate
+
+    if isinstance(part, Probe):
+        return _probe_text(part)
+    if isinstance(part, FirstEstimate):
+        return (
+            f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s, {part.e2e_s:.3g} s each, "
+            f"the worst latency at {part.share:.0%} of its limit"
+        )
+    return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
+
+
+def _result_text(result: BenchResult) -> str:
+    s, f = result.summary, result.fidelity
+    lines = [
+        f"{result.plan.endpoint.url}   {result.model or 'model not named'}",
+        f"{s.ok} of {s.requests} requests in {s.duration_s:.1f} s{_drained(result.flow)}",
+        "",
+        *_flow(result.flow),
+        f"  requests/s {s.requests_s:,.2f}   output tok/s {s.output_tok_s:,.0f}   input tok/s {s.input_tok_s:,.0f}",
+        "",
+        *aligned([("", "mean", "p50", "p90", "p95", "p99"), *_latencies(s)]),
+    ]
+    if s.slos:
+        lines += ["", f"  goodput {s.goodput_s or 0.0:,.2f} requests/s within " + ", ".join(map(str, s.slos))]
+        lines += [f"    {slo}: {'held' if s.holds(slo) else 'not held'}" for slo in s.slos]
+    for k, stage in enumerate(result.stages):
+        lines += ["", f"  stage {k + 1}: {stage.requests_s:,.2f} requests/s, {stage.ok} of {stage.requests}"]
+        lines += aligned(_latencies(stage))
+    lines += ["", *(f"  {note}" for note in result.notes)] if result.notes else []
+    lag = f"{f.lag_ms.p99:.2f} ms" if f.lag_ms else "-"
+    lines += [
+        "",
+        f"  the load generator itself: {f.cpu_ms_per_request:.2f} CPU-ms a request, {f.cpu_share:.0%} of a core, "
+        f"send lag p99 {lag}, time stamps within {f.timestamp_error_ms:.2g} ms",
+    ]
+    if result.void:
+        lines += ["", "VOID: " + ("\n      ".join(f.why))]
+    return "\n".join(lines)
+
+
+def _drained(flow: Flow | None) -> str:
+    return f", and {flow.drain_s:.1f} s to drain" if flow is not None and flow.drain_s >= 0.05 else ""
+
+
+def _flow(flow: Flow | None) -> list[str]:
+    """What was offered beside what came back; a closed loop offers only as much as comes back."""
+    if flow is None:
+        return []
+    rates = (("offered/s", flow.offered_s), ("completed/s", flow.completed_s), ("drained/s", flow.drained_s))
+    return [
+        "  " + "   ".join(f"{name} {rate:,.2f}" for name, rate in rates) + ("   SATURATED" if flow.saturated else "")
+    ]
+
+
+def _probe_text(probe: Probe) -> str:
+    from ridgeline.serving.load.edge import ProbeVerdict
+
+    s = probe.steady
+    seen = f"TTFT p95 {s.ttft_ms.p95:.1f} ms" if s.ttft_ms else "no TTFT"
+    seen += f", ITL p95 {s.itl_ms.p95:.2f} ms" if s.itl_ms else ""
+    explained = (ProbeVerdict.VOID, ProbeVerdict.FAILED, ProbeVerdict.TOO_SHORT)
+    verdict = f"{probe.verdict} ({probe.reason})" if probe.verdict in explained else str(probe.verdict)
+    return (
+        f"  {probe.load:.4g} {probe.unit} for {probe.window_s:.0f} s: {s.requests_s:.2f} requests/s done, {seen}: "
+        f"{verdict}; {_so_far(probe)} ({probe.span.end_s:.0f} s)"
+    )
+
+
+def _so_far(probe: Probe) -> str:
+    low, high = probe.so_far
+    if low is not None and high is not None:
+        return f"between {low:.4g} and {high:.4g} {probe.unit} so far"
+    if low is None and high is None:
+        return "nothing known so far"
+    return f"at least {low:.4g} {probe.unit} so far" if low is not None else f"below {high:.4g} {probe.unit} so far"
+
+
+def _edge_text(edge: Edge) -> str:
+    unit = edge.unit
+    least = "" if edge.fails is not None else "at least "
+    above = f"{edge.fails:.4g} {unit} does not" if edge.fails is not None else "no load tried was too much"
+    lines = [
+        f"{least}{edge.holds:.4g} {unit} holds the SLO, held for {edge.held_for_s:.0f} s; {above}",
+        f"goodput there {edge.goodput_s:.2f} requests/s; found in {edge.took_s:.0f} s with {len(edge.probes)} probes",
+    ]
+    if edge.knee is not None:
+        lines.append(f"knee: TTFT p50 is twice its unloaded value at {edge.knee:.4g} {unit}")
+    return "\n".join(lines + _left_open(edge))
+
+
+def _left_open(edge: Edge) -> list[str]:
+    """What the search could not find out, why, and which option helps."""
+    lines = [edge.note] if edge.note else []
+    if not edge.held:
+        lines.append(f"it was to be held for {edge.asked_s:.0f} s: take it as a guess, or raise --within")
+    elif edge.out_of_time:
+        lines.append("time ran out before the edge was settled; more of it (--within) narrows the interval")
+    if edge.unjudged is not None:
+        lines.append(
+            f"{edge.unjudged.load:.4g} {edge.unit} could not be judged, {edge.unjudged.runs} runs were void: "
+            f"{edge.unjudged.why}"
+        )
+    if edge.void_probes:
+        lines.append(f"{edge.void_probes} of {len(edge.probes)} probes were void and were sent again")
+    return lines
+
+
+def _sweep_text(sweep: Sweep) -> str:
+    from ridgeline.records.measurement import unit_of
+
+    rates = (unit_of("requests_s"), f"out {unit_of('output_tok_s')}")
+    head = ("at once", "input", "output", *rates, "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
+    lines = aligned([head, *map(_sweep_row, sweep.points)])
+    for knee in sweep.knees():
+        if knee["concurrency"] is not None:
+            lines.append(
+                f"  knee at input {knee['input_tokens']}, output {knee['output_tokens']}: {knee['concurrency']} "
+                f"at once ({knee['prompt_tokens_at_once']} prompt tokens): TTFT p50 twice its unloaded value"
+            )
+    return "\n".join(lines)
+
+
+def _sweep_row(point: SweepPoint) -> tuple[str, ...]:
+    s = point.result.summary
+    return (
+        str(point.concurrency),
+        str(point.input_tokens),
+        str(point.output_tokens),
+        f"{s.requests_s:.2f}",
+        f"{s.output_tok_s:.0f}",
+        "-" if s.ttft_ms is None else f"{s.ttft_ms.p50:.2f}",
+        "-" if s.ttft_ms is None else f"{s.ttft_ms.p95:.2f}",
+        "-" if s.itl_ms is None else f"{s.itl_ms.p50:.3f}",
+        str(s.requests - s.ok),
+        "void" if point.result.void else "",
+    )
+
+
+def _latencies(s: Summary) -> list[tuple[str, ...]]:
+    rows = []
+    for name, spread in (("TTFT ms", s.ttft_ms), ("ITL ms", s.itl_ms), ("TPOT ms", s.tpot_ms), ("E2E ms", s.e2e_ms)):
+        if spread is not None:
+            rows.append((name, *_figures(spread)))
+    return rows
+
+
+def _figures(spread: Spread) -> tuple[str, ...]:
+    return tuple(f"{v:,.2f}" for v in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99))

@@ -1,0 +1,95 @@
+"""`ridgeline memory`: does this model fit these GPUs, and how many tokens of KV cache are left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline.cli.text.table import json_text
+from ridgeline.errors import NothingFound
+from ridgeline.serving.verbs import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.serving.engines.fitting import LegalLayouts, MemoryAnswer
+    from ridgeline.serving.engines.memory import MemoryPlan
+
+
+@option.takes(option.EngineArguments)
+def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) -> None:
+    """Check whether a model fits a layout of GPUs: KV pool, largest batch, margin.
+
+    Exit code 1: it does not fit.
+
+    Example: ridgeline memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
+    """
+    from ridgeline.serving.engines.fitting import answer_memory
+    from ridgeline.serving.engines.memory import STARTUP_OOM
+
+    layout = arguments.layout(whole_nodes=False)
+    answer = answer_memory(
+        arguments.model, arguments.gpu, layout, arguments.settings(), arguments.dtype, arguments.kv_dtype
+    )
+    print(json_text(answer.as_json()) if as_json else _memory_text(answer), flush=True)
+    if answer.plan.verdict == STARTUP_OOM:
+        raise NothingFound(f"{arguments.model} does not fit {layout}: {answer.plan.reason}")
+
+
+def _memory_text(answer: MemoryAnswer) -> str:
+    from ridgeline.serving.engines.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM
+    from ridgeline.serving.hardware.cluster import GIB
+
+    heads = {FITS: "fits", RUNTIME_OOM: "may run out of memory while running", STARTUP_OOM: "does not fit"}
+    plan = answer.plan
+    lines = [f"{heads[plan.verdict]}: {plan.reason}"]
+    if answer.settings.mem_fraction is None and plan.mem_fraction != plan.engine_fraction:
+        own = f"SGLang's own fraction, {plan.engine_fraction:g}, leaves no KV pool"
+        lines.append(f"  only with --mem-fraction-static {plan.mem_fraction:g}: {own}")
+    if answer.nearest:
+        lines.append(f"  nearest that fits: {'; '.join(answer.nearest)}")
+    if plan.verdict == STARTUP_OOM:
+        return "\n".join(lines)
+    copies = f" in each of {plan.groups} attention groups" if plan.groups > 1 else ""
+    assumed = "" if answer.settings.attention_backend else "; name yours with --attention-backend"
+    lines += [
+        "",
+        f"  free on a GPU    {plan.free_bytes / GIB:8.2f} GiB   {answer.cluster}, {answer.layout}",
+        f"  weights          {plan.weight_bytes / GIB:8.2f} GiB",
+        f"  KV pool          {plan.kv_bytes / GIB:8.2f} GiB   {plan.kv_tokens_per_rank:,} tokens{copies}",
+        f"  reserve          {plan.reserve_bytes / GIB:8.2f} GiB   mem fraction {plan.mem_fraction:g}{_default(plan)}",
+        *(f"    {name:<34}{size / GIB:8.2f}" for name, size in plan.needs.items() if size),
+        f"  attention        {plan.backend:>8}       verdict and figures are for this back end{assumed}",
+        f"  largest batch    {plan.largest_batch():8,} requests of {REQUEST_TOKENS} tokens",
+    ]
+    if (more := answer.roomier) is not None:
+        tokens = f"{more.kv_tokens_per_rank:,} tokens"
+        lines.append(f"  more room        --mem-fraction {more.mem_fraction:g} fits too: a KV pool of {tokens}{copies}")
+    return "\n".join(lines)
+
+
+def _default(plan: MemoryPlan) -> str:
+    same = abs(plan.engine_fraction - plan.mem_fraction) < 0.0005
+    return "" if same else f" (SGLang's own default: {plan.engine_fraction:g})"
+
+
+def _asked(plan: MemoryPlan) -> str:
+    same = plan.mem_fraction == plan.engine_fraction
+    return "" if same else f"  with --mem-fraction-static {plan.mem_fraction:g}"
+
+
+def layouts_text(found: LegalLayouts) -> str:
+    from ridgeline.serving.engines.fitting import kv_tokens
+    from ridgeline.serving.hardware.cluster import GIB
+
+    fitting = sum(plan.fits for _, plan in found.rows)
+    width = max((len(str(layout)) for layout, _ in found.rows), default=0)
+    lines = [
+        f"{found.model.name} on {found.cluster}: {len(found.rows)} legal layouts, {fitting} fit",
+        "",
+        f"  {'layout':<{width}}  {'verdict':<16}  {'margin':>10}  {'KV tokens':>12}",
+    ]
+    lines += [
+        f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / GIB:6.1f} GiB  {kv_tokens(layout, plan):>12,}"
+        f"{_asked(plan)}"
+        for layout, plan in found.rows
+    ]
+    reasons = dict.fromkeys(str(problem) for _, problem in found.refused)
+    return "\n".join([*lines, *([""] if reasons else []), *(f"  refused: {reason}" for reason in reasons)])

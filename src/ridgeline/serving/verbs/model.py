@@ -1,0 +1,96 @@
+"""`ridgeline model`: what a model costs, from its config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeline.cli.text.table import json_text
+from ridgeline.serving.verbs import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.serving.model.costs import ModelCosts, PresetSize
+
+
+def model(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A preset such as deepseek-r1, or the path of a config.json.", show_default=False),
+    ] = None,
+    dtype: option.Dtype = None,
+    kv_dtype: option.KvDtype = None,
+    tokens: Annotated[int, typer.Option(help="Length of a prompt, and of a decoding request's context.")] = 1024,
+    batch: Annotated[int, typer.Option(help="Requests in a decode step, which share each read of the weights.")] = 64,
+    as_json: option.AsJson = False,
+) -> None:
+    """Show what a model costs: parameters, weights by part, FLOPs and bytes per token, KV bytes per token.
+
+    Without a name, list the presets with their sizes.
+
+    Example: ridgeline model deepseek-r1
+    """
+    from ridgeline.serving.model.costs import answer_costs, list_presets
+
+    if name is None:
+        presets = list_presets(dtype)
+        print(json_text({"models": [one.as_json() for one in presets]}) if as_json else _presets_text(presets))
+        return
+    answer = answer_costs(name, dtype, kv_dtype, tokens, batch)
+    print(json_text(answer.as_json()) if as_json else _costs_text(answer))
+
+
+def _costs_text(costs: ModelCosts) -> str:
+    from ridgeline.serving.hardware.cluster import GIB
+
+    m, tokens, batch = costs.model, costs.tokens, costs.batch
+    mixture = f", {m.experts.per_token} of {m.experts.count} experts a token" if m.experts else ""
+    parts = sorted(m.weight_bytes_by_part().items(), key=lambda part: -part[1])
+    return "\n".join(
+        [
+            f"{m.name}: {m.layers} layers, {costs.attention}{mixture}, context {m.context_tokens:,}",
+            "",
+            f"  parameters   {m.params / 1e9:10.2f} e9      {m.active_params / 1e9:.2f} e9 used by each token",
+            f"  weights      {m.weight_bytes / GIB:10.2f} GiB     {_dtypes(costs)}",
+            *(f"    {name:<15}{size / GIB:10.3f}" for name, size in parts),
+            f"  KV cache     {m.kv_bytes_per_token / 1024:10.2f} KiB a token, {m.kv_dtype}",
+            *_kept(costs),
+            f"  prefill      {m.prefill_flops(tokens) / tokens / 1e9:10.2f} GFLOP and "
+            f"{m.prefill_bytes(tokens) / tokens / 1e6:,.1f} MB a token, prompt of {tokens:,}",
+            f"  decode       {m.decode_flops(tokens) / 1e9:10.2f} GFLOP and "
+            f"{m.decode_bytes(batch, tokens) / batch / 1e6:,.1f} MB a token, {batch:,} requests of {tokens:,}",
+            *(f"  not in these figures: {note}" for note in m.notes),
+        ]
+    )
+
+
+def _presets_text(presets: Sequence[PresetSize]) -> str:
+    from ridgeline.serving.hardware.cluster import GIB
+
+    width = max(len(one.name) for one in presets)
+    lines = [f"{'model':<{width}}  {'parameters':>10}  {'active':>8}  {'weights':>10}  dtype"]
+    for one in presets:
+        m = one.model
+        sizes = f"{m.params / 1e9:8.1f} B  {m.active_params / 1e9:6.1f} B  {m.weight_bytes / GIB:6.1f} GiB"
+        lines.append(f"{one.name:<{width}}  {sizes}  {m.weights_dtype}")
+    return "\n".join(
+        [*lines, "", "`ridgeline model NAME` shows one in detail; NAME may also be the path of a config.json."]
+    )
+
+
+def _dtypes(costs: ModelCosts) -> str:
+    m = costs.model
+    attention = m.attention_dtype or m.dtype
+    return m.weights_dtype if attention == m.weights_dtype else f"{m.weights_dtype}, attention {attention}"
+
+
+def _kept(costs: ModelCosts) -> list[str]:
+    """What a request keeps besides what grows with it, and where layers differ each kind of them."""
+    m = costs.model
+    lines = [f"  windows      {w * size / 2**20:10.2f} MiB a request, {w:,} tokens at most" for w, size in m.window_kv]
+    if m.state_bytes_per_request:
+        lines.append(f"  states       {m.state_bytes_per_request / 2**20:10.2f} MiB a request, however long")
+    if m.mixers:
+        lines += [f"    {kind['layers']:>3} layers     {kind['kind']}" for kind in costs.layer_kinds]
+    return lines

@@ -1,0 +1,188 @@
+"""The options that several serving verbs take, each declared once, and what they mean together.
+
+Typer reads a verb's options from its signature. `takes` writes the fields of a record of arguments into that signature,
+so that a verb receives the record and adds only what is its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from ridgeline.catalog import USUAL_ENGINE
+
+if TYPE_CHECKING:
+    from ridgeline.serving.engines.deployment import Deployment
+    from ridgeline.serving.engines.layout import Layout
+    from ridgeline.serving.engines.settings import EngineSettings
+
+ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
+GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline hardware` lists them all.")]
+_Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
+GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
+Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what these GPUs usually come with.")]
+EngineName = Annotated[
+    str, typer.Option(help="sglang or vllm; sglang:0.4.10, vllm:0.12.0 for another release's defaults.")
+]
+Dtype = Annotated[str | None, typer.Option(help="Weights: bf16, fp8, int4, ...; default: the config's.")]
+KvDtype = Annotated[str | None, typer.Option(help="KV cache: bf16 or fp8.")]
+AttentionBackend = Annotated[str | None, typer.Option(help="fa3, flashinfer, triton, ...; default: the engine's.")]
+TrafficText = Annotated[
+    str,
+    typer.Option(
+        help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, "
+        "lognormal:IN:OUT[:SIGMA], or a trace file (JSONL, Mooncake, ShareGPT JSON)."
+    ),
+]
+Slos = Annotated[
+    list[str] | None,
+    typer.Option("--slo", help="A limit such as ttft_p95_ms=2000; ttft, itl, tpot or e2e; may be repeated."),
+]
+CalibrationFile = Annotated[Path | None, typer.Option(help="A calibration file made by `ridgeline calibrate`.")]
+Concurrency = Annotated[int | None, typer.Option(help="Closed loop: this many requests at once.")]
+Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many requests a second.")]
+Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+# settings of the processes around a served engine's scheduler
+_SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval")
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """A model on GPUs, spread in one way, in an engine started with these settings."""
+
+    model: ModelName
+    gpu: GpuName
+    nodes: _Nodes = None
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per node; default: 8.")] = None
+    tp: Annotated[int, typer.Option(help="Tensor parallel ranks.")] = 1
+    pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1
+    dp: Annotated[int, typer.Option(help="Replicas of the engine behind a router.")] = 1
+    ep: Annotated[int, typer.Option(help="Expert-parallel ranks.")] = 1
+    attn_dp: Annotated[
+        int, typer.Option(help="Attention data-parallel groups within tp, each with its own requests and KV.")
+    ] = 1
+    engine: EngineName = USUAL_ENGINE
+    dtype: Dtype = None
+    kv_dtype: KvDtype = None
+    mem_fraction: Annotated[float | None, typer.Option(help="GPU memory share, --mem-fraction-static.")] = None
+    max_running_requests: Annotated[int | None, typer.Option(help="Requests decoded at once by the whole engine.")] = (
+        None
+    )
+    cuda_graph_max_bs: Annotated[int | None, typer.Option(help="Largest captured decode batch; 0: no graphs.")] = None
+    chunked_prefill_size: Annotated[int | None, typer.Option(help="Tokens of one prefill round.")] = None
+    attention_backend: AttentionBackend = None
+
+    def settings(self, **own: Any) -> EngineSettings:
+        """`own` are settings that only one verb takes."""
+        from ridgeline.serving.engines.knobs.meaning import settings_of
+        from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+
+        names = ("max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
+        given = {"mem_fraction_static": self.mem_fraction, **{name: getattr(self, name) for name in names}}
+        said = {name: value for name, value in given.items() if value is not None}
+        return settings_of(
+            said, parse_engine(self.engine, EngineSettings(attention_backend=self.attention_backend, **own))
+        )
+
+    def layout(self, *, whole_nodes: bool = True) -> Layout:
+        """Nodes that were left out follow from the ranks; without `whole_nodes` a node is no larger than they need."""
+        from ridgeline.serving.engines.layout import Layout
+
+        need = self.tp * self.pp * self.dp
+        size = self.gpus_per_node
+        if size is None:
+            size = 8 if whole_nodes else max(1, min(8, need) if self.nodes is None else -(-need // max(1, self.nodes)))
+        nodes = max(1, -(-need // max(1, size))) if self.nodes is None else self.nodes
+        return Layout(self.tp, self.pp, self.dp, self.ep, self.attn_dp, nodes=nodes, gpus_per_node=size)
+
+
+@dataclass(frozen=True)
+class DeploymentArguments(EngineArguments):
+    """The same, or prefill and decode apart."""
+
+    prefill_groups: Annotated[
+        str | None,
+        typer.Option(help="3x3: three prefill groups of three nodes; 4: one of four; 2x4gpu: two of four GPUs."),
+    ] = None
+    decode_groups: Annotated[
+        str | None,
+        typer.Option(
+            help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 with its own shape; running=, chunk=, "
+            "graph= and fraction= after the colon apply to that role only (running= counts the whole engine)."
+        ),
+    ] = None
+    fabric: Fabric = None
+    recv_interval: Annotated[
+        int, typer.Option(help="--scheduler-recv-interval: decode steps between polls for new requests.")
+    ] = 1
+    tokenizer_workers: Annotated[int, typer.Option(help="--tokenizer-worker-num; vLLM's --api-server-count.")] = 1
+    detokenizer_workers: Annotated[int, typer.Option(help="--detokenizer-worker-num.")] = 1
+    stream_interval: Annotated[int, typer.Option(help="--stream-interval: tokens sent to a user together.")] = 1
+
+    def deployment(self, routing: str = "round-robin", **own: Any) -> Deployment:
+        from ridgeline.errors import InputError
+        from ridgeline.serving.engines.deployment import describe
+        from ridgeline.serving.engines.fitting import with_room
+
+        ranks = {name: getattr(self, name) for name in ("tp", "pp", "dp", "ep", "attn_dp")}
+        if self.prefill_groups and (unused := [f"--{n.replace('_', '-')} {v}" for n, v in ranks.items() if v != 1]):
+            shape = "a group is one engine over all its GPUs, and its shape is written as in 3x3:attn-dp=1,ep=24"
+            print(f"note: {' '.join(unused)} not used with groups: {shape}", file=sys.stderr)
+        found = describe(
+            self.model,
+            self.gpu,
+            self.layout(),
+            self.settings(**own, **{name: getattr(self, name) for name in _SERVED}),
+            prefill_groups=self.prefill_groups,
+            decode_groups=self.decode_groups,
+            fabric=self.fabric,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            routing=routing,
+        )
+        if self.nodes is not None and found.layout.nodes > self.nodes:
+            raise InputError(
+                f"{found.layout} takes {found.layout.nodes} nodes, {self.nodes} are given; use --nodes "
+                f"{found.layout.nodes}, or fewer or smaller groups"
+            )
+        found, changes = with_room(found)
+        for change in changes:
+            print(f"note: {change}", file=sys.stderr)
+        return found
+
+
+def takes(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turns a verb whose first parameter is such a record into a command with an option for each of its fields."""
+
+    def declare(verb: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(record, include_extras=True)
+        shared = [
+            inspect.Parameter(
+                f.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if f.default is MISSING else f.default,
+                annotation=hints[f.name],
+            )
+            for f in fields(record)
+        ]
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+        own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+
+        @functools.wraps(verb)
+        def command(**given: Any) -> None:
+            verb(record(**{p.name: given.pop(p.name) for p in shared}), **given)
+
+        command.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in (*shared, *own)}
+        return command
+
+    return declare

@@ -1,0 +1,285 @@
+"""ridgeline rehearse FILE --traffic T"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeline.cli.text.table import json_text
+from ridgeline.serving.verbs import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.serving.service.admission import AdmissionLimits
+    from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
+    from ridgeline.serving.service.rehearsed_scaling import RehearsedScaling, ScaledRun
+    from ridgeline.serving.service.service import Service
+
+
+_SHARE_OF_CAPACITY = 0.8
+
+
+def rehearse(
+    file: Annotated[Path, typer.Argument(help="The deployment file.")],
+    traffic: option.TrafficText = "sharegpt",
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers can sustain.")
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(help="How long a run with a fault lasts; runs that compare policies take half as long.", min=1),
+    ] = 8.0,
+    shared_prefix: Annotated[int, typer.Option(help="Tokens of a prefix that all prompts share.")] = 0,
+    policy: Annotated[list[str] | None, typer.Option(help="Try only this policy; may be repeated.")] = None,
+    speed: Annotated[float, typer.Option(help="How many times faster than real time the servers run.", min=0.05)] = 1.0,
+    write: Annotated[
+        bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
+    ] = True,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Rehearse the file's `scale` block instead, in virtual time.")
+    ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="--scale: how long; default: an hour, or all of a trace.", min=0.1)
+    ] = None,
+    double_at: Annotated[
+        float | None,
+        typer.Option(help="--scale: minutes after which the load doubles: every request comes twice.", min=0),
+    ] = None,
+    server_start: Annotated[float, typer.Option(help="--scale: seconds that a server takes to start.", min=0)] = 120.0,
+    begins: Annotated[
+        str, typer.Option(help="--scale: when the traffic begins, for the schedule, such as '2026-11-16 07:30'.")
+    ] = "",
+    as_json: option.AsJson = False,
+) -> None:
+    """Try every router policy on this machine, in front of twin servers; then kill, hang and overload servers.
+
+    The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
+
+    With --scale everything is simulated, so an hour takes seconds: when `keep` would add and remove servers, why,
+    and how that compares in cost and latency with a fixed number of servers.
+
+    Example: ridgeline rehearse service.yaml --traffic sharegpt
+    """
+    from ridgeline.serving.service.admission import admission_of, with_server_limits
+    from ridgeline.serving.service.file import load_service
+    from ridgeline.serving.service.rehearsal import rehearse as run
+
+    if scale:
+        _scale(load_service(file), traffic, rate, minutes, double_at, server_start, begins, as_json)
+        return
+    from ridgeline.serving.service.rehearsal import known_policies
+
+    known_policies(service := load_service(file))  # says what is missing before anything takes time
+    limits = admission_of(service, traffic)
+    asked_s = rate or _SHARE_OF_CAPACITY * limits.requests_s
+    load = _sustainable_load(traffic, asked_s, seconds, shared_prefix, speed)
+    with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
+        done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _show, limits)
+    if write and not policy:
+        _write(file, service, done.choice, limits)
+    _say(done, limits, service, _AskedLoad(asked_s, speed), as_json)
+
+
+def _scale(
+    service: Service,
+    traffic: str,
+    rate_s: float | None,
+    minutes: float | None,
+    double_at_min: float | None,
+    start_s: float,
+    begins: str,
+    as_json: bool,
+) -> None:
+    from datetime import datetime
+
+    from ridgeline.errors import InputError
+    from ridgeline.serving.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
+
+    try:
+        began = datetime.fromisoformat(begins) if begins else datetime.now()
+    except ValueError:
+        raise InputError(f"--begins {begins!r} is not a time; write such as '2026-11-16 07:30'") from None
+    recorded = Path(traffic).exists()
+    seconds = 60 * minutes if minutes is not None else None if recorded else 3600.0
+    sent = ScaledTraffic(traffic, rate_s, seconds, None if double_at_min is None else 60 * double_at_min)
+    done = rehearse_scaling(service, sent, start_s, began, _show)
+    print(json_text(done.as_json()) if as_json else scaling_text(done, start_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedLoad:
+    rate_s: float
+    speed: float
+
+
+def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _AskedLoad, as_json: bool) -> None:
+    from ridgeline.serving.service.admission import with_server_limits
+
+    if as_json:
+        answer: dict[str, object] = {"policy": done.choice.policy, "pairs": done.choice.as_json()}
+        answer |= {"limits": limits.as_json(), "servers": limits.for_servers(service)}
+        answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
+        print(json_text({"runs": [one.as_json() for one in done.runs], **answer}))
+    else:
+        print(_rehearsals_text(done, limits, asked.rate_s, asked.speed))
+        print(_limits_text(with_server_limits(service, limits), limits))
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _sustainable_load(traffic: str, rate_s: float, seconds: float, shared_prefix: int, speed: float) -> RehearsedLoad:
+    from ridgeline.serving.service.rehearsal import RehearsedLoad, sustainable
+
+    return sustainable(RehearsedLoad(traffic, rate_s, seconds, shared_prefix, speed))
+
+
+def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
+    from ridgeline.files import write_whole
+    from ridgeline.serving.service.file import with_router
+
+    assert service.router is not None
+    router_settings = limits.for_router(service.router.kind)
+    if choice.changed:
+        router_settings = {"policy": choice.policy, **router_settings}
+    edited = with_router(file, router_settings, {"admission": limits.as_json()}, limits.for_servers(service))
+    write_whole(file, edited.text)
+    if edited.lost:
+        _show(f"{file}: rewritten without its comments ({edited.lost})")
+
+
+_HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
+
+
+def scaling_text(done: RehearsedScaling, start_s: float) -> str:
+    """When servers would be added and removed, and why; then cost and limits beside numbers that stay."""
+    run = done.scaled
+    rows: list[tuple[str, ...]] = [("at", "role", "servers", "why")]
+    rows += [(_clock(s), d.role, f"{d.replicas} -> {d.wanted}", d.why) for s, d in run.decisions]
+    lines = _table(rows) if run.decisions else ["nothing was changed"]
+    lines += ["", *_table([_SCALED_HEAD, _scaled_row("scaled", run), *(_scaled_row(n, r) for n, r in done.fixed)])]
+    if done.first_up_s is not None:
+        lines.append(f"scaled up {done.first_up_s:.0f} s after the load doubled")
+    lines.append(f"{run.turns} changes of direction; a server starts in {start_s:g} s")
+    return "\n".join([*lines, "servers, router and time are simulated; the router's own limits are not"])
+
+
+_SCALED_HEAD = ("", "server-hours", "requests", "ttft p95", "tpot p95", "within the SLO", "held")
+
+
+def _scaled_row(name: str, run: ScaledRun) -> tuple[str, ...]:
+    times = [f"{spread.p95:,.0f} ms" if spread else "" for spread in (run.summary.ttft_ms, run.summary.tpot_ms)]
+    kept = "" if run.kept_share is None else f"{run.kept_share:.1%}"
+    held = "" if run.slo_held is None else "yes" if run.slo_held else "no"
+    return (name, f"{run.server_hours:.2f}", f"{run.summary.requests:,}", *times, kept, held)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
+
+
+def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
+    """A table of the runs, one of the pairs with intervals, what was chosen and why, and which runs not to trust."""
+    from ridgeline.serving.service.rehearsal import PAIRED
+
+    runs = done.runs
+    lines = _table([_HEAD, *(_row(one) for one in runs if one.case != PAIRED)])
+    lines += [*_pairs(done), *_verdict(done.choice)]
+    lines.append(f"use {done.choice.policy}; most_running {limits.most_running}: {limits.reason}")
+    lines += [said for one in runs if (said := _outcome_text(one))]
+    sent_s = runs[0].offered_s
+    if sent_s < 0.999 * asked_s:
+        lines.append(
+            f"this machine can sustain {sent_s:.3g} of {asked_s:.3g} requests/s: policies were compared at part load"
+        )
+    if speed != 1:
+        lines.append(f"the servers ran {speed:g} times faster than real time; the figures are in the servers' time")
+    lines += [f"{one.policy}, {one.case}: do not trust this run: {one.void}" for one in runs if one.void]
+    return "\n".join([*lines, "servers are the twin's; router, sockets and load generator are real"])
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _pairs(done: Rehearsed) -> list[str]:
+    """Each policy of the pairs with the interval of its mean."""
+    from ridgeline.serving.service.rehearsal import PAIRED
+
+    choice = done.choice
+    if choice.goodput is None:
+        return []
+    rows = [(f"{choice.goodput.blocks} pairs of runs", "goodput/s", "ttft p95")]
+    for policy in (choice.own, choice.other):
+        runs = [one for one in done.runs if one.case == PAIRED and one.policy == policy]
+        first = [one.ttft_p95_ms for one in runs if one.ttft_p95_ms is not None]
+        rows.append((policy, _mean([one.goodput_s for one in runs], ".2f"), f"{_mean(first, ',.0f')} ms"))
+    return ["", *_table(rows)]
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    """The mean of the logs where there is one, as the comparison takes them, with the interval of the mean."""
+    from ridgeline.serving.service.rehearsal import LEVEL
+    from ridgeline.stats.student import interval
+    from ridgeline.stats.verdict import FEWEST_BLOCKS
+
+    if len(values) < FEWEST_BLOCKS:
+        return "-"
+    logs = min(values) > 0
+    seen = [math.log(value) for value in values] if logs else list(values)
+    middle = fmean(seen)
+    ends = interval(middle, stdev(seen) / math.sqrt(len(seen)), len(seen) - 1, LEVEL)
+    shown = [math.exp(value) if logs else value for value in (middle, *ends)]
+    return f"{shown[0]:{form}} ({shown[1]:{form}} to {shown[2]:{form}})"
+
+
+def _verdict(choice: PolicyChoice) -> list[str]:
+    if not choice.other:
+        return [f"no policy did better than {choice.own} in the first runs; it stays"]
+    lines = []
+    for name, comparison in (("goodput", choice.goodput), ("ttft p95", choice.ttft)):
+        if comparison is not None:
+            lines.append(f"{choice.other}, {name}: {comparison.text(than=choice.own)}")
+    if not choice.changed:
+        lines.append(f"{choice.other} is not shown to be better: {choice.own} stays")
+    return [*lines, ""]
+
+
+def _limits_text(service: Service, limits: AdmissionLimits) -> str:
+    """Where the limits are written, and what the router does with them under overload."""
+    from ridgeline.serving.service.routers import router_promise
+
+    assert service.router is not None
+    chosen = replace(service, router=replace(service.router, most_running=limits.most_running))
+    own = ["; ".join(f"{name} {value}" for name, value in unit.items()) for unit in limits.for_servers(service)]
+    lines = [f"each server refuses requests on its own: {said}" for said in dict.fromkeys(own) if said]
+    return "\n".join([*lines, router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"])
+
+
+def _row(one: Rehearsal) -> tuple[str, ...]:
+    times = ["-" if ms is None else f"{ms:,.0f} ms" for ms in (one.ttft_p95_ms, one.itl_p95_ms)]
+    counts = [str(n) for n in (one.lost, one.cut, one.refused)]
+    return (
+        one.policy, one.case, f"{one.goodput_s:.2f}", f"{one.offered_s:.2f}", *times, *counts, f"{one.imbalance:.2f}"
+    )  # fmt: skip
+
+
+def _outcome_text(one: Rehearsal) -> str:
+    from ridgeline.serving.service.rehearsal import HUNG, KILLED, OVERLOADED
+
+    if one.case in (KILLED, HUNG) and one.recovery_s is not None:
+        watched = ", with keep watching" if one.case == HUNG else ""
+        fate = f"requests failed for {one.recovery_s:.1f} s" if one.lost or one.cut else "no request failed"
+        return f"a server {one.case}{watched}: {fate}; {one.lost} lost before their first token, {one.cut} cut off"
+    if one.case == OVERLOADED:
+        return f"offered {one.offered_s:.3g} requests/s with these limits: {one.goodput_s:.3g} kept the SLO"
+    return ""

@@ -1,0 +1,125 @@
+"""`ridgeline simulate`: send traffic to a simulated cluster and print what a benchmark would have printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeline.cli.text.table import json_text
+from ridgeline.serving.verbs import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.serving.traffic.requests import Spread
+    from ridgeline.serving.twin.simulate import SimulationResult
+
+
+@option.takes(option.DeploymentArguments)
+def simulate(
+    arguments: option.DeploymentArguments,
+    schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0,
+    page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1,
+    radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True,
+    prefill_graph: Annotated[
+        bool | None, typer.Option(help="CUDA graphs of prefill steps; default: the engine's choice.")
+    ] = None,
+    accept_length: Annotated[
+        float | None, typer.Option(help="Speculative decoding: tokens accepted a step; default: measured.")
+    ] = None,
+    draft_tokens: Annotated[int, typer.Option(help="Speculative decoding: tokens verified a step.")] = 1,
+    routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin",
+    traffic: option.TrafficText = "sharegpt",
+    requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None,
+    concurrency: option.Concurrency = None,
+    rate: option.Rate = None,
+    burstiness: option.Burstiness = 1.0,
+    calibration: option.CalibrationFile = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0,
+    slo: option.Slos = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for one JSON line per request, as `bench --out` writes.")
+    ] = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """Predict throughput and latency of a layout under given traffic, without a GPU.
+
+    Without --rate and --concurrency all requests are sent at once, or at the times of a trace.
+
+    Example: ridgeline simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
+    """
+    from ridgeline.serving.traffic.requests import Slo
+    from ridgeline.serving.traffic.traffic import parse_traffic
+    from ridgeline.serving.twin.calibration import read_calibration
+    from ridgeline.serving.twin.simulate import simulate as run
+
+    deployment = arguments.deployment(
+        routing,
+        schedule_conservativeness=schedule_conservativeness,
+        page_size=page_size,
+        radix_cache=radix_cache,
+        prefill_graph=prefill_graph,
+        accept_length=accept_length,
+        draft_tokens=draft_tokens,
+    )
+    sent = parse_traffic(
+        traffic, requests=requests, rate_s=rate, concurrency=concurrency, burstiness=burstiness, seed=seed
+    )
+    limits = [Slo.parse(text) for text in slo or ()]
+    result = run(deployment, sent, read_calibration(calibration) if calibration else None, limits)
+    if out is not None:
+        from ridgeline.serving.traffic.requests import write_records
+
+        write_records(out, result.records)
+    print(json_text(result.as_json()) if as_json else _simulation_text(str(deployment), result))
+
+
+def _simulation_text(title: str, result: SimulationResult) -> str:
+    s = result.summary
+    low, high = result.interval["total_tok_s"]
+    known = "calibrated" if result.calibrated else "not calibrated"
+    peak = max(used for _, used in result.kv_usage)
+    lines = [
+        f"{title}   (modelled, {known})",
+        *(_engine(role, applied) for role, applied in result.engines.items()),
+        f"  total       {s.total_tok_s:10,.0f} tok/s   90%: {low:,.0f} to {high:,.0f}",
+        f"  output      {s.output_tok_s:10,.0f} tok/s   {s.requests_s:.2f} requests/s",
+        f"  duration    {s.duration_s:10,.2f} s       {s.ok} of {s.requests} requests",
+        f"  {'latency, ms':<11} {'p50':>10} {'p95':>11} {'p99':>11}   p95, 90%",
+        *(_latency(name, result) for name in ("ttft", "itl", "e2e")),
+        f"  KV pool     {result.memory[-1].kv_tokens:10,} tokens  {peak:.0%} used at most, "
+        f"{result.retractions} retracted",
+        f"  memory      {result.verdict}: {result.memory[-1].reason}",
+    ]
+    if s.goodput_s is not None:
+        held = ", ".join(f"{slo} {'holds' if s.holds(slo) else 'broken'}" for slo in s.slos)
+        lines.append(f"  goodput     {s.goodput_s:10.2f} requests/s   {held}")
+    lines += [f"  reach       {result.reach}"] if result.reach else []
+    lines += [f"  left out    {note}" for note in result.notes]
+    lines += [f"  assumed     {note}" for note in result.assumed]
+    lines += [f"  failed      {count:10,} requests: {kind}" for kind, count in s.errors.items()]
+    return "\n".join(line for line in lines if line)
+
+
+def _engine(role: str, applied: Mapping[str, object]) -> str:
+    """What was simulated, said or not: a reader must not have to guess the release or the dtype of the KV cache."""
+    graphs = f"graphs to {applied['graph_max_bs']}" if applied["graph_max_bs"] else "no graphs"
+    if applied["graph_max_bs"] and not applied["prefill_graph"]:
+        graphs += ", none for prefill"
+    parts = (
+        f"{applied['engine']} {applied['release']}",
+        f"weights {applied['weights']}, KV {applied['kv_cache']}",
+        f"{applied['attention_backend']}, chunk {applied['chunk_tokens']}, {graphs}",
+        f"at most {applied['max_running_requests']} running",
+    )
+    return f"  {'engine' if role == 'both' else role:<11} {'; '.join(parts)}"
+
+
+def _latency(name: str, result: SimulationResult) -> str:
+    spread: Spread | None = getattr(result.summary, f"{name}_ms")
+    if spread is None:
+        return ""
+    low, high = result.interval[f"{name}_p95_ms"]
+    points = f"{spread.p50:10,.1f} {spread.p95:11,.1f} {spread.p99:11,.1f}"
+    return f"  {name.upper():<11} {points}   {low:,.1f} to {high:,.1f}"

@@ -1,0 +1,154 @@
+"""The engine under load: wait until it serves, warm it up with other traffic, measure, watch the machine meanwhile."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.failures import FailureCause
+from ridgeline.serving.traffic.traffic import ClosedLoop
+from ridgeline.serving.workloads.engine.options import Load
+from ridgeline.serving.workloads.engine.session import process as node
+from ridgeline.serving.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
+
+POLL_S = 0.5
+DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
+STOPPED = 128 + signal.SIGTERM
+_OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
+
+
+class LoadMonitor(Protocol):
+    def start(self) -> object: ...
+    def stop(self) -> Mapping[str, float]: ...
+
+
+def await_ready(
+    engine: node.EngineProcess,
+    port: int,
+    log: Path,
+    dialect: ServingEngine,
+    exit_diagnosis: ExitDiagnosis,
+    limit_s: float,
+) -> float:
+    """Seconds until it served by health and by log. Failed says why it does not."""
+    started = time.monotonic()
+    while not (node.healthy(port) and _log_says_ready(log, dialect.ready_line)):
+        if engine.exit_code is not None:
+            raise exit_diagnosis.failed(engine.exit_code)
+        if time.monotonic() - started > limit_s:
+            raise EngineFailed(FailureCause("not-ready", 0, f"not ready after {limit_s:g} s"))
+        time.sleep(POLL_S)
+    return round(time.monotonic() - started, 3)
+
+
+def _log_says_ready(log: Path, mark: str) -> bool:
+    return not mark or any(mark in line for line in TextFile(log))
+
+
+def plan_of(load: Load, port: int, records_path: Path | None, dialect: ServingEngine) -> Any:
+    """The measured load on the server at `port`."""
+    from ridgeline.serving.load.bench import BenchPlan
+    from ridgeline.serving.load.wire.endpoint import parse_endpoint
+    from ridgeline.serving.traffic.requests import Slo
+    from ridgeline.serving.traffic.traffic import cut_short
+
+    traffic = load.recipe()
+    return BenchPlan(
+        endpoint=parse_endpoint(f"http://127.0.0.1:{port}", interface="completions"),
+        traffic=cut_short(traffic, 1) if load.alone == "prefill" else traffic,
+        extra=dialect.decode_alone_body if load.alone == "decode" else {},
+        ignore_eos=True,
+        slos=tuple(map(Slo.parse, load.slos)),
+        workers=load.workers,
+        records_path=records_path,
+        salt=load.seed,
+        timeout_s=300.0,
+    )
+
+
+def send_other(plan: Any, count: int, at_once: int, number: int = 1) -> None:
+    """Requests of other lengths and other words than the plan's own, so that nothing measured is in a cache; each
+    `number` has its own."""
+    from ridgeline.serving.load.bench import bench
+
+    other = number * _OTHER
+    traffic = replace(
+        plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=plan.traffic.seed + other
+    )
+    _require_valid(bench(replace(plan, traffic=traffic, salt=plan.salt + other, records_path=None, workers=1, slos=())))
+
+
+def measure(
+    engine: node.EngineProcess, port: int, plan: Any, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
+) -> None:
+    """Adds to `measured` what the load found, and, of a failed run too, how the machine was used meanwhile."""
+    from ridgeline.serving.load.bench import bench
+
+    watcher = watch(plan.records_path.parent)
+    result = bench(plan)
+    if watcher is not None:
+        measured["monitor"] = dict(watcher.stop())
+    _require_valid(result)
+    if result.summary.ok < result.summary.requests and not node.healthy(port):
+        engine.wait(DYING_S)
+    if engine.exit_code is not None:
+        raise exit_diagnosis.failed(engine.exit_code)
+    if not result.summary.ok:
+        kinds = ", ".join(f"{kind} x {count}" for kind, count in result.summary.errors.items())
+        raise EngineFailed(FailureCause("no-answer", 0, f"no request succeeded ({kinds})"))
+    measured["summary"] = result.as_json()
+
+
+def measure_offline(
+    engine: node.EngineProcess, log: Path, mark: str, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
+) -> None:
+    """The engine's own offline benchmark; it warms itself up, and is watched from its start `mark` on."""
+    started = time.monotonic()
+    watcher: LoadMonitor | None = None
+    tail = _Tail(log)
+    while (code := engine.wait(POLL_S)) is None:
+        if watcher is None and mark and tail.holds(mark):
+            measured["ready_s"] = round(time.monotonic() - started, 3)
+            watcher = watch(log.parent)
+    if watcher is not None:
+        measured["monitor"] = dict(watcher.stop())
+    if code != 0:
+        raise exit_diagnosis.failed(code)
+
+
+def _require_valid(result: Any) -> None:
+    """The load generator takes a signal as the end of its run; for us it is the end of everything."""
+    if result.interrupted:
+        sys.exit(STOPPED)
+
+
+def watch(folder: Path) -> LoadMonitor | None:
+    """GPU and host use are sampled into the run folder where that part is there."""
+    try:
+        monitor = importlib.import_module("ridgeline.serving.node.monitor").Monitor(folder)
+    except ModuleNotFoundError:
+        return None
+    monitor.start()
+    return monitor  # type: ignore[no-any-return]
+
+
+class _Tail:
+    """Looks for words in what a log gained since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._seen = path, 0
+
+    def holds(self, *words: str) -> bool:
+        with self._path.open("rb") as stream:
+            stream.seek(max(0, self._seen - 100))
+            text = stream.read().decode("utf-8", "replace")
+            self._seen = stream.tell()
+        return any(word in text for word in words)

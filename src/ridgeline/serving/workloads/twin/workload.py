@@ -1,0 +1,398 @@
+"""A simulated SGLang cluster as a workload: the twin's answer, written as the log a real benchmark leaves.
+
+A study for it is the study for the real cluster; only `kind` and the site differ. What the twin computes is the run on
+usual nodes; the site (`batch: simulated`) says how fast its nodes are and how long things took. Every measurement says
+that it was modelled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import NormalDist
+
+from ridgeline import catalog
+from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.errors import InputError, Problem, ReadError
+from ridgeline.files import read_text
+from ridgeline.records.expression import ExpressionError, Value
+from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported
+from ridgeline.records.observation import Expectation
+from ridgeline.records.run import Job, Run
+from ridgeline.records.site import LOCAL, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Trial
+from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.failures import signatures
+from ridgeline.serving.engines.install import Install
+from ridgeline.serving.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
+from ridgeline.serving.engines.knobs.releases import NEWEST, Version
+from ridgeline.serving.engines.knobs.table import ROWS
+from ridgeline.serving.engines.layout_rules import layout_problems
+from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.sglang.log import read_sglang_log
+from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
+from ridgeline.serving.twin.factors import PRIOR_SPREAD, Factors
+from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
+from ridgeline.serving.workloads.engine.dummy import DUMMY, LOAD_FORMAT
+from ridgeline.serving.workloads.engine.form import read_options as engine_options
+from ridgeline.serving.workloads.engine.names import NO_MORE_THAN_SENT, KnobNames
+from ridgeline.serving.workloads.engine.options import IN_PLACE
+from ridgeline.serving.workloads.engine.scripts import PastedServer, Scripts, made_model
+from ridgeline.serving.workloads.twin import player
+from ridgeline.serving.workloads.twin.form import TwinForm, read_options
+from ridgeline.serving.workloads.twin.log import compose
+from ridgeline.workloads.base import ServedAs, Workload
+from ridgeline.workloads.run_folder import filling, job_in
+
+LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.txt"
+# By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
+_DOUBT_BYTES = 1.0 * GIB
+_ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
+_SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
+_MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A setting on its cluster, with what its memory comes to."""
+
+    deployment: Deployment
+    plan: MemoryPlan
+
+
+class TwinWorkload(Workload):
+    """Each distinct setting is simulated once in the life of a controller."""
+
+    form = TwinForm
+    pasted_whole = True
+    predicts = True
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._real = real = catalog.engine_of(study.workload.kind)  # empty: the study is of kind twin
+        self._engine: ServingEngine = catalog.part("engines", real) if real else SGLANG
+        # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
+        self._engine_arguments = engine_options(
+            study.workload.options, study.folder, serves=True, home=study.origin, recorded=study.recorded
+        )
+        self._options = read_options(study, self._engine.name, self._installed_release() if real else "")
+        self._names = KnobNames(study, self._engine_arguments, self._engine)
+        self._cases: dict[tuple[object, ...], _Case | str] = {}
+        self._results: dict[tuple[object, ...], SimulationResult | None] = {}
+        self._roomy: dict[Deployment, tuple[int, SimulationResult]] = {}  # tokens of the KV pool, and the result
+        self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
+        self._plays: dict[tuple[object, ...], str] = {}
+        self._longest: int | None = None
+        self.signatures = (*signatures(self._engine.flags, self._engine.failure_texts), *PROGRAM_FAILURES)
+        self.logs = (LOG, "stderr")
+
+    @property
+    def in_place(self) -> tuple[str, ...]:
+        """What is never copied with a study. A config.json is: without it the study could not be opened elsewhere."""
+        is_file = (self._study.folder / str(self._study.workload.options.get("model", ""))).is_file()
+        return tuple(name for name in IN_PLACE if name not in ("model", "shape") or not is_file)
+
+    def problems(self) -> list[Problem]:
+        if self._real and self._on_processors():
+            title = self._engine.title or self._engine.name
+            return [Problem(("workload", "engine"), f"this {title} runs on CPUs, and the twin simulates GPUs")]
+        return [
+            *self._options.problems,
+            *self._names.knob_problems(self._release),
+            *self._names.metric_problems("twin"),
+        ]
+
+    def remarks(self, settings: Settings) -> list[str]:
+        return self._names.rate_remarks()
+
+    def _on_processors(self) -> bool:
+        baseline = self._study.baseline
+        return self._engine.on_processors(self._engine_arguments.install(baseline), self._values(baseline))
+
+    def programs(self) -> Mapping[str, object]:
+        return self._engine_arguments.model_record
+
+    def _installed_release(self) -> str:
+        """Empty where it cannot be read on this machine."""
+        release = self._engine.release_of(self._engine_arguments.install(self._study.baseline))
+        return "" if release == NEWEST else ".".join(map(str, release))
+
+    def refusal(self, settings: Settings) -> str | None:
+        case = self._case(settings)
+        return case if isinstance(case, str) else None
+
+    def predicted_failure(self, settings: Settings) -> str | None:
+        case = self._case(settings)
+        if isinstance(case, str) or case.plan.fits:
+            return None
+        return case.plan.reason
+
+    def expectation(self, settings: Settings) -> Expectation | None:
+        """The simulation's answer, as far as its own interval allows; an OOM is a matter of chance near the edge."""
+        case = self._case(settings)
+        if isinstance(case, str):
+            return None
+        chance = 1.0
+        if self._engine.simulated:
+            chance = min(max(NormalDist().cdf(case.plan.margin_bytes / _MEMORY_SPREAD_BYTES), 0.01), 0.99)
+        result = self._result(settings, case)
+        mean = None if result is None else self._predicted(result)
+        if mean is None or result is None:
+            return Expectation(chance=chance)
+        low, high = result.interval["speed"]
+        if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
+            return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
+        most = mean * high if self.highest is None else min(mean * high, max(mean, self.highest))
+        return Expectation(mean, mean * low, most, chance)
+
+    @cached_property
+    def highest(self) -> float | None:
+        """At a rate no server serves more than comes, until the last request does."""
+        traffic, metric = self._options.traffic, self._study.goal.metric
+        if metric not in NO_MORE_THAN_SENT or traffic is None or not isinstance(traffic.pace, OpenLoop | AsRecorded):
+            return None
+        arrivals = traffic.arrivals()
+        prompts, answers = (sum(getattr(a, n) for a in arrivals) for n in ("input_tokens", "output_tokens"))
+        tokens = {"input_tok_s": prompts, "output_tok_s": answers, "total_tok_s": prompts + answers}
+        last_s = max(arrival.at_s for arrival in arrivals)
+        return tokens.get(metric, len(arrivals)) / last_s if last_s > 0 else None
+
+    def sensitivities(self, settings: Settings) -> tuple[float, ...]:
+        """By how much the answer moves with each factor of the physics; a short traffic tells that well enough.
+
+        Nothing once the twin is calibrated: then the factors are known, and what is left lies elsewhere.
+        """
+        case = self._case(settings)
+        if isinstance(case, str) or self._options.calibration.points:
+            return ()
+        key = self._key(settings)
+        if key not in self._sensitivities:
+            self._sensitivities[key] = self._moves(case)
+        return self._sensitivities[key]
+
+    def _moves(self, case: _Case) -> tuple[float, ...]:
+        traffic, calibration = self._options.traffic, self._options.calibration
+        assert traffic is not None
+        short = replace(traffic, requests=min(traffic.requests, _SENSITIVITY_REQUESTS))
+        try:
+            values = [
+                self._predicted(
+                    simulate(case.deployment, short, replace(calibration, factors=factors), self._options.slos)
+                )
+                for factors in (calibration.factors, *_one_off(calibration.factors))
+            ]
+        except DoesNotFit:
+            return ()
+        first, *others = (math.log(value) if value and value > 0 else None for value in values)
+        return () if first is None else tuple(0.0 if other is None else other - first for other in others)
+
+    def _predicted(self, result: SimulationResult) -> float | None:
+        return _predicted(self._study.goal.metric, result)
+
+    def prepare(self, trial: Trial, folder: Path) -> Job:
+        settings = trial.settings
+        case = self._case(settings)
+        if isinstance(case, str):
+            raise InputError(f"trial {trial.number} cannot run: {case}")
+        with filling(folder):
+            (folder / PLAY).write_text(self._play(settings, case))
+        # -I -S: the play needs nothing but the standard library, and starts in a tenth of the time without the rest
+        start = f"{shlex.quote(sys.executable)} -IS {shlex.quote(player.__file__)}"
+        played = f'{start} {PLAY} "${{{SPEED_ENV}:-1}}" "${{{STOPS_AT_ENV}:-1}}" {TOOK_FILE}'
+        command = f"# stands for SGLang with {' '.join(shlex.join(self._flags(settings)).split())}\n{played}"
+        return job_in(folder, self._study, self._study.job.resources(settings), command)
+
+    def _play(self, settings: Settings, case: _Case) -> str:
+        values = self._values(settings)
+        key = (*self._key(settings), *values.items())
+        if key not in self._plays:
+            echo = self._engine.flags.echo(values, self._release)
+            model = {"model_path": self._study.workload.options["model"]}
+            play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
+            if self._options.precompiled:
+                play.compile_s = 0.0
+            self._plays[key] = play.text
+        return self._plays[key]
+
+    def read(self, run: Run) -> Reading:
+        found: dict[str, float | None] = {"wall_s": round(run.ending.duration_s, 3)}
+        try:
+            log = read_sglang_log(TextFile(run.folder / LOG))
+            bench = json.loads(read_text(run.folder / BENCH)) if log.results else {}
+        except (OSError, ValueError, ReadError) as error:
+            return Reading(problem=f"{LOG} and {BENCH} were not left by the run: {error}")
+        if log.kv_pools:
+            found["kv_tokens"] = log.kv_pools[0].tokens
+        if not log.results:
+            return Reading(_modelled(found), problem=f"{LOG} holds no result of the benchmark")
+        result = log.results[-1]
+        found |= {
+            "total_tok_s": result.total_tok_s,
+            "input_tok_s": result.input_tok_s,
+            "output_tok_s": result.output_tok_s,
+            "requests_s": result.request_s,
+            "duration_s": result.duration_s,
+            "successful_requests": result.successful_requests,
+            "input_tokens": result.input_tokens,
+            "output_tokens": result.output_tokens,
+        }
+        if isinstance(bench, dict):
+            made = metrics_of("twin")
+            found |= {name: value for name, value in bench.items() if name in made and isinstance(value, int | float)}
+        return Reading(_modelled(found), applied=log.server_args)
+
+    def paste(self, settings: Settings) -> str:
+        """The real engine with these settings; the site is a simulated one and adds nothing."""
+        model, before = self._engine_arguments.model, []
+        if model.endswith(".json"):
+            model, make = made_model(model)
+            before = [make]
+        return self._server(settings, model, self._flags(settings), before)
+
+    def offered(self, settings: Settings) -> str:
+        """Never a model that was made for a benchmark, or without weights."""
+        if not self._benchmark_only(settings):
+            return self.paste(settings)
+        values = {
+            name: value for name, value in self._values(settings).items() if (name, value) != (LOAD_FORMAT, DUMMY)
+        }
+        return self._server(settings, "", self._engine.flags.arguments(values, self._release), [])
+
+    def _server(self, settings: Settings, model: str, flags: list[str], before: list[str]) -> str:
+        asked, env = self._study.job.resources(settings), self._scripts.env(settings)
+        return PastedServer(self._engine, Install().python, model, flags, env, LOCAL, asked, (), before).text()
+
+    def _benchmark_only(self, settings: Settings) -> bool:
+        return self._engine_arguments.model.endswith(".json") or self._values(settings).get(LOAD_FORMAT) == DUMMY
+
+    def served_as(self, settings: Settings) -> ServedAs:
+        return self._scripts.served_as(settings, offered=False)  # by twins, which have the shape alone
+
+    @property
+    def _scripts(self) -> Scripts:
+        return Scripts(self._study, self._engine_arguments, self._engine, self._names, serves=True)
+
+    def _flags(self, settings: Settings) -> list[str]:
+        return self._engine.flags.arguments(self._values(settings), self._release)
+
+    @property
+    def _release(self) -> Version:
+        return self._options.version.version
+
+    def _values(self, settings: Settings) -> dict[str, Value]:
+        """The engine's arguments, as the workload of the real engine would give them; the table's knobs in front."""
+        values = self._names.values(settings)
+        return {name: values[name] for name in (*ROWS, *values) if name in values}
+
+    def _case(self, settings: Settings) -> _Case | str:
+        """What would run, or why it cannot."""
+        try:
+            key = self._key(settings)
+        except (ExpressionError, ValueError) as error:
+            return str(error)
+        if key not in self._cases:
+            try:
+                self._cases[key] = self._judged(settings)
+            except (InputError, ValueError) as error:
+                self._cases[key] = str(error)
+        return self._cases[key]
+
+    def _judged(self, settings: Settings) -> _Case | str:
+        model, cluster = self._options.model, self._options.cluster
+        if model is None or cluster is None:
+            return "the study has problems; see `ridgeline check`"
+        asked, values = self._study.job.resources(settings), self._values(settings)
+        if (reason := self._engine.refusal(model, values, Install(), self._release)) is not None:
+            return reason
+        layout, role = layout_of(values, asked.nodes, asked.gpus or cluster.node.gpus), role_of(values)
+        engine, kept = settings_of(values, self._options.version), model_of(model, values)
+        if illegal := layout_problems(model, layout, cluster.gpu, engine, role):
+            return str(illegal[0])
+        meant = self._engine.meant(values, lambda: plan_memory(kept, cluster.gpu, layout, engine, role), cluster.gpu)
+        engine = settings_of(meant, self._options.version)
+        plan = plan_memory(kept, cluster.gpu, layout, engine, role)
+        if plan.verdict == STARTUP_OOM and plan.margin_bytes < -_DOUBT_BYTES:
+            return f"does not fit: {plan.reason}"
+        if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens():
+            return f"does not fit: a KV pool of {plan.kv_tokens_per_rank:,} tokens cannot hold the longest request"
+        return _Case(Deployment(kept, cluster, layout, engine), plan)
+
+    def _longest_tokens(self) -> int:
+        if self._longest is None:
+            self._longest = self._options.traffic.longest_tokens() if self._options.traffic else 0
+        return self._longest
+
+    def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
+        """None where the engine does not come up."""
+        key = self._key(settings)
+        if key not in self._results:
+            try:
+                self._results[key] = self._with_room(case)
+            except DoesNotFit:
+                self._results[key] = None
+        return self._results[key]
+
+    def _with_room(self, case: _Case) -> SimulationResult:
+        """A KV pool that was never nearly full gives the same answer when it has another size with room, and the size
+        of its pages counts only where KV is sent to other engines: such settings are simulated once."""
+        assert self._options.traffic is not None
+        deployment, pool = case.deployment, case.plan.kv_tokens
+        alike = replace(deployment, settings=replace(deployment.settings, mem_fraction=None, page_size=1))
+        tokens, held = self._roomy.get(alike, (0, None))
+        if held is not None and tokens * _peak(held) <= _ROOMY * pool:
+            return replace(held, kv_usage=tuple((at_s, share * tokens / pool) for at_s, share in held.kv_usage))
+        result = simulate(deployment, self._options.traffic, self._options.calibration, self._options.slos)
+        if deployment.layout.decode is None and _peak(result) <= _ROOMY:
+            self._roomy[alike] = pool, result
+        return result
+
+    def _key(self, settings: Settings) -> tuple[object, ...]:
+        """Settings that come to the same simulation have the same."""
+        values, asked = self._names.values(settings), self._study.job.resources(settings)
+        return (asked.nodes, asked.gpus, *(values.get(name) for name in ROWS))
+
+
+def _peak(result: SimulationResult) -> float:
+    """The share of its KV pool that was full at most."""
+    return max((share for _, share in result.kv_usage), default=1.0)
+
+
+def _one_off(factors: Factors) -> list[Factors]:
+    """Each factor in turn as far off as sites are believed to differ."""
+    return [replace(factors, **{name: getattr(factors, name) * math.exp(off)}) for name, off in PRIOR_SPREAD.items()]
+
+
+def _predicted(metric: str, result: SimulationResult) -> float | None:
+    if metric == "goodput":
+        return result.summary.goodput_s
+    name, _, quantile = metric.removesuffix("_ms").rpartition("_")
+    spread = getattr(result.summary, f"{name}_ms", None) if metric.endswith("_ms") else None
+    value = spread.quantile(quantile) if spread is not None else getattr(result.summary, metric, None)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _goodput_s(result: SimulationResult, speed: float) -> float:
+    """Were everything so many times faster, and no request answered before it is sent."""
+    summary = result.summary
+    within = sum(min(slo.margin(record) for slo in summary.slos) * speed >= 1.0 for record in result.records)
+    return within / max(summary.duration_s / speed, result.doubts.sent_for_s)
+
+
+def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:
+    return tuple(
+        reported(name, value, "run" if name == "wall_s" else LOG, "modelled")
+        for name, value in found.items()
+        if value is not None
+    )
