@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.serving.engines.names import engine_of, workloads_of
+
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "ridgeline"
 
@@ -199,7 +201,7 @@ ENGINES_NAMED = {
 def test_no_room_asks_for_an_engine_by_its_name() -> None:
     from ridgeline import catalog
 
-    names = {name for engine in catalog.TABLE["engines"] for name in (engine, *catalog.workloads_of(engine))}
+    names = {name for engine in catalog.shipped("engines") for name in (engine, *workloads_of(engine))}
     found = {
         str(path.relative_to(SRC))
         for path in modules()
@@ -233,11 +235,11 @@ def test_every_part_of_the_catalog_can_be_imported() -> None:
 def test_a_kind_of_workload_is_known_as_its_engine_s() -> None:
     from ridgeline import catalog
 
-    assert [catalog.engine_of(kind) for kind in catalog.workloads_of("vllm")] == ["vllm", "vllm"]
-    assert {kind for engine in catalog.names("engines") for kind in catalog.workloads_of(engine)} < set(
+    assert [engine_of(kind) for kind in workloads_of("vllm")] == ["vllm", "vllm"]
+    assert {kind for engine in catalog.names("engines") for kind in workloads_of(engine)} < set(
         catalog.names("workloads")
     )
-    assert catalog.engine_of("nwchem") == catalog.engine_of("tidepool-serve") == catalog.engine_of("vllm") == ""
+    assert engine_of("nwchem") == engine_of("tidepool-serve") == engine_of("vllm") == ""
 
 
 @pytest.mark.parametrize("heavy", ["optuna", "scipy", "numpy", "typer", "rich", "pydantic"])

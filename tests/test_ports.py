@@ -18,7 +18,7 @@ from ridgeline.serving import ports
 from ridgeline.serving.engines.base import ServingEngine, engine_named
 from ridgeline.serving.engines.sglang.engine import SGLANG
 
-ENGINES = [engine_named(name) for name in catalog.TABLE["engines"]]
+ENGINES = [engine_named(name) for name in catalog.shipped("engines")]
 SRC = Path(__file__).resolve().parent.parent / "src" / "ridgeline"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ridgeline
-from ridgeline.cli.text.reference import members
+from scripts.reference_pages import members
 
 TEXT = (Path(__file__).parents[1] / "docs/reference/python.md").read_text()
 

@@ -15,16 +15,22 @@ __all__ = ["StudyResult", "bench", "compare", "open", "plan", "simulate", "tune"
 if TYPE_CHECKING:
     from typing import Any
 
-    from ridgeline.api import StudyResult, bench, compare, open, plan, simulate, tune
+    from ridgeline.api import StudyResult, compare, open, tune
+    from ridgeline.serving.api import bench, plan, simulate
 
 
 def __getattr__(name: str) -> Any:
     # on demand: the command line and the session on a node start without what the API imports
-    if name in __all__:
+    from ridgeline import catalog
+
+    places = {each: place for wing, _ in catalog.wings() for each, place in wing.functions.items()}
+    if name in __all__ and name not in places:
         from ridgeline import api
 
         return getattr(api, name)
-    raise AttributeError(f"module 'ridgeline' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name in places:
+        return catalog.at(places[name])
+    raise AttributeError(f"module 'ridgeline' has no attribute {name!r}; it has {', '.join({*__all__, *places})}")
 
 
 def __dir__() -> list[str]:

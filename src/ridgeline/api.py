@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -28,7 +28,6 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.errors import InputError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer, Gain
@@ -48,22 +47,10 @@ from ridgeline.report.page import whole_page, write_report
 from ridgeline.report.parts import Fold, Part, Section
 from ridgeline.report.sections import Findings, sections
 from ridgeline.report.table import Row, rows
-from ridgeline.serving.engines.deployment import describe
-from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.settings import EngineSettings, parse_engine
-from ridgeline.serving.planner.planner import Plan, answer_plan
-from ridgeline.serving.traffic.requests import Slo
-from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.calibration import read_calibration
-from ridgeline.serving.twin.simulate import SimulationResult
-from ridgeline.serving.twin.simulate import simulate as simulate_deployment
 from ridgeline.study.codec import Extension
 from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
 from ridgeline.study.yaml_tree import resolve
 from ridgeline.workloads.function_source import function_source
-
-if TYPE_CHECKING:
-    from ridgeline.serving.load.bench import BenchResult
 
 # sections of the report that a notebook shows of a result by itself
 _SHOWN = ("verdict", "setting", "proof", "progress")
@@ -346,66 +333,3 @@ def _run(
     with assemble_campaign(folder, question, tell if progress else lambda campaign: None, extension=extension) as it:
         seen[0] = len(it.history.runs)
         it.run()
-
-
-def simulate(
-    model: str,
-    gpu: str,
-    traffic: str = "sharegpt",
-    *,
-    layout: Layout | None = None,
-    settings: EngineSettings | None = None,
-    engine: str = USUAL_ENGINE,
-    requests: int | None = None,
-    rate_s: float | None = None,
-    concurrency: int | None = None,
-    slos: Sequence[str] = (),
-    calibration: str | Path | None = None,
-    seed: int = 0,
-    **options: Any,
-) -> SimulationResult:
-    """Throughput and latency of a layout under some traffic, predicted.
-
-    `Layout` and `EngineSettings` are in `ridgeline.api`; `options` are those of a deployment: fabric, dtype, kv_dtype,
-    routing, prefill_groups, decode_groups.
-    """
-    chosen = parse_engine(engine, settings or EngineSettings())
-    deployment = describe(model, gpu, layout or Layout(), chosen, **options)
-    sent = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
-    fitted = read_calibration(Path(calibration)) if calibration else None
-    return simulate_deployment(deployment, sent, fitted, [Slo.parse(text) for text in slos])
-
-
-def plan(
-    model: str,
-    gpu: str,
-    *,
-    nodes: int = 1,
-    gpus_per_node: int = 8,
-    traffic: str = "sharegpt",
-    rate_s: float | None = None,
-    concurrency: int | None = None,
-    slos: Sequence[str] = (),
-    engine: str = USUAL_ENGINE,
-    top: int = 8,
-    **options: Any,
-) -> Plan:
-    """Ways to serve a model on given GPUs within latency limits, best first. `options` as of `ridgeline plan`: fabric,
-    requests, attention_backend, dtype, kv_dtype, calibration, seed."""
-    return answer_plan(
-        model, gpu, nodes, gpus_per_node, traffic,
-        rate_s=rate_s, concurrency=concurrency, slos=slos, engine=engine, top=top, **options,
-    )  # fmt: skip
-
-
-def bench(url: str, **options: Any) -> BenchResult:
-    """Loads a server and measures it. `options` are those of `ridgeline bench`, as `BenchOptions` spells them:
-    concurrency, rate_s, requests, duration_s, traffic, slos, model, ..."""
-    from ridgeline.serving.load.bench import BenchResult
-    from ridgeline.serving.load.session import BenchOptions, plan_from, run_session
-
-    options |= {name: tuple(options[name]) for name in ("slos", "headers") if name in options}
-    asked = plan_from(BenchOptions(url, **options))
-    found = run_session(asked, goodput=None, grid=None, progress=lambda part: None).found
-    assert isinstance(found, BenchResult), "neither a sweep nor a search was asked for"
-    return found

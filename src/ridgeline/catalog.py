@@ -1,16 +1,20 @@
-"""Name -> part. A literal table, imported when a name is asked for; other people's parts come by entry points.
+"""Name -> part. Literal tables, imported when a name is asked for: the core's here, others in wings.
 
-A plugin registers under the entry-point group `ridgeline.workloads`, `ridgeline.engines`, `ridgeline.executors`,
-`ridgeline.samplers` or `ridgeline.analyzers` with the name used in study files, or under `ridgeline.kinds` with that
-of a kind of campaign. An engine NAME gives two workloads, NAME-offline and NAME-serve.
+A wing knows one kind of program. It is a folder beside this file, or somebody's package under the entry-point group
+`ridgeline.wings`, with a `Wing` that says what it brings. A package with a part or two and no wing registers each under
+`ridgeline.workloads`, `ridgeline.executors`, `ridgeline.samplers`, `ridgeline.analyzers` or `ridgeline.kinds`, with
+the name used in study files.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ridgeline.errors import InputError, near
 
@@ -21,12 +25,6 @@ TABLE: dict[str, dict[str, str]] = {
     "workloads": {
         "command": "ridgeline.workloads.command.workload:CommandWorkload",
         "python": "ridgeline.workloads.python_function:PythonWorkload",
-        "twin": "ridgeline.serving.workloads.twin.workload:TwinWorkload",
-        "nwchem": "ridgeline.nwchem.workload:NwchemWorkload",
-    },
-    "engines": {
-        "sglang": "ridgeline.serving.engines.sglang.engine:SGLANG",
-        "vllm": "ridgeline.serving.engines.vllm.engine:VLLM",
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",
@@ -52,10 +50,6 @@ TABLE: dict[str, dict[str, str]] = {
         "shrink": "ridgeline.campaign.kinds.shrink:ShrinkQuestion",
     },
     "analyzers": {
-        "sglang-log": "ridgeline.serving.findings.sglang_log:ANALYZER",
-        "vllm-log": "ridgeline.serving.findings.vllm_log:ANALYZER",
-        "nccl-log": "ridgeline.serving.findings.nccl_log:ANALYZER",
-        "nwchem-out": "ridgeline.nwchem.diagnosis:ANALYZER",
         "mpip": "ridgeline.diagnose.profilers.findings:MPIP",
         "ipm": "ridgeline.diagnose.profilers.findings:IPM",
         "vtune": "ridgeline.diagnose.profilers.findings:VTUNE",
@@ -67,30 +61,45 @@ TABLE: dict[str, dict[str, str]] = {
         "bindings": "ridgeline.diagnose.batch:BINDINGS",
         "sacct": "ridgeline.diagnose.accounting:SACCT",
         "pbs-jobs": "ridgeline.diagnose.accounting:PBS",
-        "dmon": "ridgeline.serving.findings.dmon:ANALYZER",
         "failed-job": "ridgeline.diagnose.failed_run:OUTSIDE",
         "failed-program": "ridgeline.diagnose.failed_run:OWN",
     },
 }
 
 
-USUAL_ENGINE = "sglang"  # meant where nobody names one
+@dataclass(frozen=True, slots=True)
+class Wing:
+    """What a wing brings. Places are `module:name`, imported when they are needed: saying it costs nothing."""
 
-# what each engine gives: the end of the workload's name, and who makes its factory from the engine's dialect
-_ENGINE_WORKLOADS = {
-    "offline": "ridgeline.serving.workloads.engine.workload:offline",
-    "serve": "ridgeline.serving.workloads.engine.workload:serve",
-}
+    name: str
+    says: str  # in half a sentence, what it is for
+    # room -> name -> place. A room that the core does not have is the wing's own (serving has engines).
+    parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    families: Mapping[str, str] = field(default_factory=dict)  # room -> place of a `Family`
+    verbs: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)  # heading -> verb -> (place, help)
+    # words that people try first -> command lines that do it: likeness of letters would name another verb
+    typed_first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    functions: Mapping[str, str] = field(default_factory=dict)  # of `import ridgeline`: name -> place
+    files: Mapping[str, str] = field(default_factory=dict)  # files that people write: name -> place of their form
+    # files that `best` writes: name of its option -> place of a function of study, answer and path that gives the text
+    from_answer: Mapping[str, str] = field(default_factory=dict)
+    metrics: str = ""  # place of its rows: a tuple of `records.measurement.MetricDefinition`
+    # of the report: key -> (title, place of a function of study, history and answer that gives its parts)
+    sections: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    notes: str = ""  # place of what it says with an answer: (study, history, answer) -> sentences
+    watched: str = ""  # place of what `watch` shows besides studies: path -> `report.live.snapshot.Watched`, or None
 
 
-def workloads_of(engine: str) -> tuple[str, ...]:
-    """The kinds of workload that an engine gives."""
-    return tuple(f"{engine}-{ending}" for ending in _ENGINE_WORKLOADS)
+class Family(Protocol):
+    """Parts that follow from other parts: each engine of serving gives two workloads."""
 
+    called: str  # what they follow from: `engine`
 
-def engine_of(workload: str) -> str:
-    """The engine that gives this kind of workload; empty where none does."""
-    return next((engine for engine in names("engines") if workload in workloads_of(engine)), "")
+    def names(self) -> Mapping[str, str]:
+        """Name -> the package it comes from."""
+        ...
+
+    def part(self, name: str) -> Any: ...
 
 
 def names(room: str) -> list[str]:
@@ -98,26 +107,23 @@ def names(room: str) -> list[str]:
     return list(origins(room))
 
 
-def _plugins(room: str) -> tuple[EntryPoint, ...]:
-    return _plugins_on(tuple(sys.path), room)
-
-
-@cache
-def _plugins_on(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
-    """Found once for a `path` of imports: every installed package is opened for it."""
-    from importlib.metadata import entry_points  # slow to load, and help texts need none
-
-    return tuple(entry_points(group=f"ridgeline.{room}"))
-
-
 def origins(room: str) -> dict[str, str]:
     """Name -> the package it comes from, with its version where it is not ours."""
-    found = dict.fromkeys(TABLE[room], "ridgeline")
+    found = dict.fromkeys(shipped(room), "ridgeline")
+    for wing, package in _wings_elsewhere().values():
+        found = {**dict.fromkeys(wing.parts.get(room, ()), package), **found}
     for entry in _plugins(room):
         found.setdefault(entry.name, _package(entry))
-    if room == "workloads":
-        for engine, package in origins("engines").items():
-            found |= dict.fromkeys(workloads_of(engine), package)
+    for family in _families(room):
+        found |= family.names()
+    return found
+
+
+def shipped(room: str) -> dict[str, str]:
+    """Name -> place of the parts that come with Ridgeline."""
+    found = dict(TABLE.get(room, {}))
+    for wing in own_wings():
+        found |= wing.parts.get(room, {})
     return found
 
 
@@ -127,32 +133,122 @@ def forms(room: str) -> dict[str, Any]:
 
 
 def part(room: str, name: str) -> Any:
-    """The factory registered under `name`, ours or a plugin's."""
-    if name in TABLE[room]:
-        return _imported(TABLE[room][name])
+    """The factory registered under `name`: the core's, a wing's or a plugin's."""
+    if (place := shipped(room).get(name)) is not None:
+        return at(place)
+    for family in _families(room):
+        if name in family.names():
+            return family.part(name)
+    for wing, package in _wings_elsewhere().values():
+        if name in wing.parts.get(room, {}):
+            return _from(package, name, lambda place=wing.parts[room][name]: at(place))
     for entry in _plugins(room):
         if entry.name == name:
-            return _loaded(entry)
-    known = names(room)
-    if name in known:
-        engine, _, ending = name.rpartition("-")
-        return _imported(_ENGINE_WORKLOADS[ending])(part("engines", engine))
-    raise InputError(f"{name!r} is not among the {room}; {near(name, known)}")
+            return _from(_package(entry), name, entry.load)
+    raise InputError(f"{name!r} is not among the {room}; {near(name, names(room))}{_not_loaded()}")
 
 
-def _imported(target: str) -> Any:
-    module, _, attribute = target.partition(":")
+def names_of_family(room: str, called: str) -> list[str]:
+    """Names of the parts that follow from what is called so."""
+    return [name for family in _families(room) if family.called == called for name in family.names()]
+
+
+def at(place: str) -> Any:
+    """What `module:name` says."""
+    module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
-def _loaded(entry: EntryPoint) -> Any:
+# Wings: ours lie beside this file, others are installed packages.
+
+
+def wings() -> Iterator[tuple[Wing, str]]:
+    """Every wing that could be loaded, with the package it comes from; ours first."""
+    yield from ((wing, "ridgeline") for wing in own_wings())
+    yield from _wings_elsewhere().values()
+
+
+def broken_wings() -> dict[str, str]:
+    """Wings that cannot be loaded, and why: the rest works without them."""
+    return {**_own()[1], **_elsewhere(tuple(sys.path))[1]}
+
+
+def verbs() -> dict[str, dict[str, tuple[str, str]]]:
+    """Heading -> verb -> (place, the line of --help), of all wings."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for wing, _ in wings():
+        for heading, rows in wing.verbs.items():
+            found.setdefault(heading, {}).update(rows)
+    return found
+
+
+def verb_place(verb: str) -> str:
+    """Where a wing's verb is; empty where no wing has it. InputError where two have."""
+    having = [(wing, package) for wing, package in wings() if any(verb in rows for rows in wing.verbs.values())]
+    if len(having) > 1:
+        whose = " and ".join(f"{wing.name} ({package})" for wing, package in having)
+        raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
+    return next((rows[verb][0] for wing, _ in having for rows in wing.verbs.values() if verb in rows), "")
+
+
+def own_wings() -> tuple[Wing, ...]:
+    return tuple(_own()[0].values())
+
+
+@cache
+def _own() -> tuple[dict[str, Wing], dict[str, str]]:
+    loaded: dict[str, Wing] = {}
+    broken: dict[str, str] = {}
+    for path in sorted(Path(__file__).parent.glob("*/wing.py")):
+        try:
+            loaded[path.parent.name] = at(f"ridgeline.{path.parent.name}.wing:WING")
+        except Exception as error:  # a file that was edited: the core works without it
+            broken[path.parent.name] = f"{type(error).__name__}: {error}"
+    return loaded, broken
+
+
+def _wings_elsewhere() -> dict[str, tuple[Wing, str]]:
+    return _elsewhere(tuple(sys.path))[0]
+
+
+@cache
+def _elsewhere(path: tuple[str, ...]) -> tuple[dict[str, tuple[Wing, str]], dict[str, str]]:
+    loaded: dict[str, tuple[Wing, str]] = {}
+    broken: dict[str, str] = {}
+    for entry in _plugins_on(path, "wings"):
+        try:
+            loaded[entry.name] = (entry.load(), _package(entry))
+        except Exception as error:  # whatever another package does when it is imported
+            broken[f"{entry.name} of {_package(entry)}"] = f"{type(error).__name__}: {error}"
+    return loaded, broken
+
+
+def _not_loaded() -> str:
+    return "".join(f"; the wing {name} could not be loaded ({why})" for name, why in broken_wings().items())
+
+
+def _families(room: str) -> list[Family]:
+    return [at(wing.families[room]) for wing, _ in wings() if room in wing.families]
+
+
+def _plugins(room: str) -> tuple[EntryPoint, ...]:
+    return _plugins_on(tuple(sys.path), room)
+
+
+@cache
+def _plugins_on(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
+    """Found once for a `path` of imports: every installed package is opened for it."""
+    from importlib.metadata import entry_points  # slow to load, and most starts need none
+
+    return tuple(entry_points(group=f"ridgeline.{room}"))
+
+
+def _from(package: str, name: str, load: Any) -> Any:
     try:
-        return entry.load()
+        return load()
     except Exception as error:  # whatever another package does when it is imported
         why = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"{entry.name!r} of {_package(entry)} cannot be imported ({why}); repair or remove that package"
-        ) from error
+        raise InputError(f"{name!r} of {package} cannot be imported ({why}); repair or remove that package") from error
 
 
 def _package(entry: EntryPoint) -> str:

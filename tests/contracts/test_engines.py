@@ -1,4 +1,4 @@
-"""Every serving engine of the catalog keeps the promises of ridgeline.testing.contracts.engines."""
+"""Every serving engine of the catalog keeps the promises of ridgeline.serving.engines.contract."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.engines.contract import EngineContract
 from ridgeline.serving.service.keep.watch import poll_from
 from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.testing.contracts import held_to
-from ridgeline.testing.contracts.engines import EngineContract
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "samples"
-ENGINES = sorted(catalog.TABLE["engines"])
+ENGINES = sorted(catalog.shipped("engines"))
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.81 GiB."
 WATCHDOG = "[rank3]:[E1116 Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12) ran for 600012 ms"
 
@@ -71,7 +71,7 @@ def test_every_engine_of_the_catalog_is_held_to_these_promises() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_is_one_folder_and_one_row(name: str) -> None:
-    assert catalog.TABLE["engines"][name].startswith(f"ridgeline.serving.engines.{name}.")
+    assert catalog.shipped("engines")[name].startswith(f"ridgeline.serving.engines.{name}.")
     assert type(engine_named(name)).__module__ == f"ridgeline.serving.engines.{name}.engine"
 
 

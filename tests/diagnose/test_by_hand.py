@@ -10,10 +10,11 @@ from ridgeline import catalog
 from ridgeline.diagnose.accounting import _read_pbs_jobs
 from ridgeline.diagnose.base import Analyzer
 from ridgeline.diagnose.comparison import compare_files
+from ridgeline.diagnose.knobs import knobs_yaml
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
 from ridgeline.serving.engines.sglang.engine import SGLANG
-from ridgeline.serving.findings.knobs import EngineKnobs, knobs_yaml
+from ridgeline.serving.findings.knobs import EngineKnobs
 from ridgeline.serving.findings.served import failure_claims
 
 SACCT = """\

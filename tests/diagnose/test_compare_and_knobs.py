@@ -10,11 +10,12 @@ import yaml
 
 from ridgeline import catalog
 from ridgeline.cli.diagnose import _comparison_text
-from ridgeline.diagnose.base import Analyzer
+from ridgeline.diagnose.base import Analyzer, knob
 from ridgeline.diagnose.comparison import compare_files
+from ridgeline.diagnose.knobs import knobs_yaml
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
-from ridgeline.serving.findings.knobs import EngineKnobs, knob, knobs_yaml
+from ridgeline.serving.findings.knobs import EngineKnobs
 from tests.command_line import ridgeline
 
 ROOT = Path(__file__).resolve().parent.parent.parent

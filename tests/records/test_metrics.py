@@ -172,7 +172,7 @@ def test_editors_are_offered_the_metrics_in_the_direction_in_which_they_are_bett
 
 
 def test_the_reference_has_every_row() -> None:
-    from ridgeline.cli.text.reference import pages
+    from scripts.reference_pages import pages
 
     page = pages()["metrics.md"]
     for row in METRICS.values():

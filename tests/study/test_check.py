@@ -11,10 +11,10 @@ import yaml
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
-from ridgeline.cli.text.reference import key_rows
 from ridgeline.study.editor_schema import study_schema
 from ridgeline.study.schema import StudyForm
 from ridgeline.study.yaml_tree import parse_yaml, read_text
+from scripts.reference_pages import key_rows
 
 GOOD = sorted((Path(__file__).parent / "good").glob("*.yaml"))
 REFERENCE = Path(__file__).parents[2] / "docs" / "study-file.md"

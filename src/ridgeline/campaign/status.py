@@ -27,11 +27,10 @@ from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.finding import Finding
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import Run
+from ridgeline.records.run import PROFILE_FOLDER, Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Budget, Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.serving.engines.base import PROFILE_FOLDER
 from ridgeline.stats.contribution import contributions
 from ridgeline.study.folder import StudyFolder, read_history_as_far
 from ridgeline.study.history import History, read_history
@@ -88,7 +87,7 @@ def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable 
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    """What was recorded of an engine: traces of its own profiler, the first rank's first, or a kernel table of nsys."""
+    """What was recorded of a server: traces of its own profiler, the first rank's first, or a kernel table of nsys."""
     files = [path for pattern in ("*.json*", "*.csv") for path in (folder / PROFILE_FOLDER).glob(pattern)]
     return sorted(files, key=lambda path: (_RANK.findall(path.name), path.name))
 

@@ -8,15 +8,15 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from ridgeline.records.answer import Answer, BrokenLimit, Candidate, Gain, Reference
-from ridgeline.records.measurement import Measurement
+from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW, Measurement
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.serving.traffic.requests import stated_slos
 from ridgeline.stats.verdict import Comparison
 from ridgeline.stats.wording import MetricText, metric_text, ratio_range, ratio_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
+from ridgeline.workloads.base import terms_of
 
 NOT_PROVABLE = "not_provable"  # of a verdict's details: why it does not stand by today's rules
 
@@ -73,18 +73,17 @@ def with_figures(answer: Answer, study: Study, history: History) -> Answer:
 
 
 def _broken_limits(study: Study, history: History, answer: Answer) -> tuple[BrokenLimit, ...]:
-    """Limits that the setting to use does not keep: goodput counts each request by itself, so that a setting can win
-    by it although the percentile that the study names is beyond its limit."""
+    """Limits of the question that the setting to use does not keep, over all of its runs."""
     if answer.to_use is None:
         return ()
     found = []
-    for slo in stated_slos(study.workload.options.get("slo", ())):
-        measured = _mean_of(history, answer.to_use, slo.metric)
-        if measured is not None and measured > slo.limit_ms:
-            limit = metric_text(slo.limit_ms)
-            text = f"{slo.latency.upper()} {slo.quantile} {_above(measured, limit)} ms (limit {limit})"
-            before = _mean_of(history, answer.reference.point, slo.metric)
-            found.append(BrokenLimit(slo.metric, slo.limit_ms, measured, before, text))
+    for limit in terms_of(study).limits:
+        measured = _mean_of(history, answer.to_use, limit.metric)
+        if measured is not None and measured > limit.most:
+            most = metric_text(limit.most)
+            text = f"{limit.called} {_above(measured, most)} {limit.unit} (limit {most})"
+            before = _mean_of(history, answer.reference.point, limit.metric)
+            found.append(BrokenLimit(limit.metric, limit.most, measured, before, text))
     return tuple(found)
 
 
@@ -105,11 +104,11 @@ def _mean_of(history: History, point: Point, metric: str) -> float | None:
 def _model_error(history: History, answer: Answer) -> str:
     """How far a simulated figure may be from a measured one, which no interval over simulated runs can show."""
     to_use = answer.reference.point if answer.to_use is None else answer.to_use
-    ends = [_mean_of(history, to_use, f"twin_speed_{end}") for end in ("low", "high")]
+    ends = [_mean_of(history, to_use, end) for end in (MODEL_SPEED_LOW, MODEL_SPEED_HIGH)]
     if None in ends:
         return "the model's own error is not in it"
     low, high = ends
-    return f"the twin's own error is not in it (90%: the real speed is {low:.2f} to {high:.2f} of the predicted one)"
+    return f"the model's own error is not in it (90%: the real speed is {low:.2f} to {high:.2f} of the predicted one)"
 
 
 def goal_text(study: Study, history: History) -> MetricText:

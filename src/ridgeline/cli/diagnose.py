@@ -39,16 +39,15 @@ def diagnose(
 ) -> None:
     """Explain logs and profiles: findings, the lines that show them, and what to do about them.
 
-    Knows logs of SGLang, vLLM and NCCL; outputs of NWChem; profiles of nsys (SQLite and CSV), the PyTorch profiler,
-    mpiP, IPM, VTune and perf; nvidia-smi dmon; records of Slurm and PBS; the bindings that launchers report; and what
-    shells, launchers, Slurm, the kernel and programs of any kind print when a run fails. A file may
-    hold several of these, be gzipped, and be of any length. Of a folder, such as a run's, those of its files are read
-    that are of these kinds.
+    Knows logs and outputs of the programs that are tuned here; profiles of nsys (SQLite and CSV), the PyTorch
+    profiler, mpiP, IPM, VTune and perf; records of Slurm and PBS; the bindings that launchers report; and what shells,
+    launchers, Slurm, the kernel and programs of any kind print when a run fails. A file may hold several of these, be
+    gzipped, and be of any length. Of a folder, such as a run's, those of its files are read that are of these kinds.
 
     Example: ridgeline diagnose server.log
     """
     from ridgeline import catalog
-    from ridgeline.serving.findings.knobs import knobs_yaml
+    from ridgeline.diagnose.knobs import knobs_yaml
 
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.names("analyzers")]
     if compare:

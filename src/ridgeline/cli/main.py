@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
 from textwrap import dedent, fill, wrap
 from typing import Any
 
-from ridgeline import __version__
+from ridgeline import __version__, catalog
 from ridgeline.cli.terminal import clean_streams
 from ridgeline.errors import (
     ExitCode,
@@ -20,83 +19,91 @@ from ridgeline.errors import (
     did_you_mean,
 )
 
-# heading -> verb -> (module of this room:name, the line `ridgeline --help` shows). The name is a function, or for a
-# verb with subcommands a table of them: name -> function.
+_CAMPAIGN = "ridgeline.cli.campaign"
+# heading -> verb -> (place, the line `ridgeline --help` shows). At the place is a function, or for a verb with
+# subcommands a table of them: name -> function. Wings bring verbs of their own (`catalog.Wing`).
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Every day": {
-        "check": ("campaign.check:check", "Validate a study; count its legal points and what they may cost."),
-        "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-        "status": ("campaign.status:status", "Show how far a campaign has got."),
-        "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
+        "check": (
+            f"{_CAMPAIGN}.check:check",
+            "Validate a study; count its legal points and what they may cost.",
+        ),
+        "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
+        "status": (f"{_CAMPAIGN}.status:status", "Show how far a campaign has got."),
+        "best": (f"{_CAMPAIGN}.best:best", "Print the setting to paste, with its interval."),
         "report": (
-            "campaign.report:report",
-            "Write the report of a study: a page, slides, or text for a paper.",
+            f"{_CAMPAIGN}.report:report",
+            "Write the report of a study: a page, or slides.",
         ),
     },
     "Tune": {
-        "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
-        "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
-        "compare": ("campaign.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
-        "gate": ("campaign.gate:gate", "Fail a CI job when a program is slower than its reference."),
-        "bisect": ("campaign.bisect:bisect", "Find the release or commit that made a program slower."),
-        "edge": ("campaign.edge:edge", "Find the largest passing value of a knob, and the production one."),
-        "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
-        "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
-        "grant": ("grant:ACTIONS", "Show, create and top up a grant that studies share."),
-        "site": ("site:ACTIONS", "Test a site with small real jobs, or list the shipped site files."),
-        "schema": ("schema:schema", "Print the JSON schema of study, site or deployment files."),
+        "resume": (
+            f"{_CAMPAIGN}.resume:resume",
+            "Continue a campaign that was stopped or killed, or extend it.",
+        ),
+        "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
+        "compare": (
+            f"{_CAMPAIGN}.compare:compare",
+            "Compare two settings, or two commands, in interleaved runs.",
+        ),
+        "gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
+        "bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
+        "edge": (
+            f"{_CAMPAIGN}.edge:edge",
+            "Find the largest passing value of a knob, and the production one.",
+        ),
+        "scale": (f"{_CAMPAIGN}.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
+        "steps": (
+            f"{_CAMPAIGN}.steps:steps",
+            "Measure the gain of each change from the baseline to a setting.",
+        ),
+        "grant": ("ridgeline.cli.grant:ACTIONS", "Show, create and top up a grant that studies share."),
+        "site": ("ridgeline.cli.site:ACTIONS", "Test a site with small real jobs, or list the shipped site files."),
+        "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
     },
     "Understand": {
-        "diagnose": ("diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
-        "nodes": ("campaign.nodes:nodes", "List nodes that are measurably slow, with intervals."),
-        "verify": ("campaign.verify:verify", "Recompute every number of a study folder; list what differs."),
-        "compare-studies": ("campaign.compare_studies:compare_studies", "Show what changed between study folders."),
-        "bug": ("campaign.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
-        "export": ("campaign.export:export", "Write all runs of a study folder as CSV, JSON or other formats."),
-    },
-    "Measure a server": {
-        "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, and their error."),
-        "import": ("serving.import_results:import_results", "Read result files of other load generators."),
-        "preflight": ("serving.preflight:preflight", "Check a node before GPU hours are spent on it; compare nodes."),
-        "make-model": ("serving.make_model:make_model", "Write a model folder of a given shape, with no download."),
-    },
-    "Predict": {
-        "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
-        "simulate": ("serving.simulate:simulate", "Predict throughput and latency of a layout under given traffic."),
-        "memory": ("serving.memory:memory", "Check whether a model fits the GPUs, with KV pool and margin."),
-        "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
-        "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
-        "explain": ("serving.explain:explain", "Show where an iteration's time goes and what bounds it."),
-        "calibrate": ("serving.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
-        "model": ("serving.model:model", "Show what a model costs: parameters, FLOPs, KV; or list models."),
-        "hardware": ("serving.hardware:hardware", "List the known GPUs and fabrics, your own included."),
-    },
-    "Serve": {
-        "deploy": ("deploy:ACTIONS", "Start, inspect, restart and stop a service from a deployment file."),
-        "keep": ("keep:keep", "Watch a service by its tokens; restart servers that die or hang."),
-        "rehearse": ("rehearse:rehearse", "Try router policies and the loss of a server on twin servers."),
-        "serve-twin": ("serving.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
+        "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
+        "nodes": (f"{_CAMPAIGN}.nodes:nodes", "List nodes that are measurably slow, with intervals."),
+        "verify": (
+            f"{_CAMPAIGN}.verify:verify",
+            "Recompute every number of a study folder; list what differs.",
+        ),
+        "compare-studies": (
+            f"{_CAMPAIGN}.compare_studies:compare_studies",
+            "Show what changed between study folders.",
+        ),
+        "bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
+        "export": (
+            f"{_CAMPAIGN}.export:export",
+            "Write all runs of a study folder as CSV, JSON or other formats.",
+        ),
     },
 }
 _HELP = ("-h", "--help")
 Command = Callable[..., Any]
 VERBS = {verb: row for group in _GROUPS.values() for verb, row in group.items()}
+
+
+def all_verbs() -> dict[str, dict[str, tuple[str, str]]]:
+    """Heading -> verb -> (place, line of help): the core's and every wing's."""
+    return {**_GROUPS, **catalog.verbs()}
+
+
+def _lines() -> dict[str, str]:
+    return {verb: line for verbs in all_verbs().values() for verb, (_, line) in verbs.items()}
+
+
 # Words that people try first, and the command line that does it; likeness of letters would name another verb.
-_GOODPUT = "bench URL --find-goodput --slo ttft_p95_ms=2000"
 TYPED_FIRST: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("find-goodput", "goodput", "saturate"), (_GOODPUT,)),
-    **dict.fromkeys(("benchmark", "load", "loadtest"), ("bench URL",)),
     **dict.fromkeys(("optimize", "optimise", "search", "autotune"), ("tune STUDY.yaml",)),
-    **dict.fromkeys(("run", "start"), ("tune STUDY.yaml", "bench URL", "deploy up SERVICE.yaml")),
-    **dict.fromkeys(("serve", "launch"), ("deploy up SERVICE.yaml", "serve-twin")),
+    **dict.fromkeys(("run", "start"), ("tune STUDY.yaml",)),
     **dict.fromkeys(("analyze", "analyse", "logs", "log"), ("diagnose FILE", "report FOLDER")),
-    "profile": ("diagnose FILE", "explain"),
-    "sweep": ("bench URL --sweep GRID", "tune STUDY.yaml"),
+    "profile": ("diagnose FILE",),
+    "sweep": ("tune STUDY.yaml",),
     **dict.fromkeys(("continue", "extend"), ("resume FOLDER",)),
     **dict.fromkeys(("dashboard", "live", "monitor", "ui"), ("watch FOLDER",)),
-    **dict.fromkeys(("slides", "paper", "deck"), ("report FOLDER --format slides", "report FOLDER --format paper")),
+    **dict.fromkeys(("slides", "deck"), ("report FOLDER --format slides",)),
     **dict.fromkeys(("show", "result", "results"), ("best FOLDER", "report FOLDER")),
-    **dict.fromkeys(("predict", "estimate", "twin"), ("simulate", "plan")),
     **dict.fromkeys(("validate", "lint"), ("check STUDY.yaml",)),
 }
 
@@ -111,11 +118,12 @@ _LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so th
 
 
 def overview() -> str:
-    width = max(len(verb) for verb in VERBS if len(verb) <= _LONGEST_IN_COLUMN)
+    width = max(len(verb) for verb in _lines() if len(verb) <= _LONGEST_IN_COLUMN)
     lines = [_ABOUT]
-    for heading, verbs in _GROUPS.items():
+    for heading, verbs in all_verbs().items():
         lines += [f"{heading}:", *(f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()), ""]
-    return "\n".join([*lines, "Exit codes:", *_exit_codes()])
+    broken = [f"The wing {name} could not be loaded: {why}" for name, why in catalog.broken_wings().items()]
+    return "\n".join([*lines, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
 
 
 def _exit_codes() -> Iterator[str]:
@@ -125,22 +133,28 @@ def _exit_codes() -> Iterator[str]:
 
 def verb_named(name: str) -> Command | dict[str, Command]:
     """The function behind a verb, or its table of subcommands."""
-    if name not in VERBS:
+    place = VERBS[name][0] if name in VERBS else catalog.verb_place(name)
+    if not place:
         raise InputError(f"{name!r} is not a verb; {_meant(name)}")
-    module, _, attribute = VERBS[name][0].partition(":")
-    found: Command | dict[str, Command] = getattr(importlib.import_module(f"ridgeline.cli.{module}"), attribute)
+    found: Command | dict[str, Command] = catalog.at(place)
     return found
 
 
 def _meant(name: str) -> str:
-    if lines := TYPED_FIRST.get(name.lower().strip("-").replace("_", "-")):
+    word = name.lower().strip("-").replace("_", "-")
+    lines = [
+        *TYPED_FIRST.get(word, ()),
+        *(line for wing, _ in catalog.wings() for line in wing.typed_first.get(word, ())),
+    ]
+    if lines:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
-    return did_you_mean(name, VERBS) or "`ridgeline --help` lists the verbs"
+    broken = "".join(f"; the wing {wing} could not be loaded ({why})" for wing, why in catalog.broken_wings().items())
+    return f"{did_you_mean(name, _lines()) or '`ridgeline --help` lists the verbs'}{broken}"
 
 
 def commands() -> Iterator[tuple[str, Command]]:
     """Everything that can be run, as it is typed: `tune`, `deploy up`. Imports every verb."""
-    for verb in VERBS:
+    for verb in _lines():
         found = verb_named(verb)
         if isinstance(found, dict):
             yield from ((f"{verb} {action}", command) for action, command in found.items())
@@ -165,7 +179,7 @@ def _example_lines(example: str) -> list[str]:
 
 def _actions_text(verb: str, actions: dict[str, Command]) -> str:
     width = max(map(len, actions))
-    lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {VERBS[verb][1]}", "", "Subcommands:"]
+    lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {_lines()[verb]}", "", "Subcommands:"]
     lines += [f"  {name:<{width}}  {help_of(action)[0].splitlines()[0]}" for name, action in actions.items()]
     return "\n".join([*lines, "", f"`ridgeline {verb} SUBCOMMAND --help` has the options of each and an example."])
 

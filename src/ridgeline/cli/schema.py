@@ -9,11 +9,9 @@ import typer
 
 from ridgeline.errors import InputError
 
-_FILES = ("study", "site", "deploy")
-
 
 def schema(
-    of: Annotated[str, typer.Argument(help="Which files: study, site or deploy.")] = "study",
+    of: Annotated[str, typer.Argument(help="Which files: study, site, or a wing's (deploy).")] = "study",
     site: Annotated[bool, typer.Option("--site", help="The same as `schema site`.")] = False,
 ) -> None:
     """Print the JSON schema of study, site or deployment files, for editors that complete keys and explain them.
@@ -23,15 +21,15 @@ def schema(
     from ridgeline import catalog
     from ridgeline.study.editor_schema import schema_with_site, site_schema, study_schema
 
-    if of not in _FILES:
-        raise InputError(f"there is no schema of {of!r}; use {', '.join(_FILES)}")
+    more = {name: place for wing, _ in catalog.wings() for name, place in wing.files.items()}
+    if of not in (known := ("study", "site", *more)):
+        raise InputError(f"there is no schema of {of!r}; use {', '.join(known)}")
     executors = catalog.forms("executors")
     if site or of == "site":
         document = site_schema(executors)
-    elif of == "deploy":
-        from ridgeline.serving.service.form import ServiceForm
-
-        document = schema_with_site(ServiceForm, "ridgeline-deployment-1", executors)
+    elif of in more:
+        form = catalog.at(more[of])
+        document = schema_with_site(form, f"ridgeline-{of}-1", executors)
     else:
         document = study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
     print(json.dumps(document, indent=1))

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, knob, rereadable
 from ridgeline.diagnose.readers.report_bindings import RankBinding, read_bindings
+from ridgeline.nwchem.metrics import ENERGY
 from ridgeline.nwchem.output import NwchemOut, read_nwchem_out
 from ridgeline.records.finding import Finding
-from ridgeline.records.measurement import ENERGY, unit_of
+from ridgeline.records.measurement import unit_of
 
 # a stored integral takes one double: value and labels packed
 _INTEGRAL_BYTES = 8

@@ -16,6 +16,7 @@ from ridgeline.files import read_text, text_of
 from ridgeline.nwchem.failures import SIGNATURES
 from ridgeline.nwchem.form import PROGRESS_RANK, NwchemForm, environment, knob_problems, read_options
 from ridgeline.nwchem.input import render_input
+from ridgeline.nwchem.metrics import ENERGY
 from ridgeline.nwchem.output import NwchemOut, read_nwchem_out
 from ridgeline.nwchem.start import (
     ARRIVED,
@@ -31,7 +32,7 @@ from ridgeline.nwchem.start import (
 )
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
-from ridgeline.records.measurement import ENERGY, Measurement, Reading, metrics_of, reported
+from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
@@ -220,7 +221,7 @@ class NwchemWorkload(Workload):
         found += field_problems(self._study, self.templates())
         if "nodes" in space.by_name and self._study.job.nodes is None:
             found.append(Problem(("space", "nodes"), "a knob decides the nodes: also write `job: {nodes: nodes}`"))
-        return [*found, *metric_problems(self._study, metrics_of("nwchem")), *self._energy_problems()]
+        return [*found, *metric_problems(self._study, metrics_of("run", "command", "nwchem")), *self._energy_problems()]
 
     def templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "program"), self._options.program
@@ -287,7 +288,7 @@ class NwchemWorkload(Workload):
     def read(self, run: Run) -> Reading:
         output, options = _Output.of(run.folder), self._options
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
-        found = [reported(name, of_run[name], "run") for name in metrics_of("command") if name in of_run]
+        found = [reported(name, of_run[name], "run") for name in metrics_of("run", "command") if name in of_run]
         found += _measurements(output, options.theory)
         trouble = _problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)

@@ -79,7 +79,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class BrokenLimit:
-    """A limit of the question (`slo: ttft_p95_ms=2000`) that the candidate does not keep over all requests of a run.
+    """A limit of the question that the candidate does not keep over all requests of a run.
 
     `measured` is the mean over its runs, `reference` that of the reference's; None where nobody measured it.
     """
@@ -88,7 +88,7 @@ class BrokenLimit:
     limit: float
     measured: float
     reference: float | None
-    text: str  # 'TTFT p95 2,302 ms (limit 2,000)'
+    text: str  # 'latency p95 2,302 ms (limit 2,000)'
 
     def __str__(self) -> str:
         return self.text

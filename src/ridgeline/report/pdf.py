@@ -1,8 +1,7 @@
-"""Pages printed, and figures taken as pictures, by a headless browser where there is one."""
+"""Pages printed by a headless browser where there is one."""
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import subprocess
@@ -13,20 +12,11 @@ from ridgeline.errors import InputError, StoreError
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 LIMIT_S = 180.0
-_LOWEST_WINDOW_PX = 160
-
-
-def _found() -> str | None:
-    return next((path for name in _BROWSERS if (path := shutil.which(name))), None)
-
-
-def has_browser() -> bool:
-    return _found() is not None
 
 
 def browser_path() -> str:
     """The first browser on the PATH that can print; InputError says what to do where there is none."""
-    found = _found()
+    found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         raise InputError(
             "a PDF needs Chromium or Chrome on the PATH, and there is none; install one (apt install chromium), "
@@ -37,17 +27,6 @@ def browser_path() -> str:
 
 def write_pdf(page: Path, out: Path) -> Path:
     """`page`, an HTML file, as a PDF; StoreError where the browser would not write it."""
-    return _by_browser(page, out, "--no-pdf-header-footer", "--print-to-pdf={made}")
-
-
-def write_png(figure: Path, out: Path, width: float, height: float) -> Path:
-    """`figure`, an SVG file of that size in pixels, as a picture of three times as many."""
-    # Chromium 156 paints only a part of windows that are lower than about 150 px
-    size = f"--window-size={math.ceil(width)},{max(_LOWEST_WINDOW_PX, math.ceil(height))}"
-    return _by_browser(figure, out, size, "--force-device-scale-factor=3", "--hide-scrollbars", "--screenshot={made}")
-
-
-def _by_browser(page: Path, out: Path, *options: str) -> Path:
     browser = browser_path()
     with tempfile.TemporaryDirectory(prefix="ridgeline-browser-") as folder:
         made = Path(folder, f"made{out.suffix}")
@@ -55,7 +34,7 @@ def _by_browser(page: Path, out: Path, *options: str) -> Path:
         alone = ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [
             browser, "--headless", *alone, "--disable-gpu", f"--user-data-dir={folder}/profile",
-            *(option.replace("{made}", str(made)) for option in options), page.resolve().as_uri(),
+            "--no-pdf-header-footer", f"--print-to-pdf={made}", page.resolve().as_uri(),
         ]  # fmt: skip
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ridgeline.nwchem.figures import closeness
-from ridgeline.nwchem.figures import time_split as science_time
+from ridgeline import catalog
 from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
@@ -17,7 +16,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
 from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
-from ridgeline.report.figures.guards import guard_table
+from ridgeline.report.figures.guards import closeness, guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
 from ridgeline.report.figures.progress import progress
@@ -27,8 +26,6 @@ from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, measured, place_text
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
-from ridgeline.serving.figures.engine_log import batch_by_length, logged_runs, over_time, power, step_times, time_split
-from ridgeline.serving.figures.limits import against_load, energy_and_cost, within_limits
 from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
 from ridgeline.study.history import History
 
@@ -41,7 +38,7 @@ _MOST_MOVED = 6  # knobs named on the first screen; a table below has all
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A campaign as report, slides and paper show it. `notes` are what the reader must know about the folder itself;
+    """A campaign as report and slides show it. `notes` are what the reader must know about the folder itself;
     `steps` is another campaign, one that measured the steps to this winner."""
 
     study: Study
@@ -64,11 +61,10 @@ def sections(found: Findings) -> list[Section]:
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
         ("knobs", "Every knob", lambda: _knobs(study, history, answer)),
         ("failures", "What failed", lambda: _failures(study, history)),
-        ("serving", "Serving", lambda: _serving(study, history, answer)),
-        ("science", "The program", lambda: _science(study, history, answer)),
+        *_of_wings(study, history, answer),
         ("machine", "The machine", lambda: _machine(study, history)),
         ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
-        ("guards", "Guards", lambda: _guards(study, history)),
+        ("guards", "Guards", lambda: _guards(study, history, answer)),
         ("task", "The task's rules", lambda: (t for t in exhibits.tables if t.title == TASK_RULES)),
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),
@@ -119,6 +115,10 @@ def stopped_texts(found: Findings) -> list[str]:
     return [page_sentence(f"The study was stopped: {stopped}", found)] if stopped else []
 
 
+def _places_of_notes() -> list[str]:
+    return [wing.notes for wing, _ in catalog.wings() if wing.notes]
+
+
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
 
 
@@ -143,7 +143,12 @@ def answer_card(found: Findings) -> AnswerCard:
         doubts=tuple(page_sentence(doubt, found) for doubt in found.exhibits.doubts),
         notes=(
             *(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
-            *(within_limits(study, history, answer) if study.goal.metric == "goodput" else ()),
+            *(
+                note
+                for wing, _ in catalog.wings()
+                if wing.notes
+                for note in catalog.at(wing.notes)(study, history, answer)
+            ),
         ),
         figure=_first_figure(found),
     )
@@ -191,8 +196,8 @@ def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
     if answer.kind == "compare":
         sense = f"{goal.sense.strip()}: " if goal.sense else ""
         return f"{sense}{candidate} against {answer.reference.label}"
-    if goal.metric == "goodput":  # else it reads as the speed
-        return f"{answer.reference.label}'s goodput"
+    if goal.is_named:  # else it reads as the speed
+        return f"{answer.reference.label}'s {goal.metric}"
     return goal.ratio_to("", answer.reference.label).strip()
 
 
@@ -435,29 +440,12 @@ def _builds(history: History) -> TextTable | None:
     return TextTable("Builds", ("variant", "settings", "outcome", "files kept", "s"), rows, failed)
 
 
-def _serving(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    logged = logged_runs(study, history, answer)
-    group = over_time(logged)
-    drawn = power(logged)
-    if group is not None and drawn is not None:
-        group = replace(group, figures=(*group.figures, drawn))
-    for part in (
-        against_load(study, history, answer),
-        group,
-        step_times(logged),
-        batch_by_length(logged),
-        time_split(study, history, answer),
-        *energy_and_cost(study, history, answer),
-    ):
-        if part is not None:
-            yield part
-
-
-def _science(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    split = science_time(study, history, answer)
-    if split is not None:
-        yield split
-    yield from closeness(study, history, answer)
+def _of_wings(
+    study: Study, history: History, answer: Answer
+) -> Iterator[tuple[str, str, Callable[[], Iterator[Part]]]]:
+    for wing, _ in catalog.wings():
+        for key, (title, place) in wing.sections.items():
+            yield key, title, lambda place=place: catalog.at(place)(study, history, answer)  # type: ignore[misc]
 
 
 def _machine(study: Study, history: History) -> Iterator[Part]:
@@ -474,7 +462,8 @@ def _twin(study: Study, history: History, answer: Answer) -> Iterator[Part]:
             yield from (Paragraph(note, "sub") for note in figure.notes)
 
 
-def _guards(study: Study, history: History) -> Iterator[Part]:
+def _guards(study: Study, history: History, answer: Answer) -> Iterator[Part]:
+    yield from closeness(study, history, answer)
     table = guard_table(study, history)
     if table is not None:
         yield table

@@ -51,10 +51,10 @@ from ridgeline.report.sections import (
     steps_command,
     stopped_texts,
 )  # fmt: skip
-from ridgeline.serving.figures.limits import slos, within_each
 from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import MetricText, count, node_time_text, ratio_text
 from ridgeline.study.history import History
+from ridgeline.workloads.base import terms_of
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
 # drawn for less than their place on a slide, which makes their text larger; few and many rows have widths of their own
@@ -69,7 +69,6 @@ _STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
 _FEWEST_LINES, _FEW_LINES, _SHORT_LINE = 4, 7, 60  # too few for a slide; whose text may be larger; characters of one
 _LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
-_RUNNING = ("max_running_requests", "max_num_seqs")
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 
@@ -171,7 +170,7 @@ def _values(knob: Knob) -> str:
 def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     goal, confirm = study.goal, study.confirm
     unit = f" ({answer.unit})" if answer.unit else ""
-    counted = f": requests {within_each(study)}" if goal.metric == "goodput" else ""
+    counted = f": {terms.counted}" if (terms := terms_of(study)).counted else ""
     yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}{counted}"
     if study.guards:
         yield _cut(f"For a run to count: {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
@@ -397,10 +396,9 @@ def next_steps(found: Findings) -> list[str]:
     if answer.simulated:
         said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")
     if answer.broken:
-        limits = " ".join(f"--slo {name}={limit:g}" for name, limit in slos(study))
-        find = f"ridgeline bench URL --find-goodput {limits}"
         over = f"{answer.to_use_label} is {OVER_LIMIT}{' and '.join(map(str, answer.broken))}"
-        said.append(f"{over}. To find the highest load that keeps them: {find}")
+        find = terms_of(study).to_keep
+        said.append(f"{over}. To find the highest load that keeps them: {find}" if find else f"{over}.")
     if candidate is not None and answer.kind not in NO_SEARCH:
         said += _ends_of_ranges(study, answer)
         said += _not_attributed(found)
@@ -419,7 +417,7 @@ def next_steps(found: Findings) -> list[str]:
 def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
     """Knobs at an end of a range of numbers: the best may lie beyond it."""
     assert answer.candidate is not None
-    found = []
+    found, terms = [], terms_of(study)
     for knob in study.space.knobs:
         value = answer.candidate.point.get(knob.name)
         if isinstance(knob, Discrete):
@@ -427,9 +425,8 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
             ends = (min(numbers), max(numbers)) if len(numbers) == len(knob.values) >= _FEWEST_VALUES else ()
         else:
             ends = (knob.low, knob.high)
-        sent = study.workload.options.get("concurrency")
-        if knob.name in _RUNNING and is_number(value) and is_number(sent) and value >= sent:
-            continue  # no more than what is sent can run at once
+        if is_number(value) and value >= terms.enough.get(knob.name, math.inf):
+            continue
         if is_number(value) and value in ends and value != study.baseline.get(knob.name):
             found.append(f"{knob.name} {value}")
     if not found:
@@ -498,10 +495,8 @@ def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tup
     """What the gain is worth in node-hours, where the goal is a speed."""
     gain = None if answer.candidate is None else answer.candidate.gain
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
-    # goodput is no speed: what breaks the limits is served, too, and takes as long
-    speed = goal.is_time or (
-        study.goal.direction == "maximize" and answer.unit.endswith("/s") and goal.metric != "goodput"
-    )
+    # one that is said by name is no speed: goodput leaves out what was served too late, which takes as long
+    speed = goal.is_time or (study.goal.direction == "maximize" and answer.unit.endswith("/s") and not goal.is_named)
     if gain is None or not speed or answer.conclusion != CONFIRMED or gain.ratio < _LEAST_GAP:
         return
     yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.records.measurement import metric_named
+
 _TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h", "seconds"})
-# metrics whose unit reads as that of another: requests that met the limits are not all that were served
-_NAMED = frozenset({"goodput"})
 _COST_UNITS = frozenset({"dollars", "J", "kWh", "Wh", "g", "kg"})
 
 
@@ -101,6 +101,12 @@ class MetricText:
     direction: Literal["maximize", "minimize"] = "maximize"
 
     @property
+    def is_named(self) -> bool:
+        """Whether its unit reads as another metric's: requests that met the limits are not all that were served."""
+        row = metric_named(self.metric)
+        return row is not None and row.named
+
+    @property
     def is_time(self) -> bool:
         return self.direction == "minimize" and self._counted_in in _TIME_UNITS
 
@@ -118,7 +124,7 @@ class MetricText:
         return self._said(f"{first} -> {second}")
 
     def _said(self, values: str) -> str:
-        named = not self.unit or self.metric in _NAMED
+        named = not self.unit or self.is_named
         return " ".join(part for part in (self.metric if named else "", values, self.unit) if part)
 
     @property

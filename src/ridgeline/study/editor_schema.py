@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from ridgeline.records.measurement import METRICS
+from ridgeline.records.measurement import known_metrics
 from ridgeline.study.forms import Form
 from ridgeline.study.schema import SearchForm, StudyForm
 from ridgeline.study.site_file import SiteForm
@@ -78,7 +78,9 @@ def study_schema(workloads: _Forms, samplers: _Forms, executors: _Forms) -> _Sch
     defined["SiteForm"] = _site(defined, executors)
     for key, better in (("maximize", "higher"), ("minimize", "lower")):
         # offered while typing, and no more: a study may declare metrics of its own
-        defined["GoalForm"]["properties"][key]["examples"] = [m.name for m in METRICS.values() if m.better == better]
+        defined["GoalForm"]["properties"][key]["examples"] = [
+            m.name for m in known_metrics().values() if m.better == better
+        ]
     study["properties"]["site"] = _name_or_site(study)
     for form in schemas:  # their keys are now part of the mappings that choose them
         del defined[form.__name__]

@@ -2,7 +2,8 @@
 
 A workload is a subclass of `Workload`, made from a study and its site (`WorkloadFactory`). It says how to prepare a run
 and how to read it; all else has a default. A factory with an attribute `form` (a `study.forms.Form` of its keys in a
-study) has them completed by editors and listed in the reference.
+study) has them completed by editors and listed in the reference; one with `terms` (a function of a study) says which
+limits those keys state.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ridgeline import catalog
 from ridgeline.errors import Problem, Where
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Reading
@@ -40,6 +42,32 @@ class ServedAs:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a metric may be in what people use: `called` and `unit` are how it is said, 'TTFT p95' and 'ms'."""
+
+    metric: str
+    most: float
+    called: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a study asks of a result besides its goal, in the keys of its kind of workload."""
+
+    limits: tuple[Limit, ...] = ()
+    counted: str = ""  # what the goal counts where its name does not tell: 'requests whose TTFT is at most 2000 ms'
+    to_keep: str = ""  # the command that finds what keeps the limits
+    enough: Mapping[str, float] = field(default_factory=dict)  # knob -> value beyond which more of it changes nothing
+
+
+def terms_of(study: Study) -> Terms:
+    stated = getattr(catalog.part("workloads", study.workload.kind), "terms", None)
+    found: Terms = Terms() if stated is None else stated(study)
+    return found
+
+
 class Workload(ABC):
     signatures: Sequence[Signature] = ()
     logs: Sequence[str] = ("stderr", "stdout")  # files of the run folder in which signatures are looked for, in order
@@ -51,7 +79,9 @@ class Workload(ABC):
     run_times: Sequence[str] = ()
     # profilers under which a trial of the stage `profile` can run, leaving files that an analyzer reads
     profilers: Sequence[str] = ()
-    predicts: bool = False  # has a model of speed (`expectation`): a sampler that listens begins where it expects most
+    # what its model of speed (`expectation`) is called; empty where it has none. A sampler that listens begins where it
+    # expects most
+    predicts: str = ""
 
     @abstractmethod
     def problems(self) -> list[Problem]:
@@ -114,6 +144,11 @@ class Workload(ABC):
     def expectation(self, settings: Settings) -> Expectation | None:
         """What the goal's metric is expected to be here, and the chance to pass; None where the model cannot say."""
         return None
+
+    def predictor(self) -> Workload | str:
+        """Another workload that predicts this one (`expectation`), or why there is none; empty where nobody would look
+        for one."""
+        return ""
 
     @property
     def highest(self) -> float | None:

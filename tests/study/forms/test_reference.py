@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.cli.text.reference import COMMAND, KeyRow, key_rows, pages
 from ridgeline.study.forms import Accepts, Form, field_shape, fields, unit
 from ridgeline.study.schema import StudyForm
 from ridgeline.study.site_file import SiteForm
+from scripts.reference_pages import COMMAND, KeyRow, key_rows, pages
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 FORMS: list[type[Form]] = [

@@ -37,7 +37,7 @@ NEWCOMER = NewDialect()
 
 @pytest.fixture
 def row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(catalog.TABLE["engines"], "newcomer", f"{__name__}:NEWCOMER")
+    monkeypatch.setitem(catalog.shipped("engines"), "newcomer", f"{__name__}:NEWCOMER")
 
 
 @pytest.mark.usefixtures("row")
@@ -62,7 +62,7 @@ def compared_names(path: Path) -> list[int]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Compare | ast.MatchValue):
             constants = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
-            found += [node.lineno for name in constants if name in catalog.TABLE["engines"]]
+            found += [node.lineno for name in constants if name in catalog.shipped("engines")]
     return found
 
 

@@ -27,21 +27,22 @@ _Prediction = tuple[_Predicted, _Sensitivities, float | None]  # and the highest
 
 def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
     """None where nobody expects anything. A prior that fails at a point expects nothing there."""
-    priors = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_prior(study)))
-    for called, prior in priors:
-        if prior is not None:
-            return _StudyPrior(study, *prior, called=called)
-    return None
+    if (formula := _formula(study)) is not None:
+        return _StudyPrior(study, *formula, called="formula")
+    other = workload if workload.predicts else workload.predictor()
+    if isinstance(other, str) or not other.predicts:
+        return None
+    return _StudyPrior(study, other.expectation, other.sensitivities, other.highest, called=other.predicts)
 
 
 def unpredicted(found: CheckedStudy) -> list[str]:
-    """That the search of this study of an engine starts from nothing, and why; empty where something is predicted."""
+    """That the search starts from nothing, and why, where something could predict this kind of program."""
     study = found.study
     takes_prior = issubclass(catalog.part("samplers", study.search.sampler), TakesPrior)
-    if not takes_prior or not catalog.engine_of(study.workload.kind) or _formula(study) is not None:
+    if not takes_prior or _formula(study) is not None:
         return []
-    twin = _twin_of(study)
-    return [f"nothing is predicted before the first run: {twin}"] if isinstance(twin, str) else []
+    other = found.workload.predictor()
+    return [f"nothing is predicted before the first run: {other}"] if isinstance(other, str) and other else []
 
 
 @dataclass(frozen=True)
@@ -94,37 +95,6 @@ def _formula(study: Study) -> _Prediction | None:
         return Expectation(float(value)) if is_number else None  # type: ignore[arg-type]
 
     return predicted, _on_nothing, None
-
-
-def _predicting(workload: Workload) -> _Prediction | None:
-    return (workload.expectation, workload.sensitivities, workload.highest) if workload.predicts else None
-
-
-def _twin_prior(study: Study) -> _Prediction | None:
-    twin = _twin_of(study) if catalog.engine_of(study.workload.kind) else ""
-    return None if isinstance(twin, str) else _predicting(twin)
-
-
-def _twin_of(study: Study) -> Workload | str:
-    """The study of a real engine as the twin reads it, or why it cannot: it must know the model, the GPU and the goal's
-    metric. What is guarded and asked besides is no matter of a prediction."""
-    options = study.workload.options
-    if options.get("alone"):
-        return "the twin does not simulate one half of serving alone"
-    kind = catalog.part("workloads", "twin")
-    known = {name: value for name, value in options.items() if name in kind.form.model_fields}
-    try:
-        if options.get("shape"):
-            known["model"] = options["shape"]
-        asked = replace(study, workload=replace(study.workload, options=known), guards=(), second_goal=None)
-        twin: Workload = kind(asked)
-        problems = twin.problems()
-    except (RidgelineError, ExpressionError, ValueError) as error:
-        return str(error)
-    if problems and problems[0].where[:2] == ("workload", "model") and not options.get("shape"):
-        # a name of a hub, or a folder that only the nodes see
-        return f"the shape of {options['model']} cannot be read here; name a preset or a config.json as `shape`"
-    return problems[0].message if problems else twin
 
 
 _LITTLE_LEFT = "little is left to find"

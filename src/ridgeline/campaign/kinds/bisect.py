@@ -20,11 +20,10 @@ from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import PACKAGES_FILE
+from ridgeline.records.run import OWN_LOG, PACKAGES_FILE
 from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.serving.engines.base import ENGINE_LOG
 from ridgeline.stats.change_points import (
     FOUND,
     NOT_REPRODUCED,
@@ -415,8 +414,8 @@ def _packages(folder: Path) -> dict[str, str]:
 
 
 def _main_log(folder: Path) -> Path:
-    """Where a run says what it does: engines have a log of their own."""
-    log = folder / ENGINE_LOG
+    """Where a run says what it does: some programs have a log of their own."""
+    log = folder / OWN_LOG
     return log if log.is_file() else folder / "stdout"
 
 

@@ -22,7 +22,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import BY_HAND, EXIT_FILE, Executor
 from ridgeline.files import NotRegularError, read_regular, read_text
 from ridgeline.records.expression import ExpressionError
-from ridgeline.records.measurement import METRICS, Measurement, Reading
+from ridgeline.records.measurement import Measurement, Reading, metric_named
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Job, Run
 from ridgeline.records.secrets import HIDDEN
@@ -418,7 +418,7 @@ def _same_evidence(stated: list[Any] | None, found: list[Any] | None) -> bool:
 
 
 def _agree(stated: Measurement, found: Measurement) -> bool:
-    definition = METRICS.get(stated.metric)
+    definition = metric_named(stated.metric)
     units = {found.unit, *(definition.former_units if definition else ())}
     return same(stated.value, found.value) and stated.unit in units and stated.origin == found.origin
 

@@ -48,7 +48,6 @@ class Verification:
     numbers: int = 0  # measurements that were read again and are as stated
     outcomes: int = 0
     verdict: bool | None = None  # derived again and as stated; None: there is none, or it cannot be derived
-    paper_numbers: int = 0  # of the texts for a paper, likewise
     receipts: tuple[Mapping[str, Any], ...] = ()
     signature: str = ""  # of the record of the task's rules, made again and as stated
 

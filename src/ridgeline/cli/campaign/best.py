@@ -20,7 +20,7 @@ def best(
         ),
     ] = None,
     deploy: Annotated[
-        Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of engines).")
+        Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of a server).")
     ] = None,
     script: Annotated[
         Path | None, typer.Option(help="File for a script that runs the answer from any folder; - prints it.")
@@ -51,7 +51,7 @@ def best(
         if answer.to_use is not None and (answer.offers or answer.keep):
             print("", *yaml_lines(answer.to_use), sep="\n")
     if deploy is not None and answer.to_use is not None:
-        _write_service(deploy, folder, answer)
+        _write_as("deploy", deploy, folder, answer)
     if script is not None and str(script) != "-" and answer.to_use is not None:
         from ridgeline.files import write_whole
 
@@ -73,22 +73,19 @@ def _script(folder: Path, answer: Answer) -> str:
     return script_of(study, folder.resolve(), point, title)
 
 
-def _write_service(path: Path, folder: Path, answer: Answer) -> None:
+def _write_as(kind: str, path: Path, folder: Path, answer: Answer) -> None:
+    """The answer as a file of a wing: `deploy` is what serving makes of it."""
+    from ridgeline import catalog
     from ridgeline.campaign.status import read_status
+    from ridgeline.errors import InputError
     from ridgeline.files import write_whole
-    from ridgeline.serving.service.file import service_text
-    from ridgeline.serving.service.from_results import service_of_answer
-    from ridgeline.workloads.base import NO_WEIGHTS
 
-    study = read_status(folder).study
-    settings = study.space.settings(answer.to_use or study.baseline)
-    found = service_of_answer(study, settings, answer.change)
+    makes = [wing.from_answer[kind] for wing, _ in catalog.wings() if kind in wing.from_answer]
+    if not makes:
+        raise InputError(f"--{kind}: no wing that is installed writes such a file")
     head = f"# NOT AN ANSWER: {' '.join(answer.lacks.split())}\n" if answer.lacks else ""
     head += f"# {' '.join(answer.statement.split())}\n" if answer.lacks or answer.broken or answer.simulated else ""
-    head += f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
-    if found["model"] == NO_WEIGHTS:
-        head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
-    write_whole(path, head + service_text(found))
+    write_whole(path, head + catalog.at(makes[0])(read_status(folder).study, answer, path))
 
 
 def _best_at(folder: Path, limit: str, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -14,23 +13,19 @@ class ReportFormat(StrEnum):
     md = "md"
     pdf = "pdf"
     slides = "slides"
-    paper = "paper"
 
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR|FOLDER", help="A study folder, or a folder of several.")],
-    out: Annotated[
-        Path | None, typer.Option(help="File to write (paper: folder); in the study folder by default.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; in the study folder by default.")] = None,
     form: Annotated[
         ReportFormat,
-        typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium), slides or paper."),
+        typer.Option("--format", help="html, md (for a pull request), pdf (needs Chromium) or slides."),
     ] = ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
 
-    slides writes a deck: one HTML file, or a PDF with --out NAME.pdf. paper writes a folder with a methods paragraph,
-    a table (Markdown, LaTeX) and the figures (SVG, CSV; PNG with Chromium); `verify` checks its numbers.
+    slides writes a deck: one HTML file, or a PDF with --out NAME.pdf.
     For a folder of several studies it writes their history: what each found and cost, and what it says about each knob.
 
     Example: ridgeline report studies/first
@@ -39,7 +34,7 @@ def report(
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import write_page, write_report
-    from ridgeline.report.pdf import browser_path, has_browser, write_pdf
+    from ridgeline.report.pdf import browser_path, write_pdf
     from ridgeline.report.sections import Findings, sections
     from ridgeline.study.folder import read_ladder
 
@@ -50,8 +45,7 @@ def report(
         _project(folder, several, out, form)
         return
     now, notes = read_status_as_far(folder)
-    named = {ReportFormat.slides: "slides.html", ReportFormat.paper: "paper"}
-    target = out or folder / named.get(form, f"report.{form.value}")
+    target = out or folder / ("slides.html" if form is ReportFormat.slides else f"report.{form.value}")
     found = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes, read_ladder(folder))
     match form:
         case ReportFormat.html:
@@ -69,12 +63,6 @@ def report(
                 page = write_page(deck(found), Path(place, "slides.html") if printed else target)
                 if printed:
                     write_pdf(page, target)
-        case ReportFormat.paper:
-            from ridgeline.report.paper import write_paper
-
-            write_paper(found, target, pictures=has_browser())
-            if not has_browser():
-                print("no PNG: there is no Chromium or Chrome on the PATH", file=sys.stderr)
     print(target)
 
 

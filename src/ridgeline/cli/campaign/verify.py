@@ -17,25 +17,15 @@ def verify(
 ) -> None:
     """Recompute every number of a study folder from its journal and the files of its runs; list what differs.
 
-    If it has a folder `paper` (`report --format paper`), its numbers are checked too.
     Exit code 1: something differs. What can't be checked is listed, and doesn't count as a difference.
 
     Example: ridgeline verify studies/first
     """
-    from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.campaign.verify.folder import verify_folder
     from ridgeline.cli.text.table import json_text
     from ridgeline.errors import ExitCode
-    from ridgeline.report.paper import FOLDER, paper_differs
-    from ridgeline.report.sections import Findings
 
     found = verify_folder(folder)
-    if (paper := folder / FOLDER).is_dir() and found.verdict is not False:
-        now, _ = read_status_as_far(folder)
-        held, wrong = paper_differs(Findings(now.study, now.history, answer_on_paper(now), now.exhibits), paper)
-        found.paper_numbers = held
-        for file, what, stated, other in wrong:
-            found.differs(file, what, stated, other)
     print(json_text(found.as_json()) if as_json else "\n".join(_verification_lines(found)))
     if not found.holds:
         raise typer.Exit(ExitCode.NOTHING_BETTER)
@@ -78,8 +68,6 @@ def _compared(found: Verification) -> Iterable[str]:
 
     yield f"{count(found.runs, 'run')}; read again and as stated: {count(found.numbers, 'number')}"
     yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {_VERDICTS[found.verdict]}"
-    if found.paper_numbers:
-        yield f"worked out again and as stated: {count(found.paper_numbers, 'number')} of paper/"
     if found.signature:
         yield f"the task's rules: the record follows from the folder; signature {found.signature}"
 

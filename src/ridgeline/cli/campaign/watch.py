@@ -38,17 +38,16 @@ def watch(
 
 
 class FoundFolders:
-    """The studies and services at a path: itself, or those one or two folders below; they may come and go."""
+    """The studies, and what wings watch, at a path: itself, or those one or two folders below; they may come and go."""
 
     def __init__(self, root: Path) -> None:
         from ridgeline.errors import StoreError
-        from ridgeline.serving.service.watched import is_service
         from ridgeline.study.folder import StudyFolder
 
         self._root = root
         self._known: dict[Path, Watched] = {}
-        self.several = not (root / "study.yaml").is_file() and not is_service(root)
-        if not self.several and not is_service(root) and not (root / "journal.jsonl").is_file():
+        self.several = not (root / "study.yaml").is_file() and _of_a_wing(root) is None
+        if not self.several and not (root / "journal.jsonl").is_file():
             StudyFolder.open(root)  # says what is missing
         if self.several and (not root.is_dir() or not self._paths()):
             raise StoreError(f"{root}: no study folder here, nor in a folder below; name what `ridgeline tune` wrote")
@@ -60,16 +59,23 @@ class FoundFolders:
 
     def look_around(self) -> dict[str, Watched]:
         from ridgeline.cli.campaign.watched import WatchedStudy
-        from ridgeline.serving.service.watched import WatchedService, is_service
 
         shown: dict[str, Watched] = {}
         for path in self._paths():
             if path not in self._known:
-                self._known[path] = WatchedService(path) if is_service(path) else WatchedStudy(path)
+                self._known[path] = _of_a_wing(path) or WatchedStudy(path)
             shown[_slug(path.relative_to(self._root) if self.several else Path(path.resolve().name), shown)] = (
                 self._known[path]
             )
         return shown
+
+
+def _of_a_wing(path: Path) -> Watched | None:
+    """What a wing makes of a folder that is no study: serving watches its services."""
+    from ridgeline import catalog
+
+    watched = (catalog.at(wing.watched)(path) for wing, _ in catalog.wings() if wing.watched)
+    return next((each for each in watched if each is not None), None)
 
 
 def _slug(path: Path, taken: dict[str, Watched]) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.guard import Closeness, Condition, Guard
 from ridgeline.records.outcome import Kind
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
+from ridgeline.report.figures.knobs import look_of
+from ridgeline.report.figures.progress import NAMES
+from ridgeline.report.figures.shapes import Axis, PlotBand, PlotFigure, PlotPoint, PlotSeries
 from ridgeline.study.history import History
 
 _SIMPLE = re.compile(r"^\s*(\w+)\s*(<=|>=|==|<|>)\s*([-+0-9.eE]+)\s*$")
@@ -68,3 +72,38 @@ def _closeness(guard: Closeness, runs: list[tuple[int, dict[str, object]]], refe
     gap, number = max(gaps)
     share = f", {gap / limit:.0%} of the tolerance used" if limit else ""
     return f"off by {gap:.3g} at #{number}{share}"
+
+
+def closeness(study: Study, history: History, answer: Answer) -> list[PlotFigure]:
+    """For each guard on closeness: how far each run that counts is from the reference, within what is allowed."""
+    return [
+        figure
+        for guard in study.guards
+        if isinstance(guard, Closeness) and (figure := _distances(study, history, answer, guard)) is not None
+    ]
+
+
+def _distances(study: Study, history: History, answer: Answer, guard: Closeness) -> PlotFigure | None:
+    target = guard.reference if guard.reference is not None else history.reference.get(guard.metric)
+    if not isinstance(target, int | float):
+        return None
+    looks: dict[str, list[PlotPoint]] = {}
+    for trial, run in history.ok_runs(*Stage):
+        if guard.metric in run.metrics:
+            off = run.metrics[guard.metric] - target
+            text = f"#{trial.number}: {run.metrics[guard.metric]:.10g}, off by {off:.3g}"
+            looks.setdefault(look_of(study, answer, trial), []).append(
+                PlotPoint(run.number, off, label=text, trial=trial.number)
+            )
+    if not any(point.y for points in looks.values() for point in points):
+        return None  # every run has the reference's value to the digit: the table of guards says so
+    limit = guard.abs_tol + guard.rel_tol * abs(target)
+    band = (PlotBand(f"allowed: within {limit:.3g}", -limit, limit),)
+    series = tuple(PlotSeries(NAMES.get(look, look), tuple(points), look) for look, points in looks.items())
+    says = (
+        f"{guard.metric} of each run that counts, less the reference {target:.10g}; the guard allows the shaded range."
+    )
+    return PlotFigure(
+        f"close-{guard.metric}", f"{guard.metric}: distance from the reference", says, Axis("run"),
+        Axis("distance from the reference"), series, band,
+    )  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import value_text
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import unit_of
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
+from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import Axis
@@ -108,3 +110,17 @@ def judged_runs(history: History) -> list[tuple[Trial, Run]]:
         for run in history.runs.values()
         if run.outcome is not None and (run.outcome.kind is Kind.OK or run.outcome.kind.caused_by_setting)
     ]
+
+
+def settings_shown(study: Study, history: History, answer: Answer) -> list[tuple[str, list[Run]]]:
+    """The baseline and the answer's setting with the runs to look at: of the confirmation where there are any."""
+    wanted: list[tuple[str, Point]] = [(answer.reference.label, study.baseline)]
+    if answer.candidate is not None and answer.candidate.point != study.baseline:
+        wanted.append((answer.candidate.label, answer.candidate.point))
+    found = []
+    for label, point in wanted:
+        runs = [(t, r) for t, r in history.ok_runs(*Stage) if t.point == point]
+        confirmed = [r for t, r in runs if t.stage is Stage.CONFIRM]
+        if chosen := confirmed or [r for _, r in runs]:
+            found.append((label, chosen))
+    return found

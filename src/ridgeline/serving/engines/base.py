@@ -35,13 +35,11 @@ from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.ports import DerivedPorts, offsets_of
 
-ENGINE_LOG = "engine.log"
 DATASET = "dataset.json"
 OFFLINE_RESULT = "offline.jsonl"
 # What the session puts into the engine's environment, because only it knows them.
 PORT, MODEL, HEAD, RENDEZVOUS = "RIDGELINE_PORT", "RIDGELINE_MODEL", "RIDGELINE_HEAD", "RIDGELINE_RENDEZVOUS"
 KEEP = "RIDGELINE_KEEP"  # the folder in which a one-time step leaves its results
-PROFILE_FOLDER = "profile"  # of a run folder: what was recorded under a profiler
 TORCH, NSYS = "torch", "nsys"  # profilers of servers: an engine's own, and NVIDIA's around it
 
 

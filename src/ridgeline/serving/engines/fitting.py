@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout
@@ -17,6 +16,7 @@ from ridgeline.serving.engines.layout_rules import (
     sort_layouts,
 )
 from ridgeline.serving.engines.memory import FITS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory, roomiest_plan
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, replace
 
 from ridgeline import catalog
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.knobs.releases import title_of
 from ridgeline.serving.engines.layout import Layout, state_slots
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
 

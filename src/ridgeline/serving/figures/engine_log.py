@@ -26,9 +26,8 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
-from ridgeline.report.figures.values import needs_log
+from ridgeline.report.figures.values import needs_log, settings_shown
 from ridgeline.serving.engines.sglang.log import DecodeBatch, read_sglang_log
-from ridgeline.serving.figures.limits import settings_shown
 from ridgeline.serving.node.samples import read_samples
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History

@@ -9,7 +9,6 @@ from ridgeline.records.answer import Answer
 from ridgeline.records.costs import costs
 from ridgeline.records.measurement import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
 from ridgeline.records.run import Run
-from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import (
@@ -25,8 +24,9 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
-from ridgeline.report.figures.values import measured_unit, needs_log
+from ridgeline.report.figures.values import measured_unit, needs_log, settings_shown
 from ridgeline.serving.traffic.requests import stated_slos
+from ridgeline.serving.workloads.limits import terms, within_each
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
@@ -73,7 +73,8 @@ def within_limits(study: Study, history: History, answer: Answer) -> Iterator[st
     ]
     if not shares:
         return
-    yield f"Goodput counts the requests {within_each(study)}: {', '.join(shares)}."
+    counted = within_each(stated_slos(study.workload.options.get("slo", ())))
+    yield f"Goodput counts the requests {counted}: {', '.join(shares)}."
 
 
 def _load(history: History, knob: str | None) -> tuple[Callable[[Trial, Run], float | None], str]:
@@ -104,7 +105,7 @@ def _latency(
             series.append(PlotSeries(quantile, points, str(at), "both" if joined else "points"))
     limits = [
         PlotLimit(f"limit {name.removeprefix(f'{short}_').removesuffix('_ms')} {value:g} ms", value)
-        for name, value in slos(study)
+        for name, value in ((limit.metric, limit.most) for limit in terms(study).limits)
         if name.startswith(f"{short}_")
     ]
     values = [p.y for s in series for p in s.points]
@@ -143,22 +144,6 @@ def _mean_point(x: float, values: Sequence[float], metric: str) -> PlotPoint:
     return PlotPoint(x, mean, low, high, f"{metric} at {x:g}: {metric_text(mean)}")
 
 
-def slos(study: Study) -> list[tuple[str, float]]:
-    """The latency limits that the study gives its workload: `ttft_p95_ms=2000`."""
-    return [(slo.metric, slo.limit_ms) for slo in stated_slos(study.workload.options.get("slo", ()))]
-
-
-def within_each(study: Study, shown: Callable[[str, str], str] = lambda _, value: value) -> str:
-    """'whose TTFT is at most 2000 ms and mean ITL at most 50 ms': what goodput asks of a request, whatever percentile a
-    limit names. `shown` writes the limit of a name."""
-    limits = [
-        f"{'mean ' if name.startswith(('itl_', 'tpot_')) else ''}{name.partition('_')[0].upper()}"
-        f"{'' if at else ' is'} at most {shown(name, f'{limit:g}')} ms"
-        for at, (name, limit) in enumerate(slos(study))
-    ]
-    return f"whose {' and '.join(limits)}"
-
-
 def _knee(series: Sequence[PlotSeries], limits: Sequence[PlotLimit]) -> float | None:
     """The last load at which the limit holds; without one, where the p95 has doubled from its lowest load."""
     last = next((s for s in series if s.name == "p95"), series[-1] if series else None)
@@ -167,20 +152,6 @@ def _knee(series: Sequence[PlotSeries], limits: Sequence[PlotLimit]) -> float | 
     bound = limits[0].value if limits else 2 * last.points[0].y
     kept = [p.x for p in last.points if p.y <= bound]
     return max(kept) if kept and len(kept) < len(last.points) else None
-
-
-def settings_shown(study: Study, history: History, answer: Answer) -> list[tuple[str, list[Run]]]:
-    """The baseline and the answer's setting with the runs to look at: of the confirmation where there are any."""
-    wanted: list[tuple[str, Point]] = [(answer.reference.label, study.baseline)]
-    if answer.candidate is not None and answer.candidate.point != study.baseline:
-        wanted.append((answer.candidate.label, answer.candidate.point))
-    found = []
-    for label, point in wanted:
-        runs = [(t, r) for t, r in history.ok_runs(*Stage) if t.point == point]
-        confirmed = [r for t, r in runs if t.stage is Stage.CONFIRM]
-        if chosen := confirmed or [r for _, r in runs]:
-            found.append((label, chosen))
-    return found
 
 
 def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarFigure]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.endpoint import Endpoint, parse_endpoint
@@ -124,7 +125,7 @@ def _model_behind(endpoint: Endpoint, address: Address, found: Server, timeout_s
     return replace(found, model=name, note=note)
 
 
-_TWIN_OWNER, _TWIN_API = "ridgeline", catalog.USUAL_ENGINE  # who owns the models of serve-twin, and the API that it has
+_TWIN_OWNER, _TWIN_API = "ridgeline", USUAL_ENGINE  # who owns the models of serve-twin, and the API that it has
 _KEPT = ("model_path", "version", "nnodes", "disaggregation_mode")
 
 

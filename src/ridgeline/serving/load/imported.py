@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.records.measurement import LATENCIES
+from ridgeline.serving.metrics import LATENCIES
 from ridgeline.serving.traffic.bench.results import read_bench_results
 from ridgeline.serving.traffic.bench.run import BenchRequest, BenchRun
 from ridgeline.serving.traffic.requests import RequestRecord, Spread, record_line, summarise

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deepep import mode_refusal
@@ -18,6 +17,7 @@ from ridgeline.serving.engines.knobs.meaning import layout_of, role_of, settings
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.candidates import PlanQuestion

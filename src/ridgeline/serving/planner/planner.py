@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.knobs.meaning import dtype_values
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import roomiest_plan
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.serving.model.config import load_model

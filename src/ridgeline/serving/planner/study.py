@@ -13,13 +13,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline import catalog
-from ridgeline.records.measurement import LATENCIES, TWIN_QUANTILES, unit_of
+from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deepep import deepep_values
 from ridgeline.serving.engines.deployment import Deployment, role_text
 from ridgeline.serving.engines.layout import Layout, group_text
+from ridgeline.serving.engines.names import workloads_of
 from ridgeline.serving.engines.settings import CURRENT_VERSION
+from ridgeline.serving.metrics import LATENCIES, TWIN_QUANTILES
 from ridgeline.serving.planner.commands import unit_arguments
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
@@ -146,7 +147,7 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
 
 def _workload_kind(option: Option, traffic: Traffic) -> str:
     """The real engine's own: a batch where no pace is asked for, else a served load."""
-    offline, serve = catalog.workloads_of(option.scheme.question.settings.engine)
+    offline, serve = workloads_of(option.scheme.question.settings.engine)
     return offline if option.rate_s is None and traffic.concurrency is None else serve
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, NothingFound
+from ridgeline.records.answer import Answer
 from ridgeline.records.expression import Value
 from ridgeline.records.study import Study
 from ridgeline.serving.engines.base import engine_named
@@ -404,3 +405,12 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
         ],
         "expected": {"origin": "simulated" if kind == "twin" else "measured", "change": change},
     }
+
+
+def text_of_answer(study: Study, answer: Answer, path: Path) -> str:
+    """The deployment file that serves with the setting to use."""
+    found = service_of_answer(study, study.space.settings(answer.to_use or study.baseline), answer.change)
+    head = f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
+    if found["model"] == NO_WEIGHTS:
+        head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
+    return head + service_text(found)

@@ -30,6 +30,11 @@ _RETIRED = "retired"  # another one has its place
 BAD = (RESTART, RESTART_FAILED, "replace-failed", "ended")
 
 
+def watched_service(path: Path) -> WatchedService | None:
+    """None where no service is there."""
+    return WatchedService(path) if is_service(path) else None
+
+
 def is_service(path: Path) -> bool:
     return (path / "journal.jsonl").is_file() and (path / "members").is_dir() and not (path / "study.yaml").exists()
 

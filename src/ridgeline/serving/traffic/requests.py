@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, ReadError, nearest
-from ridgeline.records.measurement import LATENCIES
+from ridgeline.serving.metrics import LATENCIES
 
 _QUANTILES = (50, 90, 95, 99)
 _PLAIN_VALUES = 200_000

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.text.table import json_text
 from ridgeline.errors import NothingFound
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.verbs import options as option
 
 

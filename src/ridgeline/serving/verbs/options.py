@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from ridgeline.catalog import USUAL_ENGINE
+from ridgeline.serving.engines.names import USUAL_ENGINE
 
 if TYPE_CHECKING:
     from ridgeline.serving.engines.deployment import Deployment

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError, NothingFound
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:

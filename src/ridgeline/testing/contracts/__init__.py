@@ -12,7 +12,7 @@ import pytest
 
 # so that a promise that is broken shows its values, as in a test file
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("analyzers", "dialects", "engines", "executors", "samplers", "workloads"))
+    *(f"{__name__}.{suite}" for suite in ("analyzers", "dialects", "executors", "samplers", "workloads"))
 )
 
 

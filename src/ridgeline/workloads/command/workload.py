@@ -83,7 +83,7 @@ def _copied(source: str, target: str, *, is_folder: bool) -> Iterator[str]:
         yield f"cp -p {source} {target}"
 
 
-BUILT_IN = frozenset(metrics_of("command"))  # of every run, without a line in the study
+BUILT_IN = frozenset(metrics_of("run", "command"))  # of every run, without a line in the study
 _LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds while a run lasts
 _JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
@@ -259,7 +259,7 @@ class CommandWorkload(Workload):
     def _metric_problems(self) -> Iterator[Problem]:
         # a metric with a problem of its own is still one that the study names
         wrong = [str(p.where[2]) for p in self._options.problems if p.where[1:2] == ("metrics",) and len(p.where) > 2]
-        yield from metric_problems(self._study, [*self._options.metrics, *metrics_of("command"), *wrong])
+        yield from metric_problems(self._study, [*self._options.metrics, *BUILT_IN, *wrong])
         goal = self._study.goal
         defined = self._options.metrics.get(goal.metric)
         if defined and defined.is_text:

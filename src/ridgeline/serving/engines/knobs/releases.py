@@ -40,7 +40,7 @@ def _latest_of(engine: str) -> Version:
 
 def title_of(engine: str) -> str:
     """As people write its name; as it is where no such engine is known."""
-    if engine not in catalog.TABLE["engines"] and engine not in catalog.names("engines"):
+    if engine not in catalog.shipped("engines") and engine not in catalog.names("engines"):
         return engine  # the list of names reads every installed package: a simulation asks for titles by the hundred
     return catalog.part("engines", engine).title or engine
 

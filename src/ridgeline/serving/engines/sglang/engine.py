@@ -21,9 +21,9 @@ from typing import TypeVar
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
 from ridgeline.records.measurement import Measurement, reported
+from ridgeline.records.run import OWN_LOG
 from ridgeline.serving.engines.base import (
     DATASET,
-    ENGINE_LOG,
     HEAD,
     KEEP,
     MODEL,
@@ -312,7 +312,7 @@ class Sglang(ServingEngine):
 
     def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
         results = read_offline_jsonl(text.splitlines()) or read_sglang_log(lines).results
-        source = OFFLINE_RESULT if text.strip() else ENGINE_LOG
+        source = OFFLINE_RESULT if text.strip() else OWN_LOG
         return tuple(_offline_figures(results[-1], source)) if results and results[-1].duration_s > 0 else ()
 
     def refusal(
@@ -345,7 +345,7 @@ def _cached_share(log: SglangLog, measured_from: int) -> float | None:
 def _figures(log: SglangLog) -> Iterable[Measurement]:
     def figure(name: str, value: float | None) -> Iterable[Measurement]:
         if value is not None:
-            yield reported(name, value, ENGINE_LOG)
+            yield reported(name, value, OWN_LOG)
 
     tokens = _over_groups(log.kv_pools, lambda pool: pool.stamp, lambda pool: pool.tokens)
     yield from figure("kv_tokens", tokens)

@@ -15,13 +15,12 @@ from types import MappingProxyType
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
 from ridgeline.records.measurement import Measurement, reported
+from ridgeline.records.run import OWN_LOG, PROFILE_FOLDER
 from ridgeline.serving.engines.base import (
     DATASET,
-    ENGINE_LOG,
     MODEL,
     NSYS,
     OFFLINE_RESULT,
-    PROFILE_FOLDER,
     EngineLog,
     EvenRouting,
     HostCosts,
@@ -287,7 +286,7 @@ def _figures(log: VllmLog) -> Iterator[Measurement]:
     )
     for name, value in rows:
         if value is not None:
-            yield reported(name, value, ENGINE_LOG)
+            yield reported(name, value, OWN_LOG)
 
 
 def _offline_figures(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.records.measurement import QUANTILES
+from ridgeline.serving.metrics import QUANTILES
 from ridgeline.serving.traffic.bench.run import AVERAGED, BenchRequest, BenchRun, count, number, spread, without_empty
 
 _NAMES = {name: name for name in QUANTILES}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.diagnose.readers.lines import TextFile
-from ridgeline.records.measurement import LATENCIES, QUANTILES
+from ridgeline.serving.metrics import LATENCIES, QUANTILES
 from ridgeline.serving.traffic.bench.run import BenchRequest, BenchRun, count, number, spread, without_empty
 
 _SUMMARY = ".summary.json"

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.knobs.engine_flags import engine_flags
 from ridgeline.serving.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
 from ridgeline.serving.engines.knobs.table import ROWS, wrong_value
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import gpu_names, make_cluster
 from ridgeline.serving.model.config import load_model

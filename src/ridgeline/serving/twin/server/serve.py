@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline import catalog
-from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.errors import InputError, SiteError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
@@ -20,6 +19,7 @@ from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.failures import OUT_OF_MEMORY
 from ridgeline.serving.engines.knobs.engine_flags import engine_flags
 from ridgeline.serving.engines.knobs.meaning import values_of
+from ridgeline.serving.engines.names import USUAL_ENGINE
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, BOOTSTRAP_VARIABLE
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.serving.twin.calibration import Calibration

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ridgeline.errors import Problem, Where, near, nearest
 from ridgeline.records.expression import Value
-from ridgeline.records.measurement import Maker, metrics_of
+from ridgeline.records.measurement import metrics_of
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.serving.engines.base import ServingEngine
@@ -141,9 +141,9 @@ class KnobNames:
             if wrong := wrong_value(name, value):
                 yield Problem(("workload", "flags", name), wrong)
 
-    def metric_problems(self, maker: Maker) -> Iterator[Problem]:
+    def metric_problems(self, maker: str) -> Iterator[Problem]:
         """Goals and guards that name what `maker` does not measure."""
-        yield from metric_problems(self._study, metrics_of(maker))
+        yield from metric_problems(self._study, metrics_of("run", maker))
         goal = self._study.goal
         if goal.metric == "goodput" and not self._study.workload.options.get("slo"):
             yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")

@@ -16,11 +16,12 @@ from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import ReadError
 from ridgeline.files import read_text
 from ridgeline.records.expression import Value, is_number
-from ridgeline.records.measurement import LATENCIES, METRICS, QUANTILES, Measurement, Reading, metrics_of, reported
-from ridgeline.records.run import Run
-from ridgeline.serving.engines.base import ENGINE_LOG, OFFLINE_RESULT, EngineLog, ServingEngine
+from ridgeline.records.measurement import Measurement, Reading, metric_named, metrics_of, reported
+from ridgeline.records.run import OWN_LOG, Run
+from ridgeline.serving.engines.base import OFFLINE_RESULT, EngineLog, ServingEngine
 from ridgeline.serving.engines.knobs.table import engine_total, rank_share
 from ridgeline.serving.engines.nccl_log import read_nccl_log
+from ridgeline.serving.metrics import LATENCIES, QUANTILES
 
 MEASURED = "measured.json"
 REQUESTS = "requests.jsonl"
@@ -47,7 +48,7 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
     session, measured = _json(run.folder / "session.json"), _json(run.folder / MEASURED)
     try:
         start, end = measured.get("measured_from_line"), measured.get("measured_to_line")
-        lines = islice(TextFile(run.folder / ENGINE_LOG), int(end) if end else None)
+        lines = islice(TextFile(run.folder / OWN_LOG), int(end) if end else None)
         log = dialect.read(lines, int(start or 0))
     except ReadError:
         log = EngineLog()
@@ -55,7 +56,7 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
     for measurement in (*_results(dialect, run.folder, session, measured), *_session_figures(measured)):
         found[measurement.metric] = measurement
     if log.cached_share is not None:
-        found["cached_token_share"] = reported("cached_token_share", log.cached_share, ENGINE_LOG)
+        found["cached_token_share"] = reported("cached_token_share", log.cached_share, OWN_LOG)
     found.setdefault("wall_s", reported("wall_s", run.ending.duration_s, "run"))
     found |= _per_token(found)
     expected = session.get("predicted_tok_s")
@@ -94,7 +95,7 @@ def _results(
     if not session.get("serves"):
         try:
             text = read_text(folder / OFFLINE_RESULT) if (folder / OFFLINE_RESULT).exists() else ""
-            return dialect.offline_result(text, TextFile(folder / ENGINE_LOG))
+            return dialect.offline_result(text, TextFile(folder / OWN_LOG))
         except (OSError, ReadError):
             return ()
     summary = measured.get("summary")
@@ -142,7 +143,7 @@ def _inaccurate(measured: Mapping[str, Any]) -> str:
 
 
 def _figure(name: str, value: object) -> Iterator[Measurement]:
-    if name in METRICS and is_number(value) and math.isfinite(value):
+    if metric_named(name) is not None and is_number(value) and math.isfinite(value):
         yield reported(name, value, MEASURED)
 
 
@@ -167,7 +168,7 @@ def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path)
         yield f"asked for max_running_requests {wanted}, the engine runs {engine_total(limit, groups)} at most"
     if asked.nccl:
         try:
-            said = read_nccl_log(TextFile(folder / ENGINE_LOG)).unapplied(asked.nccl)
+            said = read_nccl_log(TextFile(folder / OWN_LOG)).unapplied(asked.nccl)
         except ReadError:
             said = {}
         for name, other in said.items():
@@ -231,5 +232,5 @@ def _problems(session: Mapping[str, Any], found: Mapping[str, Measurement], need
     served = found.get("successful_requests")
     if served is not None and isinstance(wanted, int) and served.value < wanted:
         yield f"{served.value:.0f} of {wanted} requests succeeded; the others are in engine.log or {REQUESTS}"
-    for name in sorted(needed & {*metrics_of("offline", "serve")} - found.keys()):
+    for name in sorted(needed & {*metrics_of("run", "offline", "serve")} - found.keys()):
         yield f"{name} was not measured in this run"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import Binding, contained, launch, rank_text
-from ridgeline.records.run import Resources
+from ridgeline.records.run import PROFILE_FOLDER, Resources
 from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
-from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, PROFILE_FOLDER, RENDEZVOUS, ServingEngine, Span
+from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, RENDEZVOUS, ServingEngine, Span
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.knobs.releases import NEWEST, OWN_CHOICE
 from ridgeline.serving.model.config import preset_names

@@ -14,15 +14,16 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 
+from ridgeline import catalog
 from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
-from ridgeline.errors import Problem, Where
+from ridgeline.errors import Problem, RidgelineError, Where
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
-from ridgeline.records.run import Job, Run
+from ridgeline.records.run import OWN_LOG, Job, Run
 from ridgeline.records.space import Continuous, Settings, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.serving.engines.base import ENGINE_LOG, NSYS, TORCH, ServingEngine
+from ridgeline.serving.engines.base import NSYS, TORCH, ServingEngine
 from ridgeline.serving.engines.failures import signatures
 from ridgeline.serving.engines.knobs.releases import NEWEST, release_text
 from ridgeline.serving.workloads.engine import prepare, rules
@@ -32,7 +33,8 @@ from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, IN_PLACE
 from ridgeline.serving.workloads.engine.reading import QUESTION_METRICS, read_run
 from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts
 from ridgeline.serving.workloads.engine.session.process import STOPPING_S
-from ridgeline.workloads.base import ServedAs, Workload
+from ridgeline.serving.workloads.limits import terms
+from ridgeline.workloads.base import ServedAs, Terms, Workload
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
 # knobs by which it differs whether tokens of dummy weights are spread over the experts
@@ -49,6 +51,9 @@ class EngineWorkloadKind:
     @property
     def form(self) -> type[EngineForm]:
         return RealServeForm if self.serves else OfflineForm
+
+    def terms(self, study: Study) -> Terms:
+        return terms(study)
 
     def __call__(self, study: Study) -> EngineWorkload:
         return EngineWorkload(study, self.dialect, serves=self.serves)
@@ -83,7 +88,7 @@ class EngineWorkload(Workload):
         self._names = KnobNames(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
-        self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
+        self.logs = ("stderr", OWN_LOG, "stdout", "prepare.log")
         self.profilers = () if dialect.profiles_from is None else (TORCH, NSYS)
         # an offline benchmark ends with its run; what is wanted of its answer is a server
         self.pasted_as = "" if serves else "to serve with this setting"
@@ -114,6 +119,27 @@ class EngineWorkload(Workload):
                 f"the profiler of {this} does not stop after a number of steps; use {first} or later, or leave it out"
             )
             yield Problem(("stages", "profile"), what)
+
+    def predictor(self) -> Workload | str:
+        """The study as the twin reads it, or why it cannot: it must know the model, the GPU and the goal's metric. What
+        is guarded and asked besides is no matter of a prediction."""
+        study, options = self._study, self._study.workload.options
+        if options.get("alone"):
+            return "the twin does not simulate one half of serving alone"
+        kind = catalog.part("workloads", "twin")
+        known = {name: value for name, value in options.items() if name in kind.form.model_fields}
+        try:
+            if options.get("shape"):
+                known["model"] = options["shape"]
+            asked = replace(study, workload=replace(study.workload, options=known), guards=(), second_goal=None)
+            twin: Workload = kind(asked)
+            problems = twin.problems()
+        except (RidgelineError, ExpressionError, ValueError) as error:
+            return str(error)
+        if problems and problems[0].where[:2] == ("workload", "model") and not options.get("shape"):
+            # a name of a hub, or a folder that only the nodes see
+            return f"the shape of {options['model']} cannot be read here; name a preset or a config.json as `shape`"
+        return problems[0].message if problems else twin
 
     def templates(self) -> Iterator[tuple[Where, str]]:
         return self._names.templates()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.records.measurement import LATENCIES, TWIN_QUANTILES
+from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.failures import OUT_OF_MEMORY
 from ridgeline.serving.engines.knobs.table import rank_share
@@ -21,6 +21,7 @@ from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, decode_gra
 from ridgeline.serving.engines.settings import resolve
 from ridgeline.serving.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.metrics import LATENCIES, TWIN_QUANTILES
 from ridgeline.serving.twin.simulate import SimulationResult, first_run_tax_s
 
 _INIT_S = 25.0  # imports, processes, communicators
@@ -161,7 +162,7 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
     play.bench |= {"retractions": result.retractions, "failed_requests": summary.requests - summary.ok}
     # how far the twin itself may be off: no interval from runs of it can show that
     low, high = result.interval["speed"]
-    play.bench |= {"twin_speed_low": round(low, 4), "twin_speed_high": round(high, 4)}
+    play.bench |= {MODEL_SPEED_LOW: round(low, 4), MODEL_SPEED_HIGH: round(high, 4)}
     if summary.slos:
         play.bench["goodput"] = f"<goodput {_margins(result)}>"
 

@@ -39,6 +39,7 @@ from ridgeline.serving.engines.knobs.releases import NEWEST, Version
 from ridgeline.serving.engines.knobs.table import ROWS
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engines.names import engine_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB
@@ -50,6 +51,7 @@ from ridgeline.serving.workloads.engine.form import read_options as engine_optio
 from ridgeline.serving.workloads.engine.names import NO_MORE_THAN_SENT, KnobNames
 from ridgeline.serving.workloads.engine.options import IN_PLACE
 from ridgeline.serving.workloads.engine.scripts import PastedServer, Scripts, made_model
+from ridgeline.serving.workloads.limits import terms
 from ridgeline.serving.workloads.twin import player
 from ridgeline.serving.workloads.twin.form import TwinForm, read_options
 from ridgeline.serving.workloads.twin.log import compose
@@ -77,11 +79,12 @@ class TwinWorkload(Workload):
 
     form = TwinForm
     pasted_whole = True
-    predicts = True
+    predicts = "twin"
+    terms = staticmethod(terms)
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self._real = real = catalog.engine_of(study.workload.kind)  # empty: the study is of kind twin
+        self._real = real = engine_of(study.workload.kind)  # empty: the study is of kind twin
         self._engine: ServingEngine = catalog.part("engines", real) if real else SGLANG
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
         self._engine_arguments = engine_options(
@@ -249,7 +252,7 @@ class TwinWorkload(Workload):
             "output_tokens": result.output_tokens,
         }
         if isinstance(bench, dict):
-            made = metrics_of("twin")
+            made = metrics_of("run", "twin")
             found |= {name: value for name, value in bench.items() if name in made and isinstance(value, int | float)}
         return Reading(_modelled(found), applied=log.server_args)
 

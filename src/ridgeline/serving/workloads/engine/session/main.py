@@ -22,9 +22,9 @@ from ridgeline.diagnose.readers.failures import SESSION_ENDED
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import ReadError, RidgelineError, SiteError
 from ridgeline.files import write_whole
-from ridgeline.records.run import PACKAGES_FILE
+from ridgeline.records.run import OWN_LOG, PACKAGES_FILE
 from ridgeline.serving import ports
-from ridgeline.serving.engines.base import ENGINE_LOG, ServingEngine
+from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.failures import FailureCause
 from ridgeline.serving.engines.install import installed_packages, installed_version
 from ridgeline.serving.workloads.engine.options import Load
@@ -113,7 +113,7 @@ class Session:
         self.folder, self.spec = folder, spec
         self.load = Load(**{**spec["load"], "slos": tuple(spec["load"]["slos"])})
         self.dialect: ServingEngine = catalog.part("engines", str(spec["engine"]))
-        self.log = folder / ENGINE_LOG
+        self.log = folder / OWN_LOG
         self.port = ports.claim(self.dialect.port_offsets, self.dialect.name)
         self.nodes = int(spec.get("nodes", 1))
         self.head = ""
@@ -249,7 +249,7 @@ def main(arguments: list[str]) -> int:
         spec = json.loads(path.read_text())
         Session(path.parent, spec).run()
     except EngineFailed as failed:
-        say(failed.cause.marked_line(ENGINE_LOG))
+        say(failed.cause.marked_line(OWN_LOG))
         code = failed.exit_code
         return 128 - code if code < 0 else code or 1
     except (RidgelineError, ReadError, OSError) as error:

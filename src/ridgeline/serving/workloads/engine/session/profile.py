@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.files import write_whole
-from ridgeline.serving.engines.base import NSYS, PROFILE_FOLDER, ServingEngine
+from ridgeline.records.run import PROFILE_FOLDER
+from ridgeline.serving.engines.base import NSYS, ServingEngine
 from ridgeline.serving.engines.failures import FailureCause
 from ridgeline.serving.workloads.engine.session import process as node
 from ridgeline.serving.workloads.engine.session.causes import EngineFailed

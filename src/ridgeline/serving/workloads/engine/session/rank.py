@@ -1,4 +1,4 @@
-"""On each node of several: `python -m ridgeline.serving.workloads.engine.session.rank FOLDER/SCRIPT`, started by a launcher.
+"""What a launcher starts on each node of several: `python -m` this module, with FOLDER/SCRIPT.
 
 Rank 0 is the engine that is measured. The others serve it and cannot end by themselves: those of SGLang wait until
 their schedulers die, ignore SIGTERM, and leave with an error code. So rank 0 writes down how it ended, and the

@@ -15,8 +15,9 @@ from pydantic.fields import FieldInfo
 import ridgeline
 from ridgeline import api, catalog, errors
 from ridgeline.records.duration import parse_duration, show_duration
-from ridgeline.records.measurement import METRICS
+from ridgeline.records.measurement import known_metrics
 from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.engines.names import workloads_of
 from ridgeline.serving.service.form import ServiceForm
 from ridgeline.study.forms import DefaultText, Entry, Form, Shape, field_shape, fields, takes
 from ridgeline.study.schema import BuildsForm, StudyForm
@@ -201,7 +202,7 @@ _WORKLOADS = (
     ("workload-command", "Any program", ("command",)),
     ("workload-python", "A Python function", ("python",)),
     ("workload-nwchem", "NWChem", ("nwchem",)),
-    *((f"workload-{name}", engine_named(name).title, catalog.workloads_of(name)) for name in catalog.TABLE["engines"]),
+    *((f"workload-{name}", engine_named(name).title, workloads_of(name)) for name in catalog.shipped("engines")),
     ("workload-twin", "The twin", ("twin",)),
 )
 
@@ -256,7 +257,7 @@ def _samplers() -> str:
 
 def _own_forms(room: str) -> dict[str, type[Form]]:
     """Those of Ridgeline's own parts: plugins document theirs."""
-    return {name: form for name, form in catalog.forms(room).items() if name in catalog.TABLE[room]}
+    return {name: form for name, form in catalog.forms(room).items() if name in catalog.shipped(room)}
 
 
 def _site() -> str:
@@ -281,7 +282,7 @@ def _metrics() -> str:
     )
     rows = [
         f"| `{m.name}` | {m.unit or '–'} | {m.better or '–'} | {m.meaning} | {', '.join(m.makers)} |"
-        for m in METRICS.values()
+        for m in known_metrics().values()
     ]
     head = ["| metric | unit | better | meaning | made by |", "|---|---|---|---|---|"]
     return _page("Metrics", "Every metric that a goal or a guard may name.", made_by, "\n".join([*head, *rows]))
