@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,29 +17,52 @@ from ridgeline.serving.engines.names import engine_of, workloads_of
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "ridgeline"
 
-BASES = {"workloads.base", "executors.base", "samplers.base", "diagnose.base"}
 # From the top down: a room imports rooms of the floors below its own, never one beside it or above.
-FLOORS: tuple[set[str], ...] = (
+CORE: tuple[set[str], ...] = (
     {"__main__", "__init__", "api", "cli", "testing"},
     {"report", "campaign"},
-    {"service", "workloads", "executors", "samplers", "diagnose"},
-    {"node"},
-    {"planner"},
-    {"twin", "load"},
-    {"traffic"},
-    {"engines"},
-    {"hardware"},
-    {"model"},
-    {"study", "readers"},
+    {"workloads", "executors", "samplers", "diagnose"},
+    {"study", "diagnose.readers"},
     {"stats"},
     {"records"},
     {"catalog"},
-    {"matching", "ports", "state_files"},
     {"errors", "files"},
 )
-# Parts that exchange for one another: other rooms see their base alone, and the catalog is where names become parts.
+# A wing stands on the core and sees no other wing. Its own rooms, from the top down:
+WINGS: dict[str, tuple[set[str], ...]] = {
+    "serving": (
+        {"wing", "api", "verbs"},
+        {"service", "workloads", "findings", "figures"},
+        {"node"},
+        {"planner"},
+        {"twin", "load"},
+        {"traffic"},
+        {"engines"},
+        {"hardware"},
+        {"model"},
+        {"metrics", "ports"},
+    ),
+    "nwchem": (
+        {"wing"},
+        {"workload", "diagnosis", "figures"},
+        {"start"},
+        {"input", "output"},
+        {"form", "failures"},
+        {"metrics"},
+    ),
+}
+# Parts that exchange for one another: other rooms of the core see their base alone, and the catalog is where names
+# become parts.
 ADAPTERS = {"workloads", "executors", "samplers", "diagnose"}
-ANYTHING = FLOORS[0]
+ANYTHING = CORE[0]
+# the package's own face: for type checkers alone, since it takes what wings bring from the catalog
+FACE = ("__init__", "serving.api")
+# words of programs that the core has nothing to do with
+PROGRAMS = re.compile(
+    r"sglang|vllm|nwchem|hartree|deepseek|llama|qwen|\bkv\b|kv[_ ]?cache|\bttft\b|\bitl\b|tensor.parallel|\bmoe\b|"
+    r"speculative|prefill",
+    re.IGNORECASE,
+)
 JUNK = {"utils", "helpers", "common", "misc", "core", "manager", "handler", "info", "data"}
 
 
@@ -46,9 +70,24 @@ def modules() -> list[Path]:
     return sorted(p for p in SRC.rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
-    relative = path.relative_to(SRC)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+def wing_of(dotted: str) -> str:
+    """The wing that a module is of; empty for the core."""
+    first = dotted.partition(".")[0]
+    return first if first in WINGS else ""
+
+
+def room_of(dotted: str) -> str:
+    """Within its wing, or within the core."""
+    wing = wing_of(dotted)
+    inside = dotted.removeprefix(f"{wing}.") if wing else dotted
+    if inside.startswith("diagnose.readers"):
+        return "diagnose.readers"
+    return inside.partition(".")[0]
+
+
+def name_of(path: Path) -> str:
+    relative = path.relative_to(SRC).with_suffix("")
+    return ".".join(relative.parts)
 
 
 @cache
@@ -74,41 +113,63 @@ def own_imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name.removeprefix("ridgeline.")
 
 
-def floor(room: str) -> int:
-    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+def floor(wing: str, room: str) -> int:
+    floors = WINGS[wing] if wing else CORE
+    return next(number for number, rooms in enumerate(floors) if room in rooms)
 
 
-def permitted(room: str, imported: str) -> bool:
-    target = imported.split(".")[0]
-    if room == target or room in ANYTHING:
+def permitted(importer: str, imported: str) -> bool:
+    """Whether one module may import another; both as dotted names without the package."""
+    wing, other = wing_of(importer), wing_of(imported)
+    if wing != other:
+        return not other or (importer, imported.rpartition(".")[0]) == FACE
+    room, target = room_of(importer), room_of(imported)
+    if room == target or target == "__init__" or (not wing and room in ANYTHING):
         return True
-    if any(imported == base or imported.startswith(f"{base}.") for base in BASES):
-        # a program's own analyzer lies with the program: NWChem's with its workload
-        return room in ("service", "campaign") or (room, target) == ("workloads", "diagnose")
-    return target not in ADAPTERS and floor(target) > floor(room)
+    if not wing and target in ADAPTERS:
+        return imported.split(".")[1:2] == ["base"] and room in ("campaign", "report")
+    return floor(wing, target) > floor(wing, room)
 
 
 def test_every_room_is_on_a_floor() -> None:
-    assert {room_of(p) for p in modules()} <= set().union(*FLOORS)
+    for path in modules():
+        name = name_of(path)
+        rooms = set().union(*(WINGS[wing] if (wing := wing_of(name)) else CORE))
+        assert room_of(name) in rooms | {"__init__"}, name
 
 
 def test_rooms_import_downwards_only() -> None:
     broken = [
-        f"{path.relative_to(ROOT)}:{line}: {room_of(path)} may not import ridgeline.{name}"
+        f"{path.relative_to(ROOT)}:{line}: {name_of(path)} may not import ridgeline.{name}"
         for path in modules()
         for line, name in own_imports(path)
-        if not permitted(room_of(path), name)
+        if not permitted(name_of(path), name)
     ]
     assert not broken, "\n".join(broken)
 
 
 def test_the_rule_would_catch_a_breach() -> None:
-    assert not permitted("records", "study.journal")
-    assert not permitted("engines", "twin.simulate.simulate")
-    assert not permitted("load", "twin.simulate.simulate")
-    assert not permitted("campaign", "samplers.tpe")
-    assert permitted("campaign", "samplers.base.Sampler")
-    assert permitted("planner", "twin.simulate.simulate")
+    assert not permitted("records.run", "study.journal")
+    assert not permitted("serving.engines.base", "serving.twin.simulate.simulate")
+    assert not permitted("serving.load.bench", "serving.twin.simulate.simulate")
+    assert not permitted("campaign.check", "samplers.tpe")
+    assert not permitted("campaign.check", "serving.engines.base")
+    assert not permitted("cli.main", "nwchem.workload")
+    assert not permitted("nwchem.workload", "serving.metrics")
+    assert permitted("campaign.check", "samplers.base.Sampler")
+    assert permitted("serving.planner.study", "serving.twin.simulate.simulate")
+    assert permitted("nwchem.workload", "workloads.base.Workload")
+
+
+def test_the_core_has_no_word_of_a_program() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in modules()
+        if not wing_of(name_of(path))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if PROGRAMS.search(line)
+    ]
+    assert not found, "\n".join(found)
 
 
 def module_graph() -> dict[str, set[str]]:
@@ -190,11 +251,11 @@ def test_one_module_says_which_name_was_meant() -> None:
 
 # Where an engine's name is not a question to its home.
 ENGINES_NAMED = {
-    "catalog.py": "the table of names",
-    "node/gpu_probe.py": "names of packages, to list their versions",
-    "node/preflight.py": "names of packages whose versions do not go together",
-    "service/form.py": "a deployment file may name only engines that the routers know",
-    "service/routers.py": "which engines each router can stand in front of",
+    "serving/wing.py": "the table of names",
+    "serving/node/gpu_probe.py": "names of packages, to list their versions",
+    "serving/node/preflight.py": "names of packages whose versions do not go together",
+    "serving/service/form.py": "a deployment file may name only engines that the routers know",
+    "serving/service/routers.py": "which engines each router can stand in front of",
 }
 
 
@@ -205,7 +266,7 @@ def test_no_room_asks_for_an_engine_by_its_name() -> None:
     found = {
         str(path.relative_to(SRC))
         for path in modules()
-        if room_of(path) != "engines"
+        if room_of(name_of(path)) != "engines"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in names
     }
@@ -217,18 +278,19 @@ def test_no_junk_drawers() -> None:
 
 
 def test_every_verb_exists_in_a_file_of_its_own() -> None:
-    from ridgeline.cli.main import VERBS, commands
+    from ridgeline.cli.main import all_verbs, commands
 
     assert all(callable(command) for _, command in commands())
-    for verb, (_, line) in VERBS.items():
-        assert line.endswith("."), f"{verb}: the help line is a sentence"
+    for verbs in all_verbs().values():
+        for verb, (_, line) in verbs.items():
+            assert line.endswith("."), f"{verb}: the help line is a sentence"
 
 
 def test_every_part_of_the_catalog_can_be_imported() -> None:
     from ridgeline import catalog
 
-    for room, table in catalog.TABLE.items():
-        for name in table:
+    for room in (*catalog.TABLE, "engines"):
+        for name in catalog.names(room):
             assert catalog.part(room, name) is not None, f"{room}.{name}"
 
 
@@ -261,7 +323,7 @@ def test_what_runs_on_a_node_imports_nothing_heavy(program: str) -> None:
 def test_the_player_of_simulated_runs_imports_next_to_nothing() -> None:
     """A campaign starts it a hundred times, and these take longer to import than a play."""
     slow = {"json", "re", "pathlib", "typing", "dataclasses"}
-    where = SRC / "workloads" / "twin"
+    where = SRC / "serving" / "workloads" / "twin"
     code = f"import sys; sys.path.insert(0, {str(where)!r}); import player; print(*({slow!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-IS", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     # on demand: the command line and the session on a node start without what the API imports
-    from ridgeline import catalog
+    from importlib import import_module
+    from importlib.util import find_spec
 
-    places = {each: place for wing, _ in catalog.wings() for each, place in wing.functions.items()}
-    if name in __all__ and name not in places:
-        from ridgeline import api
-
-        return getattr(api, name)
-    if name in places:
-        return catalog.at(places[name])
-    raise AttributeError(f"module 'ridgeline' has no attribute {name!r}; it has {', '.join({*__all__, *places})}")
+    if not name.startswith("_") and (name in __all__ or find_spec(f"ridgeline.{name}") is None):
+        places: dict[str, str] = import_module("ridgeline.catalog").functions()
+        module, _, attribute = places.get(name, f"ridgeline.api:{name}").partition(":")
+        if name in __all__ or name in places:
+            return getattr(import_module(module), attribute)
+    raise AttributeError(f"module 'ridgeline' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

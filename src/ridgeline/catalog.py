@@ -54,9 +54,6 @@ TABLE: dict[str, dict[str, str]] = {
         "ipm": "ridgeline.diagnose.profilers.findings:IPM",
         "vtune": "ridgeline.diagnose.profilers.findings:VTUNE",
         "perf": "ridgeline.diagnose.profilers.findings:PERF",
-        "nsys": "ridgeline.diagnose.profilers.gpu:NSYS",
-        "nsys-sqlite": "ridgeline.diagnose.profilers.gpu:SQLITE",
-        "torch-trace": "ridgeline.diagnose.profilers.gpu:TRACE",
         "batch-footer": "ridgeline.diagnose.batch:FOOTER",
         "bindings": "ridgeline.diagnose.batch:BINDINGS",
         "sacct": "ridgeline.diagnose.accounting:SACCT",
@@ -180,6 +177,11 @@ def verbs() -> dict[str, dict[str, tuple[str, str]]]:
         for heading, rows in wing.verbs.items():
             found.setdefault(heading, {}).update(rows)
     return found
+
+
+def functions() -> dict[str, str]:
+    """What wings add to `import ridgeline`: name -> place."""
+    return {name: place for wing, _ in wings() for name, place in wing.functions.items()}
 
 
 def verb_place(verb: str) -> str:

@@ -13,8 +13,8 @@ import pytest
 from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose, opened
 from ridgeline.diagnose.comparison import compare_files
-from ridgeline.diagnose.profilers.chrome_trace import read_chrome_trace
-from ridgeline.diagnose.profilers.kernels import _purpose_of
+from ridgeline.serving.findings.chrome_trace import read_chrome_trace
+from ridgeline.serving.findings.kernels import _purpose_of
 from tests.diagnose.nsys_database import database_bytes, write_database
 
 ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]

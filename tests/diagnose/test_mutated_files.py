@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from ridgeline import catalog
 from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
 from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
-from ridgeline.diagnose.profilers.nsys import read_nsys
 from ridgeline.diagnose.readers.batch_footer import read_batch_footer
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.diagnose.readers.report_bindings import read_bindings
@@ -20,6 +19,7 @@ from ridgeline.nwchem.output import read_nwchem_out
 from ridgeline.serving.engines.nccl_log import read_nccl_log
 from ridgeline.serving.engines.sglang.log import read_offline_jsonl, read_sglang_log
 from ridgeline.serving.engines.vllm.log import read_vllm_log
+from ridgeline.serving.findings.nsys import read_nsys
 from ridgeline.testing.contracts.torn import as_lines, mutated
 
 SAMPLES = Path(__file__).parent.parent / "samples"

@@ -47,7 +47,9 @@ def _profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     """One row for each finding of each profiled run, and the figures of the two side by side where the profiler gives
     any; empty where nothing was profiled."""
     profiled = [run for run in history.runs.values() if history.trials[run.trial].stage is Stage.PROFILE]
-    analyzers: list[Analyzer] = [catalog.part("analyzers", kind) for kind in _KINDS]
+    analyzers: list[Analyzer] = [
+        catalog.part("analyzers", kind) for kind in _KINDS if kind in catalog.names("analyzers")
+    ]
     rows: list[tuple[str, ...]] = []
     for run in profiled:
         found = _findings(run.folder, analyzers)

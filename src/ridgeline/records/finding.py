@@ -15,7 +15,7 @@ Severity = Literal["note", "advice", "warning", "fault"]
 class KnobToTry:
     """Advice that a study can test: values for one knob, of which `current` is what ran.
 
-    `program` says whose knob it is: sglang, vllm or nwchem.
+    `program` says whose knob it is, as the name of its workload begins.
     """
 
     program: str

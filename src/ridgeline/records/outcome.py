@@ -127,7 +127,7 @@ class Outcome:
 class Signature:
     """A log line by which a workload distinguishes failures. The first of the table that is found wins.
 
-    `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
+    `even_if_exit_0`: some programs print a fatal message and still leave with 0 (as one does with inconsistent memory).
     `advice`: moves that help against this failure; names that are no knobs of the study are passed over.
     `remedy`: what a person should do. `{name}` in it, and in the reason, stands for the pattern's group of that name.
     `lacking`: the group that names what the run needs and is not there. `echo`: it says only that something failed, as

@@ -115,10 +115,6 @@ def stopped_texts(found: Findings) -> list[str]:
     return [page_sentence(f"The study was stopped: {stopped}", found)] if stopped else []
 
 
-def _places_of_notes() -> list[str]:
-    return [wing.notes for wing, _ in catalog.wings() if wing.notes]
-
-
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
 
 

@@ -118,7 +118,7 @@ class ProfileForm(Form):
     makes = ProfileStage
 
     tool: Literal["perf", "mpip", "ipm", "vtune", "torch", "nsys"] = Field(
-        description="The profiler; its findings are in the report. Of sglang and vllm: torch, their own, or nsys."
+        description="The profiler; its findings are in the report. Of servers: torch, their own, or nsys."
     )
     library: Annotated[str, DefaultText("found by the loader")] = Field(
         description="The library to preload for mpip and ipm."

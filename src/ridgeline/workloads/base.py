@@ -44,7 +44,7 @@ class ServedAs:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a metric may be in what people use: `called` and `unit` are how it is said, 'TTFT p95' and 'ms'."""
+    """The most that a metric may be in what people use: `called` and `unit` are how it is said, 'p95' and 'ms'."""
 
     metric: str
     most: float
@@ -57,7 +57,7 @@ class Terms:
     """What a study asks of a result besides its goal, in the keys of its kind of workload."""
 
     limits: tuple[Limit, ...] = ()
-    counted: str = ""  # what the goal counts where its name does not tell: 'requests whose TTFT is at most 2000 ms'
+    counted: str = ""  # what the goal counts where its name does not tell: 'requests answered within 2 s'
     to_keep: str = ""  # the command that finds what keeps the limits
     enough: Mapping[str, float] = field(default_factory=dict)  # knob -> value beyond which more of it changes nothing
 

@@ -23,8 +23,8 @@ _LAYOUT = (
     r"^(tp|pp|dp|ep|cp|sp|tpp|attn_dp|moe_dp|nodes|ranks|ranks_per_node|ppn|threads|gpus|replicas|layout)$"
     r"|parallel|_(tp|pp|dp|ep)(_|$)|(tp|pp|dp|ep)_size|OMP_NUM_THREADS"
 )
-_MEMORY = r"mem|batch|(^|_)bs$|running|num_seqs|chunk|prefill|cache|page|kv|pool|tokens|block|tile|buffer"
-_BACK_END = r"backend|back_end|kernel|attention|dtype|quant|graph|compile|speculat|algorithm|solver|moe|^eager"
+_MEMORY = r"mem|batch|(^|_)bs$|running|num_seqs|chunk|cache|page|pool|tokens|block|tile|buffer"
+_BACK_END = r"backend|back_end|kernel|attention|dtype|quant|graph|compile|speculat|algorithm|solver|^eager"
 _ENVIRONMENT = r"^[A-Z][A-Z0-9_]*$|^(opt|march|flags?|cflags|compiler|env|module|image|governor|pinning|binding)$"
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "environment": re.compile(_ENVIRONMENT),

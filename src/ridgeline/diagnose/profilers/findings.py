@@ -163,8 +163,7 @@ def _io(profile: Profile) -> list[RawFinding]:
         RawFinding(
             f"input and output take {share:.0%} of the run",
             (Quote(line),),
-            "Put scratch files on a node's own disk or in memory, or compute instead of reading back "
-            "(NWChem: direct, or semidirect with memsize large and filesize 0).",
+            "Put scratch files on a node's own disk or in memory, or compute instead of reading back.",
             share=share,
             key="profile.io",
         )

@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Iterable
 
-from ridgeline.diagnose.base import Quote, RawFinding, knob
+from ridgeline.diagnose.base import Quote, RawFinding
 from ridgeline.diagnose.profilers.profile import Function, Profile, sampled_profile
 from ridgeline.diagnose.readers.lines import number
 
@@ -31,7 +31,6 @@ def reference_blas(profile: Profile) -> list[RawFinding]:
             "LD_LIBRARY_PATH; on clusters load the OpenBLAS or MKL module. One process per core wants the serial one.",
             "warning",
             share=share,
-            knobs=knob("nwchem", "blas", "reference", ["openblas-serial"]),
             key="profile.reference-blas",
         )
     ]

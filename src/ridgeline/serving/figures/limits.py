@@ -25,8 +25,8 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
 )  # fmt: skip
 from ridgeline.report.figures.values import measured_unit, needs_log, settings_shown
+from ridgeline.serving.traffic.limits import terms, within_each
 from ridgeline.serving.traffic.requests import stated_slos
-from ridgeline.serving.workloads.limits import terms, within_each
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 

@@ -26,6 +26,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.engines.base import NSYS, TORCH, ServingEngine
 from ridgeline.serving.engines.failures import signatures
 from ridgeline.serving.engines.knobs.releases import NEWEST, release_text
+from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.workloads.engine import prepare, rules
 from ridgeline.serving.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.serving.workloads.engine.names import MOST_VALUES, KnobNames
@@ -33,7 +34,6 @@ from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, IN_PLACE
 from ridgeline.serving.workloads.engine.reading import QUESTION_METRICS, read_run
 from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts
 from ridgeline.serving.workloads.engine.session.process import STOPPING_S
-from ridgeline.serving.workloads.limits import terms
 from ridgeline.workloads.base import ServedAs, Terms, Workload
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 

@@ -43,6 +43,7 @@ from ridgeline.serving.engines.names import engine_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.serving.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
@@ -51,7 +52,6 @@ from ridgeline.serving.workloads.engine.form import read_options as engine_optio
 from ridgeline.serving.workloads.engine.names import NO_MORE_THAN_SENT, KnobNames
 from ridgeline.serving.workloads.engine.options import IN_PLACE
 from ridgeline.serving.workloads.engine.scripts import PastedServer, Scripts, made_model
-from ridgeline.serving.workloads.limits import terms
 from ridgeline.serving.workloads.twin import player
 from ridgeline.serving.workloads.twin.form import TwinForm, read_options
 from ridgeline.serving.workloads.twin.log import compose

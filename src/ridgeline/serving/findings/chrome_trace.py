@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ridgeline.diagnose.profilers.kernels import KernelTally
+from ridgeline.serving.findings.kernels import KernelTally
 
 _EVENTS = re.compile(r'"traceEvents"\s{0,100}:\s{0,100}\[')
 _NEXT = re.compile(r"[\s,]*")

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
-from ridgeline.diagnose.profilers.chrome_trace import pieces_of, read_chrome_trace
 from ridgeline.diagnose.profilers.findings import judged
-from ridgeline.diagnose.profilers.kernels import SMALL_S, KernelTally, KernelTime, total_s
-from ridgeline.diagnose.profilers.nsys import read_nsys, read_nsys_kernels, read_nsys_sqlite
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import ReadError
 from ridgeline.records.finding import Finding
+from ridgeline.serving.findings.chrome_trace import pieces_of, read_chrome_trace
+from ridgeline.serving.findings.kernels import SMALL_S, KernelTally, KernelTime, total_s
+from ridgeline.serving.findings.nsys import read_nsys, read_nsys_kernels, read_nsys_sqlite
 
 _ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)
 _NCCL = re.compile(r"nccl", re.IGNORECASE)

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from ridgeline.diagnose.profilers.kernels import SMALL_S, KernelTally
 from ridgeline.diagnose.profilers.profile import Call, Function, Profile, is_nccl, summed
 from ridgeline.diagnose.readers.lines import number, whole
 from ridgeline.errors import ReadError
+from ridgeline.serving.findings.kernels import SMALL_S, KernelTally
 
 
 def read_nsys(lines: Iterable[str]) -> Profile:
