@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ridgeline import catalog
-from ridgeline.errors import Problem, Where
+from ridgeline.errors import InputError, Problem, Where
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Reading
 from ridgeline.records.observation import Expectation
@@ -63,7 +63,11 @@ class Terms:
 
 
 def terms_of(study: Study) -> Terms:
-    stated = getattr(catalog.part("workloads", study.workload.kind), "terms", None)
+    """None are known of a folder that was made by a part which is not installed here."""
+    try:
+        stated = getattr(catalog.part("workloads", study.workload.kind), "terms", None)
+    except InputError:
+        return Terms()
     found: Terms = Terms() if stated is None else stated(study)
     return found
 
