@@ -153,6 +153,8 @@ class CampaignStatus:
         doubts = [text for text in (brief_runs(self.study, self.history), busy) if text]
         workload = _workload_of(self.study)
         doubts += [] if workload is None else workload.doubts()
+        if workload is None and (kind := self.study.workload.kind) not in catalog.names("workloads"):
+            doubts.append(f"what makes `kind: {kind}` is not installed here: its command and its limits are not known")
         shown = replace(shown, doubts=tuple(doubts))
         shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
@@ -309,4 +311,6 @@ def read_winner(path: Path) -> tuple[Point, list[str]]:
 
 def read_answer(path: Path) -> tuple[Answer, Exhibits]:
     now = read_status(path)
+    if now.study.workload.kind not in catalog.names("workloads"):
+        return now.answer, now.exhibits
     return pasted_answer(now), now.exhibits
