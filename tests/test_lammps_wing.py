@@ -58,6 +58,11 @@ def test_it_keeps_the_contracts(env: dict[str, str], tmp_path: Path) -> None:
     assert "passed" in done.stdout
 
 
+def test_the_guide_shows_it() -> None:
+    guide = (ROOT / "docs/guides/add-a-part.md").read_text()
+    assert f"```python\n{(EXAMPLE / 'lammps_wing/wing.py').read_text()}```" in guide
+
+
 def test_its_verb_metrics_and_findings_are_known(env: dict[str, str]) -> None:
     assert "lammps-times  Show where the time of a LAMMPS run went." in ridgeline("--help", env=env).stdout
     assert "comm_s         2.714" in ridgeline("lammps-times", LOG, env=env).stdout

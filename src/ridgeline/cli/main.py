@@ -89,7 +89,7 @@ def all_verbs() -> dict[str, dict[str, tuple[str, str]]]:
     return {**_GROUPS, **catalog.verbs()}
 
 
-def _lines() -> dict[str, str]:
+def verb_lines() -> dict[str, str]:
     return {verb: line for verbs in all_verbs().values() for verb, (_, line) in verbs.items()}
 
 
@@ -118,7 +118,7 @@ _LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so th
 
 
 def overview() -> str:
-    width = max(len(verb) for verb in _lines() if len(verb) <= _LONGEST_IN_COLUMN)
+    width = max(len(verb) for verb in verb_lines() if len(verb) <= _LONGEST_IN_COLUMN)
     lines = [_ABOUT]
     for heading, verbs in all_verbs().items():
         lines += [f"{heading}:", *(f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()), ""]
@@ -149,12 +149,12 @@ def _meant(name: str) -> str:
     if lines:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
     broken = "".join(f"; the wing {wing} could not be loaded ({why})" for wing, why in catalog.broken_wings().items())
-    return f"{did_you_mean(name, _lines()) or '`ridgeline --help` lists the verbs'}{broken}"
+    return f"{did_you_mean(name, verb_lines()) or '`ridgeline --help` lists the verbs'}{broken}"
 
 
 def commands() -> Iterator[tuple[str, Command]]:
     """Everything that can be run, as it is typed: `tune`, `deploy up`. Imports every verb."""
-    for verb in _lines():
+    for verb in verb_lines():
         found = verb_named(verb)
         if isinstance(found, dict):
             yield from ((f"{verb} {action}", command) for action, command in found.items())
@@ -179,7 +179,7 @@ def _example_lines(example: str) -> list[str]:
 
 def _actions_text(verb: str, actions: dict[str, Command]) -> str:
     width = max(map(len, actions))
-    lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {_lines()[verb]}", "", "Subcommands:"]
+    lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {verb_lines()[verb]}", "", "Subcommands:"]
     lines += [f"  {name:<{width}}  {help_of(action)[0].splitlines()[0]}" for name, action in actions.items()]
     return "\n".join([*lines, "", f"`ridgeline {verb} SUBCOMMAND --help` has the options of each and an example."])
 

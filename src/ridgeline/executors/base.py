@@ -66,8 +66,8 @@ class Executor(ABC):
     slots: int  # how many jobs may be in flight
     detached: bool  # True: jobs belong to a batch system and go on when the controller leaves
     pins_nodes: bool = True  # a job can be put on nodes by name
-    # small files that it and run.sh keep in a run folder: those of an ended run are folded into its result.json
-    # (`state_files.py`), so it reads them with `state_files.state_file`; last the one that is there from the beginning
+    # small files that it and run.sh keep in a run folder: those of an ended run are folded into its result.json, so it
+    # reads them with `study/state_files.py`; last the one that is there from the beginning
     state_files: Sequence[str] = ()
     waiting: Mapping[str, str] = MappingProxyType({})  # ticket -> why its job has not started yet, in words
 

@@ -1,6 +1,6 @@
 """Runs a dialect: submits, asks one question for all jobs, cancels, and never takes a missing job for a finished one.
 
-What is in a run folder beside run.sh and the program's output, as long as the run lasts (`state_files.py`):
+What is in a run folder beside run.sh and the program's output, as long as the run lasts (`study/state_files.py`):
 - `submission`: the unique name under which the job is handed over, and its limit in seconds, written before it is;
 - `ticket`: the job id, written when the batch system has answered;
 - `waiting`: why the batch system has not started the job yet, as of the last poll;

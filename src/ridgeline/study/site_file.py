@@ -142,7 +142,7 @@ class SiteForm(Form):
     options: dict[str, Any] = Field(description="Keys that only this batch system has; see below.")
 
 
-SHIPPED = Path(__file__).parent.parent / "sites"
+SHIPPED = Path(__file__).parent / "sites"
 
 
 def shipped_names() -> list[str]:

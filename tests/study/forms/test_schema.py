@@ -24,7 +24,7 @@ STUDIES = [
     *sorted((ROOT / "tests" / "store" / "good").glob("*.yaml")),
     *sorted(ROOT.glob("examples/*/study*.yaml")),
 ]
-SITES = [*sorted((ROOT / "src/ridgeline/executors/sites").glob("*.yaml")), *sorted(ROOT.glob("examples/*/*site*.yaml"))]
+SITES = [*sorted((ROOT / "src/ridgeline/study/sites").glob("*.yaml")), *sorted(ROOT.glob("examples/*/*site*.yaml"))]
 # what the models alone can see: a key that does not exist, a value of another type or beyond its limits
 SHAPE = (
     "unknown-key", "missing-", "budget-negative", "budget-fraction", "confirm-level", "goal-is-text", "name-",

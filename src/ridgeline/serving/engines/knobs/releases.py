@@ -84,7 +84,7 @@ class Flag:
 
 @lru_cache(maxsize=4)
 def read_flags(engine: str) -> Mapping[str, Flag]:
-    """The flags of `engines/ENGINE/flags.txt`."""
+    """The flags of `serving/engines/ENGINE/flags.txt`."""
     text = (resources.files("ridgeline.serving.engines") / engine / "flags.txt").read_text()
     return {flag.name: flag for flag in _rows(text.splitlines())}
 

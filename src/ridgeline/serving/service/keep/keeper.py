@@ -1,6 +1,6 @@
 """Keeping a service running. One loop of four parts:
 
-- what was **accepted** to run (`service/accepted.py`), read again at every poll: nothing is started otherwise;
+- what was **accepted** to run (`serving/service/accepted.py`), read again at every poll: nothing is started otherwise;
 - what is **seen** (`seen.py`): a poll of every member and what comes of the canaries;
 - what is **judged** (`watch.py`, `plan_check.py`, `scale.py`): concerns that several polls agree on;
 - what is **done** (`actions.py`, step by step in `service/steps.py`), with its reason in the journal before it happens.
