@@ -183,7 +183,7 @@ def test_scaling_is_figure_data_before_it_is_drawn(tmp_path: Path) -> None:
 def test_an_edge_shows_its_ladder(tmp_path: Path) -> None:
     now = finished(tmp_path, QUESTIONS[2])
     (table,) = now.exhibits.tables
-    assert ("9", "2", "109", "largest safe value", "passed") in table.rows
+    assert ("9", "2", "109", "largest that passed", "passed") in table.rows
     assert now.answer.facts["edge"] == 9 and now.answer.facts["production"] == 8
 
 

@@ -468,7 +468,7 @@ def test_an_edge_and_a_scaling_answer_their_own_question() -> None:
     assert climb is not None
     assert [(limit.label, limit.value) for limit in climb.limits] == [
         ("for production: 12", 12.0),
-        ("the edge: 13", 13.0),
+        ("largest that passed: 13", 13.0),
     ]
     assert min(mark.x for mark in climb.strip) == 14
     scale = read_status(SAMPLES / "scale-finished")
