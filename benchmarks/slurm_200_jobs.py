@@ -117,7 +117,7 @@ def main() -> None:
         sys.exit(f"no Slurm here: {reason}")
     rows = []
     with slurm_cluster() as cluster, tempfile.TemporaryDirectory() as temporary:
-        os.environ |= cluster.env
+        os.environ |= cluster.where
         for number in range(chosen.rounds):
             folder = Path(temporary) / str(number)
             folder.mkdir()

@@ -19,6 +19,17 @@ _PYTHONS = Path(sys.base_prefix) / "bin"
 if (_PYTHONS / "python3").exists() and Path(shutil.which("python3") or "").parent != _PYTHONS:
     os.environ["PATH"] = f"{_PYTHONS}{os.pathsep}{os.environ['PATH']}"
 
+# What a cluster, a shell or a continuous integration sets for its users is none of a test's business: jobs inherit it.
+_FOREIGN = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "OMPI_", "MPICH_", "I_MPI_", "NCCL_", "UCX_"),
+    *("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "PBS_", "QSUB_"),
+    *("LC_", "LANGUAGE", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "GITHUB_", "CUDA_", "SGLANG_", "VLLM_"),
+    *("RIDGELINE_SCRATCH", "RIDGELINE_HARDWARE"),
+)
+for _name in [name for name in os.environ if name.startswith(_FOREIGN)]:
+    del os.environ[_name]
+os.environ["LANG"] = "C.UTF-8"
+
 # somebody else's package: its tests run where it is installed, by test_plugin_package.py
 collect_ignore = ["plugin_package"]
 

@@ -22,6 +22,30 @@ from pathlib import Path
 
 from tests.free_ports import free_row
 
+# What a user may have exported: sbatch obeys it before the script, and queries print by it. The cluster's own commands
+# do without it; whatever Ridgeline does under the cluster has it around itself
+EXPORTED = {
+    "SBATCH_PARTITION": "short",
+    "SBATCH_TIMELIMIT": "1",
+    "SBATCH_REQUEUE": "1",
+    "SBATCH_EXCLUSIVE": "user",
+    "SBATCH_MEM_PER_NODE": "1",
+    "SQUEUE_FORMAT": "%i",
+    "SQUEUE_FORMAT2": "jobid",
+    "SQUEUE_STATES": "SUSPENDED",
+    "SACCT_FORMAT": "jobid",
+    "SCANCEL_STATE": "SUSPENDED",
+    "SLURM_TIME_FORMAT": "relative",
+    "SRUN_CPUS_PER_TASK": "64",
+    "SLURM_DISTRIBUTION": "nonsense",
+}
+
+
+def plain_environment() -> dict[str, str]:
+    """For a test's own questions to the cluster: as the test has it, without what a user has exported."""
+    return {name: value for name, value in os.environ.items() if name not in EXPORTED}
+
+
 NODES = ("n1", "n2", "n3", "n4")
 # of the size of a real cluster's, so that real requests can be tried on them; what they have is only said
 GPU_NODES = ("g1", "g2")
@@ -52,6 +76,9 @@ SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
+JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SlurmdParameters=config_overrides
 MessageTimeout=5
 KillWait={kill_wait_s}
@@ -65,6 +92,7 @@ JobCompLoc={folder}/log/jobcomp.txt
 PartitionName=debug Nodes=n[1-4] Default=YES MaxTime=02:00:00 State=UP
 PartitionName=short Nodes=n[1-4] MaxTime=00:10:00 State=UP
 PartitionName=gpu Nodes=g[1-2] MaxTime=2-00:00:00 State=UP
+PartitionName=urgent Nodes=n[1-4] PriorityTier=10 MaxTime=00:10:00 State=UP
 PartitionName=members Nodes=n[1-4] AllowAccounts=members MaxTime=00:10:00 State=UP
 """
 
@@ -190,6 +218,11 @@ class SlurmCluster:
 
     @property
     def env(self) -> dict[str, str]:
+        """What a command under this cluster gets: where it is, and what its user has exported."""
+        return {**self.where, **EXPORTED}
+
+    @property
+    def where(self) -> dict[str, str]:
         return {"SLURM_CONF": str(self.conf)}
 
     def _apart(self, node: str) -> bool:
@@ -357,8 +390,8 @@ class SlurmCluster:
 
     @property
     def _environ(self) -> dict[str, str]:
-        # by MYSQL_UNIX_PORT slurmdbd finds its database
-        return {**os.environ, **self.env, "PATH": _PATH, "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")}
+        own = {**plain_environment(), **self.where, "PATH": _PATH}
+        return {**own, "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")}  # by which slurmdbd finds its database
 
 
 def _alive(pid: int) -> bool:
@@ -398,7 +431,7 @@ def main(command: list[str]) -> int:
     if reason := missing():
         sys.exit(f"no Slurm here: {reason}")
     with slurm_cluster() as cluster:
-        return subprocess.run(command, env={**os.environ, **cluster.env}).returncode
+        return subprocess.run(command, env={**os.environ, **cluster.where}).returncode
 
 
 if __name__ == "__main__":

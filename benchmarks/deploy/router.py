@@ -24,7 +24,7 @@ from service import TRAFFIC, Setup, arguments, load, served, setup_of
 
 from ridgeline.service import probe
 from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import RouterAdmin
+from ridgeline.service.router_admin import RouterAdmin
 from ridgeline.study.journal import read_events
 from ridgeline.traffic.requests import RequestRecord, Spread
 

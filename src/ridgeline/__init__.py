@@ -6,12 +6,15 @@ shows them. Everything else is private and may change with any release.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+# not from `typing`, which takes its time: whoever stops the command line at its start should see no traceback
+TYPE_CHECKING = False
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["StudyResult", "bench", "compare", "open", "plan", "simulate", "tune"]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from ridgeline.api import StudyResult, bench, compare, open, plan, simulate, tune
 
 

@@ -1,3 +1,3 @@
-from ridgeline.cli.main import main
+from ridgeline.cli.start import main
 
 main()

@@ -7,9 +7,8 @@ command line would print. Nothing prints unless it is asked to.
 from __future__ import annotations
 
 import importlib
-import inspect
+import math
 import tempfile
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_resume
-from ridgeline.campaign.check import CheckedStudy, check_new, check_study
+from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.compare import comparison
@@ -33,7 +32,7 @@ from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.engines.deployment import describe
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings, parse_engine
-from ridgeline.errors import InputError, StoreError
+from ridgeline.errors import InputError
 from ridgeline.files import write_whole
 from ridgeline.planner.planner import Plan, answer_plan
 from ridgeline.records.answer import Answer, Gain
@@ -55,17 +54,16 @@ from ridgeline.report.sections import Findings, sections
 from ridgeline.report.table import Row, rows
 from ridgeline.study.codec import Extension
 from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
-from ridgeline.study.study_file import read_study_file
+from ridgeline.study.yaml_tree import resolve
 from ridgeline.traffic.requests import Slo
 from ridgeline.traffic.traffic import parse_traffic
 from ridgeline.twin.calibration import read_calibration
 from ridgeline.twin.simulate import SimulationResult
 from ridgeline.twin.simulate import simulate as simulate_deployment
+from ridgeline.workloads.function_source import function_source
 
 if TYPE_CHECKING:
     from ridgeline.load.bench import BenchResult
-
-Objective = Callable[..., "float | Mapping[str, float | str]"]
 
 # sections of the report that a notebook shows of a result by itself
 _SHOWN = ("verdict", "setting", "proof", "progress")
@@ -107,9 +105,14 @@ class StudyResult:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The setting to use: the candidate's where it is offered, None where the reference is to be kept."""
+        """The setting to use; None where the reference is to be kept, and where there is no answer: `answer.candidate`
+        is then the best so far, which nothing has confirmed."""
         candidate = self.answer.candidate
-        return None if candidate is None or self.answer.keep or not self.answer.offers else dict(candidate.settings)
+        return None if candidate is None or self.answer.lacks or not self.answer.offers else dict(candidate.settings)
+
+    def __bool__(self) -> bool:
+        """Whether there is an answer to act on: what `ridgeline best` leaves with exit code 0 for."""
+        return not self.answer.lacks
 
     @property
     def confirmed(self) -> bool:
@@ -217,16 +220,14 @@ def tune(
     """Runs a study's campaign to its verdict: baseline, search, confirmation.
 
     `study` is the path of a study file, or its content as a mapping; there `workload` may be a Python function, which
-    then must need nothing from outside itself but what it imports. `out` is the study folder, studies/NAME by default;
-    one that was stopped goes on where it was. `progress` is called with a line about every finished run.
+    is written down with what it uses. `out` is the study folder, studies/NAME by default; one that was stopped goes on
+    where it was, one that is finished is answered from, and one of another study or function is refused. `progress` is
+    called with a line about every finished run.
     """
     question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
     with _Given(study) as given:
         path = Path(out) if out is not None else Path("studies") / given.found.study.name
-        other = (path / STUDY).exists() and (path / STUDY).read_text() != given.found.file.text
-        if other:
-            raise StoreError(f"{path} already holds a campaign of another study; name another folder with `out`")
-        folder, asked = assemble_or_resume(given.found, path, given.found.study.name, question)
+        folder, asked = assemble_or_resume(given.found, path, given.found.study.name, question, whole=True)
         given.settle(folder)
     _run(folder, asked, progress)
     return StudyResult(folder.path)
@@ -244,7 +245,7 @@ def compare(
     """Two settings of a study in fresh, interleaved runs. `b` changes `a`, which is the baseline unless it is given."""
     with _Given(study) as given:
         found = given.found
-        question = comparison(found, _words(a) if a else "baseline", _words(b), blocks)
+        question = comparison(found, a or "baseline", b, blocks)
         where = None if out is None else Path(out)
         folder = assemble_next_folder(found, where, f"{found.study.name}-compare", question)
         given.settle(folder)
@@ -252,9 +253,10 @@ def compare(
     return StudyResult(folder.path)
 
 
-def _words(point: Mapping[str, Any]) -> str:
-    """As the command line takes a setting."""
-    return ",".join(f"{name}={value}" for name, value in point.items())
+_WHAT_A_STUDY_IS = (
+    "give the path of a study file, or a mapping such as {'name': 'blur', 'workload': function, 'space': {'block': "
+    "[16, 32]}, 'goal': {'maximize': 'rate'}, 'baseline': {'block': 16}}"
+)
 
 
 class _Given:
@@ -265,6 +267,8 @@ class _Given:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> _Given:
+        if not isinstance(self._study, str | Path | Mapping):
+            raise InputError(f"{self._study!r} is not a study: {_WHAT_A_STUDY_IS}")
         if not isinstance(self._study, Mapping):
             self.found: CheckedStudy = check_study(Path(self._study))
             return self
@@ -272,10 +276,12 @@ class _Given:
         home, content = Path(self._folder.name), {"version": 1, **self._study}
         files = Path.cwd()
         if callable(content.get("workload")):
-            content["workload"], files = _written(content["workload"], home), home
+            name, source = function_source(content["workload"])
+            (home / "objective.py").write_text(source)
+            content["workload"], files = {"kind": "python", "file": "objective.py", "function": name}, home
         path = home / STUDY
-        path.write_text(yaml.safe_dump(content, sort_keys=False))
-        self.found = check_new(read_study_file(path, files=files, home=Path.cwd()))
+        path.write_text(_study_text(content))
+        self.found = check_study(path, files=files, home=Path.cwd())
         return self
 
     def settle(self, folder: StudyFolder) -> None:
@@ -288,20 +294,35 @@ class _Given:
             self._folder.cleanup()
 
 
-def _written(function: Objective, home: Path) -> dict[str, str]:
-    """The function's own source as a file of the study, so that any process on any node can call it."""
-    name = getattr(function, "__name__", "")
+class _StudyDumper(yaml.SafeDumper):
+    """YAML that our reader, which is one of YAML 1.2, reads back as it was: the text 1e3 stays text."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _represent_text(dumper: _StudyDumper, text: str) -> yaml.Node:
+    plain = isinstance(resolve(text), str) and text != "<<"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+
+
+def _represent_float(dumper: _StudyDumper, number: float) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(number) if math.isfinite(number) else f"{number}")
+
+
+_StudyDumper.add_representer(str, _represent_text)
+_StudyDumper.add_representer(float, _represent_float)
+_StudyDumper.add_representer(tuple, yaml.SafeDumper.represent_list)
+
+
+def _study_text(content: Mapping[str, Any]) -> str:
     try:
-        source = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        source = ""
-    if not name.isidentifier() or not source.lstrip().startswith("def "):
+        return yaml.dump(dict(content), Dumper=_StudyDumper, sort_keys=False)
+    except yaml.YAMLError as error:
         raise InputError(
-            f"workload: {function!r} has no source of its own that another process could run; define it with `def`, "
-            "or put it into a file and write {'kind': 'python', 'file': 'objective.py'}"
-        )
-    (home / "objective.py").write_text(source)
-    return {"kind": "python", "file": "objective.py", "function": name}
+            f"the study holds something that no study file can ({error}); use numbers, text, true or false, lists and "
+            "mappings"
+        ) from None
 
 
 def _run(

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -36,22 +37,23 @@ class ExitCode(IntEnum):
     DONE = 0, "done: the setting asked about, if any, is better (`gate`: not slower)"
     NOTHING_BETTER = (
         1,
-        "no better setting (keep the baseline), no detectable difference, nothing passed the guards, no answer yet, "
+        "no better setting (keep the baseline), no detectable difference, nothing passed the guards, no answer (not "
+        "over yet, not confirmed, or not provable), nothing fits or keeps the limits (`memory`, `layouts`, `plan`), "
         "`bisect` could not reproduce the slowdown, or `verify` found a mismatch",
     )
     WRONG_INPUT = 2, "the study or command line is wrong"
     SITE = (
         3,
-        "the site refused, or a setting that passed before no longer starts (the campaign stops and asks; `resume` "
-        "continues it)",
+        "the site or server refused, or a setting that passed before no longer starts (the campaign stops and asks; "
+        "`resume` continues it)",
     )
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
     WORSE = 6, "`compare`, `steps` or `gate` showed that the setting is worse"
     CANNOT_JUDGE = (
         7,
-        "cannot judge: too few runs for `compare`, `steps`, `gate` or `bisect` to decide, or the reference of "
-        "`gate` comes from another machine",
+        "cannot judge: too few runs for `compare`, `steps`, `gate`, `bisect`, `scale`, `nodes` or `bench "
+        "--find-goodput` to decide, or the reference of `gate` comes from another machine",
     )
     INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 
@@ -72,7 +74,9 @@ class InputError(RidgelineError):
 class StudyError(InputError):
     """One or more problems of a study or site file, each a full line `file:line: where: what; remedy`."""
 
-    def __init__(self, problems: str | Sequence[str]) -> None:
+    def __init__(self, problems: str | Sequence[str], *, partly: Any = None) -> None:
+        # what could be read all the same (a StudyFile), for whoever looks for further problems
+        self.partly = partly
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ridgeline.errors import ReadError
 
@@ -27,14 +28,16 @@ LONGEST_TEXT_HERE = 1 << 20  # between two looks at signals the matcher may pass
 
 _PROGRAM = """
 import io, json, re, resource, sys
-pattern, flags, group, most, seconds = json.loads(sys.argv[1])
+pattern, flags, group, most, around, seconds = json.loads(sys.argv[1])
 hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
 resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard < 0 else min(seconds, hard), hard))
 text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline="").read()
 found = []
 for match in re.compile(pattern, flags).finditer(text):
     if match[group] is not None:
-        found.append(match[group])
+        start, end = match.span(group)
+        own = [match.start() < start, end < match.end()]
+        found.append([match[group], text[max(0, start - around):start], text[end:end + around], *own])
         if len(found) == most:
             break
 sys.stdout.buffer.write(json.dumps(found).encode())
@@ -55,17 +58,38 @@ class TimeIsUp(Exception):  # noqa: N818
     """What was done inside a `cpu_limit` took longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a group was, with a few characters to both sides; whether the match itself goes on there."""
+
+    text: str
+    before: str
+    after: str
+    begins_earlier: bool
+    ends_later: bool
+
+
+_AROUND = 24  # characters
+
+
 def values(pattern: re.Pattern[str], text: str, group: int = 0, most: int | None = None) -> list[str]:
     """What this group was in every match, or in the first `most` of them. TooSlow when that takes too long."""
+    return [each.text for each in in_context(pattern, text, group, most)]
+
+
+def in_context(pattern: re.Pattern[str], text: str, group: int = 0, most: int | None = None) -> list[Found]:
+    """As `values`, with what stands around each."""
     seconds = BASE_S + len(text) / _CHARACTERS_PER_S
     if len(text) > LONGEST_TEXT_HERE or threading.current_thread() is not threading.main_thread():
         return _searched_elsewhere(pattern, text, group, most, seconds)
-    found: list[str] = []
+    found: list[Found] = []
     try:
         with cpu_limit(seconds):
             for match in pattern.finditer(text):
                 if match[group] is not None:
-                    found.append(match[group])
+                    start, end = match.span(group)
+                    around = text[max(0, start - _AROUND) : start], text[end : end + _AROUND]
+                    found.append(Found(match[group], *around, match.start() < start, end < match.end()))
                     if len(found) == most:
                         break
     except TimeIsUp:
@@ -92,8 +116,10 @@ def cpu_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before or signal.SIG_DFL)
 
 
-def _searched_elsewhere(pattern: re.Pattern[str], text: str, group: int, most: int | None, seconds: float) -> list[str]:
-    asked = json.dumps([pattern.pattern, pattern.flags, group, most, math.ceil(seconds)])
+def _searched_elsewhere(
+    pattern: re.Pattern[str], text: str, group: int, most: int | None, seconds: float
+) -> list[Found]:
+    asked = json.dumps([pattern.pattern, pattern.flags, group, most, _AROUND, math.ceil(seconds)])
     done = subprocess.run(  # in a session of its own: a Ctrl-C is for the campaign, and must not look like a failure
         [sys.executable, "-I", "-S", "-c", _PROGRAM, asked],
         input=text.encode("utf-8", "replace"),
@@ -106,5 +132,4 @@ def _searched_elsewhere(pattern: re.Pattern[str], text: str, group: int, most: i
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise ReadError(f"the pattern {pattern.pattern!r} could not be searched for: {last}; simplify it")
-    found: list[str] = json.loads(done.stdout)
-    return found
+    return [Found(*each) for each in json.loads(done.stdout)]

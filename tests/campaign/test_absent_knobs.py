@@ -157,7 +157,12 @@ goal: {maximize: rate}
     [
         ("derived: {x: level + n}", "derived.x", "'auto' is not a number", "n = 0, level = auto"),
         ("derived: {x: 8 / n}", "derived.x", "division by zero", "n = 0"),
-        ("rules: [{refuse: level > 3, because: b}]", "rules[0].refuse", "not supported between", "level = auto"),
+        (
+            "rules: [{refuse: level > 3, because: b}]",
+            "rules[0].refuse",
+            "'auto' is text and cannot be ordered",
+            "level = auto",
+        ),
         ("rules: [{refuse: n, because: b}]", "rules[0].refuse", "'n' is 1 at the baseline, neither true nor false", ""),
         ("rules: [{refuse: n - 1, because: b}]", "rules[0].refuse", "'n - 1' is -1, neither true nor false", "n = 0"),
         (

@@ -81,8 +81,9 @@ def test_it_is_said_at_the_baseline_and_with_the_verdict(tmp_path: Path, capsys:
     assert shown.count("busy machine: load average 15.0 on 2 cores before the first run") == 1
     assert "got 0.2 s of CPU time in 1.0 s" in shown and "make `cpu_s` the goal" in shown
     past = History.replay(tmp_path, tuning.journal.read())
-    assert busy_machine(past) == busy_machine(tuning.history) != ""
-    assert busy_machine(past) in CampaignStatus(SearchQuestion(), tuning.study, past).exhibits.doubts
+    goal = tuning.study.goal.metric
+    assert busy_machine(past, goal) == busy_machine(tuning.history, goal) != ""
+    assert busy_machine(past, goal) in CampaignStatus(SearchQuestion(), tuning.study, past).exhibits.doubts
 
 
 def test_the_local_executor_keeps_the_load_for_a_controller_that_comes_back(tmp_path: Path) -> None:
@@ -94,3 +95,9 @@ def test_the_local_executor_keeps_the_load_for_a_controller_that_comes_back(tmp_
         endings = dict(later.poll([ticket]))
         later.wait(0.1)
     assert {"load_before", "cores"} <= endings[ticket].usage.keys()
+
+
+def test_nobody_is_told_to_make_the_goal_what_it_is() -> None:
+    assert "make `cpu_s` the goal" in _busy_text(run(15.0, 1.2), "wall_s")
+    said = _busy_text(run(15.0, 1.2), "cpu_s")
+    assert said.endswith("other programs also make CPU time longer: stop them or pin to free cores")

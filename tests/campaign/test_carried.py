@@ -52,7 +52,8 @@ def test_the_best_of_the_stand_in_are_proven_on_the_target(tmp_path: Path) -> No
 
 def test_a_campaign_that_was_searched_before_is_taken_as_it_is(tmp_path: Path) -> None:
     written(tmp_path)
-    assert ridgeline("tune", "small.yaml", "--out", "there", cwd=tmp_path).returncode == 0
+    searched = ridgeline("tune", "small.yaml", "--out", "there", cwd=tmp_path)
+    assert searched.returncode == 1 and "the study asks for no confirmation" in searched.stderr
     before = (tmp_path / "there" / "journal.jsonl").read_text()
     done = ridgeline("tune", "large.yaml", "--search-on", "there", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

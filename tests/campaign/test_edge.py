@@ -21,12 +21,12 @@ from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.edge import (
+    EdgeLadder,
     EdgeQuestion,
     EdgeRules,
     EdgeVerdict,
     RungResult,
     _bracket,
-    _Ladder,
     _ladder_of,
     _ladder_values,
     _next_index,
@@ -372,7 +372,7 @@ def test_a_value_that_fails_in_its_runs_for_production_is_given_up(tmp_path: Pat
 
 def soft_hunt(dice: random.Random, width: float, rules: EdgeRules) -> tuple[float, float]:
     """One hunt by the real decisions at a logistic edge: the true failure rate of production, and the one stated."""
-    ladder, seen = _Ladder(tuple(range(50, 100))), {10: RungResult(passes=1)}
+    ladder, seen = EdgeLadder(tuple(range(50, 100))), {10: RungResult(passes=1)}
     while (step := _next_index(ladder, seen, rules)) is not None:
         index, why = step
         what = seen.setdefault(index, RungResult())
@@ -425,7 +425,7 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
 
 
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
-    ladder, question = _Ladder(tuple(range(10))), EdgeRules("mem", repeats=3)
+    ladder, question = EdgeLadder(tuple(range(10))), EdgeRules("mem", repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
     closed = {4: RungResult(passes=1, flying=1), 5: RungResult(failures=failed)}
     assert _next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
@@ -448,7 +448,7 @@ def test_ladders() -> None:
 
 def test_too_small_above_a_value_that_works_is_not_believed() -> None:
     small = Outcome(Kind.OOM_START, "raise --mem")
-    now = _bracket(_Ladder(tuple(range(10))), {3: RungResult(passes=1), 6: RungResult(failures=[small])}, "mem")
+    now = _bracket(EdgeLadder(tuple(range(10))), {3: RungResult(passes=1), 6: RungResult(failures=[small])}, "mem")
     assert (now.floor, now.low, now.high) == (-1, 3, 6)
 
 

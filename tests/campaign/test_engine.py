@@ -21,6 +21,7 @@ from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
+from ridgeline.stats.compare import order_of_block
 from ridgeline.study.history import History
 from ridgeline.testing import MemoryExecutor, MemorySite, ScriptedAnswer
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
@@ -48,21 +49,23 @@ def test_baseline_then_search_with_sentinels_then_confirm(tmp_path: Path) -> Non
     assert stages[8] is Stage.SENTINEL, "the baseline comes again after five search trials"
 
 
-def test_blocks_are_palindromes(tmp_path: Path) -> None:
+def test_every_round_of_a_block_has_every_setting_once(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path))
     run.run()
     for block in range(3):
         keys = [t.key for t in run.history.trials.values() if t.block == block]
-        assert keys == keys[::-1]
-        assert len(set(keys)) == 3
+        assert len(keys) == 6 and len(set(keys[:3])) == len(set(keys[3:])) == len(set(keys)) == 3
 
 
-def test_frugal_blocks_turn_their_order_around(tmp_path: Path) -> None:
+def test_frugal_blocks_are_one_round_each_drawn_from_the_seed(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=1, blocks=4, repeats=1)))
     assert run.run().conclusion == "confirmed"
     orders = [[t.key for t in run.history.trials.values() if t.block == block] for block in range(4)]
-    assert orders[0] == orders[2] == orders[1][::-1] == orders[3][::-1]
     assert all(len(set(order)) == len(order) == 2 for order in orders)
+    assert set(orders[0]) == set(orders[1]) == set(orders[2]) == set(orders[3])
+    baseline = run.history.trials[1].key
+    drawn = [order_of_block(2, block, 1, run.study.search.seed) for block in range(4)]
+    assert [0 if order[0] == baseline else 1 for order in orders] == [first for first, _ in drawn]
 
 
 def test_no_point_is_searched_twice_and_the_space_ends(tmp_path: Path) -> None:

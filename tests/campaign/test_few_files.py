@@ -35,7 +35,7 @@ goal: {maximize: score}
 baseline: {x: 1}
 budget: {trials: 5}
 search: {sampler: grid, sentinel_every: 0}
-confirm: {top: 1, blocks: 2}
+confirm: {top: 1, blocks: 3}
 job: {limit: 60}
 """
 SITES = {
@@ -46,10 +46,10 @@ SITES = {
 }
 OURS = {"run.sh", "result.json", "stdout", "stderr"}
 WRITTEN = {
-    "local": {"process", "machine", "exit", "load", "env"},
-    "simulated": {"placement.json", "process", "machine", "exit", "load", "env"},
-    "pbs": {"submission", "ticket", "started", "machine", "exit", "batch.out", "env"},
-    "slurm": {"submission", "ticket", "started", "machine", "exit", "batch.out", "env"},
+    "local": {"process", "machine", "exit.used", "exit", "load", "env"},
+    "simulated": {"placement.json", "process", "machine", "exit.used", "exit", "load", "env"},
+    "pbs": {"submission", "ticket", "started", "machine", "exit.used", "exit", "batch.out", "env"},
+    "slurm": {"submission", "ticket", "started", "machine", "exit.used", "exit", "batch.out", "env"},
 }
 
 

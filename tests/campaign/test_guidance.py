@@ -22,9 +22,9 @@ from ridgeline.records.observation import Expectation, Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Settings, Space
 from ridgeline.records.study import DEFAULT_SAMPLER, Budget, ConfirmStage, Goal, JobLimits, SearchStage
 from ridgeline.samplers.base import BoundedPrior
-from ridgeline.study.history import read_history
+from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
-from tests.campaign.harness import campaign, rate, study
+from tests.campaign.harness import campaign, study
 
 STUDY = """
 version: 1
@@ -155,20 +155,52 @@ def test_an_earlier_study_of_another_space_or_goal_is_refused_in_words(tmp_path:
         warm_start.gather(found.study, [tmp_path / "nowhere"])
 
 
+def _passing_again(root: Path, point: Point, measured: float) -> History:
+    """The journal of `root`, and the setting that failed tried once more: it ends well, as the baseline did."""
+    events = [json.loads(line) for line in (root / "journal.jsonl").read_text().splitlines()]
+    trial = next(event for event in events if event["event"] == "trial" and event["point"] == point)
+    run = next(event for event in events if event["event"] == "run" and event["trial"] == trial["trial"])
+    ended = next(event for event in events if event["event"] == "ended" and event["outcome"]["kind"] == "ok")
+    last = max(event["trial"] for event in events if event["event"] == "trial") + 1
+    number = max(event["run"] for event in events if event["event"] == "run") + 1
+    later = [
+        {**trial, "trial": last},
+        {**run, "run": number, "trial": last},
+        {**ended, "run": number, "measurements": [["rate", measured, "", "stdout", "measured"]]},
+    ]
+    return History.replay(root, [*events, *later])
+
+
 def test_of_an_earlier_study_what_failed_is_learned_too_unless_it_passed_another_time(tmp_path: Path) -> None:
-    asked = study(tmp_path)
-    broken = campaign(
-        tmp_path / "out", asked, lambda s: replace(rate(s), exit_code=int(s["x"] == 9), seconds=float(s["x"] or 0) + 1)
-    )
-    broken.run()
-    observations = warm_start._of_space(asked.space, asked, broken.history)
-    failed = {observation.point["x"] for observation in observations if observation.score is None}
-    tried = {trial.point["x"] for trial in broken.history.trials.values()}
-    assert failed == tried & {9}
-    assert {observation.point["x"] for observation in observations if observation.score is not None} == tried - {9}
-    narrow = Space((Discrete("x", (0, 1), ordered=True), Discrete("y", (0, 1, 2), ordered=True)), {})
-    kept = warm_start._of_space(narrow, asked, broken.history)
-    assert {observation.point["x"] for observation in kept} <= {0, 1}, "points that are none of this space say nothing"
+    """x 7 always fails, x 9 fails in the search and passes when it is tried again; the others pass."""
+    space = Space((Discrete("x", (0, 7, 8, 9), ordered=True), Discrete("y", (0, 1), ordered=True)), {})
+    search = SearchStage("random", seed=1, sentinel_every=0)
+    asked = replace(study(tmp_path), space=space, search=search, confirm=ConfirmStage(top=0))
+    failing = {7, 9}
+
+    def answered(settings: Settings) -> ScriptedAnswer:
+        x, y = float(settings["x"] or 0), float(settings["y"] or 0)
+        return ScriptedAnswer({"rate": 100.0 + 10 * x + y}, exit_code=int(settings["x"] in failing))
+
+    earlier = campaign(tmp_path / "out", asked, answered)
+    earlier.run()
+    points = {(trial.point["x"], trial.point["y"]) for trial in earlier.history.trials.values()}
+    assert points == {(x, y) for x in (0, 7, 8, 9) for y in (0, 1)}, "the whole space is tried, or this shows nothing"
+
+    def scores_of(history: History, space: Space = asked.space) -> dict[tuple[Any, ...], float | None]:
+        found = warm_start._of_space(space, asked, history)
+        assert len({tuple(each.point.values()) for each in found}) == len(found), "each setting once"
+        return {tuple(each.point.values()): each.score for each in found}
+
+    passed: dict[tuple[Any, ...], float | None] = {(x, y): 100.0 + 10 * x + y for x in (0, 8) for y in (0, 1)}
+    assert scores_of(earlier.history) == {**passed, (7, 0): None, (7, 1): None, (9, 0): None, (9, 1): None}
+
+    narrow = Space((Discrete("x", (0, 7), ordered=True), Discrete("y", (0, 1), ordered=True)), {})
+    expected = {point: score for point, score in scores_of(earlier.history).items() if point[0] in (0, 7)}
+    assert scores_of(earlier.history, narrow) == expected, "points that are none of this space say nothing"
+
+    again = _passing_again(tmp_path / "out", {"x": 9, "y": 0}, 190.0)
+    assert scores_of(again) == {**passed, (7, 0): None, (7, 1): None, (9, 0): 190.0, (9, 1): None}
 
 
 def test_a_damaged_warm_start_says_what_to_do(tmp_path: Path) -> None:

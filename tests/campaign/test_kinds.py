@@ -164,7 +164,7 @@ def test_no_winner_means_one_candidate_with_its_own_interval(tmp_path: Path) -> 
 def test_a_setting_that_is_worse_is_called_so_in_a_comparison(tmp_path: Path) -> None:
     now = finished(tmp_path, ComparisonQuestion(B, A, 3))
     assert now.answer.conclusion == "worse"
-    assert now.answer.headline.startswith("B is worse than A: rate 103 -> 100, 0.97x A")
+    assert now.answer.headline.startswith("B is worse than A: rate 103 -> 100, 0.971x A")
     assert not now.answer.offers
 
 

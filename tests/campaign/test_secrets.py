@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from ridgeline.campaign.judge import secret_values
 from ridgeline.cli.main import main
+from ridgeline.records.secrets import SECRETS_FOLDER
 
 TOKEN, NAMED = "hf_abcDEF1234567890ghiJKL", "my-plain-value"
 STUDY = """version: 1
@@ -97,3 +99,17 @@ def test_what_is_written_down_or_missing_is_refused(
     code, said = ridgeline("check", str(study))
     assert code == 2
     assert says in said
+
+
+def test_a_secret_is_what_the_environment_holds_and_else_what_its_file_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    kept = tmp_path / SECRETS_FOLDER
+    kept.mkdir(parents=True)
+    (kept / "IN_BOTH").write_text("of the file\n")
+    (kept / "IN_FILE").write_text("  of the file alone\n")
+    monkeypatch.setenv("IN_BOTH", "of the environment")
+    monkeypatch.setenv("IN_ENVIRONMENT", "there alone")
+    found = secret_values(["IN_BOTH", "IN_FILE", "IN_ENVIRONMENT", "NOWHERE"])
+    assert found == ("of the environment", "of the file alone", "there alone", "")

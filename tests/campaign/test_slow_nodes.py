@@ -14,10 +14,12 @@ import pytest
 
 from ridgeline.campaign import scores
 from ridgeline.campaign.agenda import NextTrial
+from ridgeline.campaign.blocks import nodes_had_before
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.cli.campaign.nodes import _node_lines
 from ridgeline.cli.main import run as command_line
+from ridgeline.errors import CannotJudge, NothingFound
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Job
@@ -115,7 +117,12 @@ def test_blocks_do_not_begin_on_it(tmp_path: Path) -> None:
     assert where and ("n2",) not in where
     assert executor.avoided[-1] == () and ("n2",) in executor.avoided[-16:]
     alike, other = finished(tmp_path / "alike", {})
-    assert not any(other.avoided[-16:])
+    began = [t.block for t in alike.history.trials.values() if t.stage in (Stage.CONFIRM, Stage.WARM_UP)]
+    last = other.avoided[-len(began) :]
+    kept_off = [nodes for nodes, at, before in zip(last, began, [None, *began], strict=False) if at != before]
+    assert kept_off[0] == () and not any(
+        nodes for nodes, at, before in zip(last, began, [None, *began], strict=False) if at == before
+    ), "nodes are left out only where a block begins, and only for blocks they had"
     assert not scores.slow_nodes(alike.study, alike.history)
 
 
@@ -139,11 +146,41 @@ def test_a_node_that_never_came_is_not_waited_for_again(tmp_path: Path) -> None:
     assert not scores.next_baseline_placement(many, early, 1).avoid
 
 
+class Small(Unequal):
+    """A queue of two nodes: a job that is to avoid both of them runs on one all the same."""
+
+    def submit(self, job: Job) -> str:
+        asked = job.avoid_nodes
+        left = [node for node in NODES[:2] if node not in asked] or NODES[:2]
+        ticket = super().submit(replace(job, avoid_nodes=(), on_nodes=job.on_nodes or (self._dice(job).choice(left),)))
+        self.avoided[-1] = asked
+        return ticket
+
+
+def test_a_queue_smaller_than_the_largest_job_is_looked_through_once(tmp_path: Path) -> None:
+    """`nodes` is the most that a job may ask for; the queue may have fewer."""
+    executor = Small(speeds={})
+    run = campaign(tmp_path, question(tmp_path), executor=executor)
+    run.run()
+    assert set(run.history.outcomes) == {Kind.OK}
+    # once each for the second node and for a third, which is not there
+    stages = [run.history.trials[r.trial].stage for r in run.history.runs.values()]
+    asked = [(set(nodes), stage) for nodes, stage in zip(executor.avoided, stages, strict=True) if nodes]
+    looks = [nodes for nodes, stage in asked if stage not in (Stage.CONFIRM, Stage.WARM_UP)]
+    assert looks in ([{"n1"}, {"n1", "n2"}], [{"n2"}, {"n1", "n2"}])
+    begun = [nodes for nodes, stage in asked if stage in (Stage.CONFIRM, Stage.WARM_UP)]
+    assert all(len(nodes) == 1 for nodes in begun), "a block has a node to begin on"
+    again = History.replay(tmp_path, [*run.journal.read()])
+    assert not scores.next_baseline_placement(run.study, again, 1).avoid
+
+
 def test_where_too_few_nodes_are_left_the_slow_one_is_used(tmp_path: Path) -> None:
     run, _ = finished(tmp_path)
     trial = next(t for t in run.history.trials.values() if t.stage is Stage.CONFIRM)
     first_of_a_block = replace(trial, block=99)
-    assert run.agenda.again(first_of_a_block).avoid_nodes == ("n2",)
+    slow, *had = run.agenda.again(first_of_a_block).avoid_nodes
+    assert slow == "n2" and tuple(had) == nodes_had_before(run.history, 99, 1, ("n2",))
+    assert len({slow, *had}) < len(NODES), "one is left to run on"
     four_wide = replace(run.study.job, nodes=Expression.parse("4"))
     run.agenda.study = replace(run.study, job=four_wide)
     assert run.agenda.again(first_of_a_block).avoid_nodes == ()
@@ -262,13 +299,13 @@ def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixtu
         "space: {x: {from: 0, to: 9}}\ngoal: {maximize: rate}\nbaseline: {x: 0}\nbudget: {trials: 2}\n"
         "stages: {search: {sampler: random}, confirm: {top: 0}}\n"
     )
-    with pytest.raises(SystemExit):
+    with pytest.raises(NothingFound, match="the study asks for no confirmation"):
         command_line(["tune", str(file), "--out", str(tmp_path / "out")])
     capsys.readouterr()
-    with pytest.raises(SystemExit):
+    with pytest.raises(CannotJudge, match="don't show whether a node is slow"):
         command_line(["nodes", str(tmp_path / "out")])
     assert capsys.readouterr().out.startswith("can't judge: all 5 good runs were on ")
-    with pytest.raises(SystemExit):
+    with pytest.raises(CannotJudge, match="don't show whether a node is slow"):
         command_line(["nodes", str(tmp_path / "out"), "--json"])
     assert [node["verdict"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["undecided"]
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +83,102 @@ class Found:
         return self.study.space.refusal(point) or self._refuse(point)
 
 
-def asks(folder: Path, setting: Any = None, matters: list[str] | None = None, **changes: Any) -> StepsQuestion:
+def asks(
+    folder: Path, setting: Any = None, matters: list[str] | None = None, each: bool = False, **changes: Any
+) -> StepsQuestion:
     found: Any = Found(question(folder, **changes))
-    return steps_question(found, WON if setting is None else setting, None, matters)
+    return steps_question(found, WON if setting is None else setting, None, matters, each)
+
+
+SWITCHES = ("b1_batch", "b2_batch", "c_cache", "d", "e", "f", "g", "h")
+
+
+def switched(folder: Path, refuse: Callable[[Settings], str | None], each: bool) -> StepsQuestion:
+    """From all eight knobs at 0 to all at 1."""
+    space = Space(tuple(Discrete(name, (0, 1), True) for name in SWITCHES), {}, ())
+    asked = replace(question(folder), space=space, baseline=dict.fromkeys(SWITCHES, 0))
+    found: Any = Found(asked, refuse)
+    return steps_question(found, dict.fromkeys(SWITCHES, 1), None, None, each)
+
+
+def changed_in(asked: StepsQuestion) -> list[set[str]]:
+    ways = [dict.fromkeys(SWITCHES, 0), *asked.points]
+    return [{name for name in SWITCHES if b[name] != a[name]} for a, b in pairwise(ways)]
+
+
+def test_more_than_six_changes_go_by_group_and_say_so_and_each_has_a_row_where_asked(tmp_path: Path) -> None:
+    grouped = switched(tmp_path, lambda point: None, each=False)
+    assert changed_in(grouped) == [set(SWITCHES[:3]), set(SWITCHES[3:])]
+    assert grouped.names == ["batch and memory", "the rest"]
+    assert grouped.together[0].startswith("b1_batch, b2_batch and c_cache are one step, the group batch and memory; ")
+    assert all("`ridgeline steps --each` takes them one by one" in why for why in grouped.together)
+    single = switched(tmp_path, lambda point: None, each=True)
+    assert changed_in(single) == [{name} for name in SWITCHES]
+    assert not any(single.together)
+
+
+def test_only_knobs_that_are_legal_together_share_a_row_and_the_reason_is_given(tmp_path: Path) -> None:
+    def pair(point: Settings) -> str | None:
+        return "e needs b1_batch" if point["b1_batch"] != point["e"] else None
+
+    asked = switched(tmp_path, pair, each=True)
+    assert changed_in(asked) == [{"b2_batch"}, {"c_cache"}, {"d"}, {"b1_batch", "e"}, {"f"}, {"g"}, {"h"}]
+    assert [why for why in asked.together if why] == [
+        "b1_batch and e are one step: they are only legal together (e needs b1_batch)"
+    ]
+    assert asked.names[3] == "batch and memory and the rest"
+
+
+def test_a_change_that_becomes_legal_by_a_later_one_has_its_own_row_after_it(tmp_path: Path) -> None:
+    def after(point: Settings) -> str | None:
+        return "b1_batch needs d" if point["b1_batch"] > point["d"] else None
+
+    asked = switched(tmp_path, after, each=True)
+    assert changed_in(asked)[:4] == [{"b2_batch"}, {"c_cache"}, {"d"}, {"b1_batch"}]
+    assert not any(asked.together) and asked.points[-1] == dict.fromkeys(SWITCHES, 1)
+
+
+MANY = """\
+version: 1
+name: many
+workload:
+  kind: command
+  run: 'echo rate $(( 100 + {a} + 2 * {b} + 4 * {c} + 8 * {d} + 16 * {e} + 32 * {f} + 64 * {g} ))'
+  metrics: {rate: {regex: 'rate ([0-9]+)'}}
+space: {a: [0, 1], b: [0, 1], c: [0, 1], d: [0, 1], e: [0, 1], f: [0, 1], g: [0, 1]}
+rules: [{refuse: 'a != b', because: a and b go together}]
+goal: {maximize: rate}
+baseline: {a: 0, b: 0, c: 0, d: 0, e: 0, f: 0, g: 0}
+groups: {all: [a, b, c, d, e, f, g]}
+presets: [{a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}]
+budget: {trials: 1}
+stages: {search: {sampler: random, sentinel_every: 0}, baseline: {repeats: 1}, confirm: {top: 1, blocks: 3, repeats: 1}}
+"""
+
+
+def test_the_command_that_is_printed_measures_each_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, home = tmp_path / "study.yaml", tmp_path / "out"
+    file.write_text(MANY)
+
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as left:
+            command_line([*words])
+        assert left.value.code == 0, capsys.readouterr()
+        return capsys.readouterr().out
+
+    said("tune", str(file), "--out", str(home))
+    said("report", str(home), "--format", "md", "--out", str(tmp_path / "page.md"))
+    (printed,) = set(re.findall("ridgeline (steps [^`\n]*)", (tmp_path / "page.md").read_text()))
+    monkeypatch.chdir(tmp_path)
+    rows = json.loads(said(*shlex.split(printed), "--json"))["steps"]
+    assert [row["change"] for row in rows] == ["a 1, b 1", "c 1", "d 1", "e 1", "f 1", "g 1"]
+    assert rows[1]["ratio"] == pytest.approx(107 / 103) and rows[-1]["ratio"] == pytest.approx(227 / 163)
+    shown = said("best", str(tmp_path / "out-steps-each"))
+    assert "a and b are one step: they are only legal together (a and b go together)" in " ".join(shown.split())
+    by_group = said("steps", str(file), str(home), "--json", "--out", str(tmp_path / "grouped"))
+    assert len(json.loads(by_group)["steps"]) == 1
 
 
 def stepped(folder: Path, asked: StepsQuestion, world: MemorySite | None = None, function: Any = rate) -> Campaign:
@@ -127,7 +224,8 @@ def test_a_simpler_setting_within_one_percent_is_preferred_and_said_so(tmp_path:
     assert verdict.simpler.startswith("a simpler setting is preferred: 5 changes instead of 6, within 1%")
     assert verdict.simpler.endswith("without NCCL_ALGO Tree")
     now = CampaignStatus(run.question, run.study, run.history)
-    assert now.exhibits.notes == (verdict.simpler,)
+    alone = "tp and pp are one step: they are only legal together (use all eight GPUs)"
+    assert now.exhibits.notes == (alone, verdict.simpler)
     assert now.answer.to_use == verdict.winner
 
 

@@ -176,7 +176,7 @@ stages: {search: {sampler: grid}, confirm: {top: 0}}
 def test_best_and_export_read_it_from_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "study.yaml", tmp_path / "out"
     file.write_text(STUDY)
-    with pytest.raises(SystemExit):
+    with pytest.raises(NothingFound, match="the study asks for no confirmation"):
         command_line(["tune", str(file), "--out", str(out)])
     assert "rate   interval" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -202,7 +202,7 @@ goal: {minimize: dollars}
 second_goal: {minimize: wall_s}
 guards: ['co2_g < 1e9', 'joules > 0']
 baseline: {threads: 1}
-stages: {search: {sampler: grid}, confirm: {top: 1, blocks: 2}}
+stages: {search: {sampler: grid}, confirm: {top: 1, blocks: 3}}
 """
 
 

@@ -179,7 +179,22 @@ def test_folders_of_earlier_versions_hold(name: str, tmp_path: Path) -> None:
     "folder", sorted(path.parent for path in ROOT.glob("examples/*/results/*/study.yaml")), ids=lambda path: path.name
 )
 def test_the_results_of_the_examples_hold(folder: Path) -> None:
-    assert found_in(folder) == []
+    """Each as its release derived it; one of them was concluded from a block on two machines, which is said."""
+    found = found_in(folder)
+    if folder.name != "llama-8b":
+        assert found == []
+        return
+    (one,) = found
+    assert one.what == "the verdict, by today's rules"
+    assert "block 3 of 3: stopped in the middle and resumed" in one.found
+
+
+def test_figures_of_a_headline_may_have_other_digits_but_no_other_value() -> None:
+    exact = (1.2164659128575352, 3.0910)
+    assert reworded("1.216x baseline", "1.22x baseline", exact=exact)
+    assert reworded("a difference of 309.1%", "a difference of 4.09x", exact=exact)
+    assert not reworded("1.217x baseline", "1.22x baseline", exact=exact), "it rounds to the same, and is not it"
+    assert not reworded("1.216x baseline", "1.22x baseline")
 
 
 def test_looking_changes_nothing(folder: Path) -> None:

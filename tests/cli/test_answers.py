@@ -35,6 +35,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
+from ridgeline.workloads.engine.scripts import BENCHMARK_ONLY
 from tests.campaign.harness import campaign, study
 from tests.command_line import ridgeline
 
@@ -216,12 +217,12 @@ def test_an_offline_answer_says_what_its_command_is_for_and_how_to_measure_again
     at = lines.index("  to measure it again:")
     repeat = shlex.split(lines[at + 1])
     assert repeat[0] == "sh" and Path(repeat[1]).is_file()
-    assert lines[at + 2] == "  to serve with this setting:"
-    assert "sglang.launch_server" in "".join(lines[at + 3 :])
+    assert lines[at + 2] == f"  {BENCHMARK_ONLY}:" and "benchmark only: no real weights were measured" in BENCHMARK_ONLY
+    assert 'sglang.launch_server --model-path "${WEIGHTS:?' in "".join(lines[at + 3 :])
     point = json.loads((Path(repeat[1]).parent / "result.json").read_text())["settings"]
     told = json.loads(ridgeline("best", folder, "--json", cwd=folder).stdout)
     assert {name: point[name] for name in told["settings"]} == told["settings"]
-    assert (told["pasted_as"], told["repeat"]) == ("to serve with this setting", shlex.join(repeat))
+    assert (told["pasted_as"], told["repeat"]) == (BENCHMARK_ONLY, shlex.join(repeat))
     served = folder.parent / "llama-8b-serve"
     assert "to serve with this setting" not in ridgeline("best", served, cwd=served).stdout
 

@@ -78,6 +78,90 @@ def test_a_gate_leaves_with_what_it_found(home: Path, work: str, code: ExitCode,
     assert "finds a 3% slowdown 90% of the time, with 1 false alarm in 100" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("others", "work", "code", "says"),
+    [
+        (-10.0, "104", ExitCode.CANNOT_JUDGE, "the machine is busier"),
+        (+10.0, "104", ExitCode.WORSE, "slower than the reference"),
+        (+10.0, "100", ExitCode.CANNOT_JUDGE, "the reference was measured on a busier machine"),
+        (-10.0, "100", ExitCode.DONE, "not slower than the reference"),
+    ],
+)
+def test_load_that_differs_from_the_references_is_no_verdict_on_the_program(
+    home: Path, others: float, work: str, code: ExitCode, says: str
+) -> None:
+    # so far from any load that there is, that what this machine does meanwhile decides nothing
+    stored = json.loads((home / "ref.json").read_text())
+    state = {**stored["measured"]["state"], "others": others, "watched_s": 100.0}
+    edited(home / "ref.json", values=[100.0, 100.1] * 8, measured={**stored["measured"], "state": state})
+    (home / "work").write_text(work)
+    done = ridgeline(home, "study.yaml", "--against", "ref.json")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert says in done.stdout + done.stderr
+
+
+TWO = """\
+version: 1
+name: two
+workload: {kind: command, run: 'echo work {work}', metrics: {work: {regex: 'work (.*)'}}}
+space: {work: [100, 101, 104]}
+goal: {minimize: work}
+baseline: {work: 100}
+"""
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "code", "says"),
+    [
+        ("104", "100", ExitCode.WORSE, "slower than the old one: work 100 -> 104, slowdown +4.0%"),
+        ("100", "104", ExitCode.DONE, "not slower than the old one: work 104 -> 100, slowdown -3.8%"),
+        ("101", "100", ExitCode.DONE, "not slower than the old one"),
+    ],
+)
+def test_two_settings_of_a_study_run_in_turn(tmp_path: Path, new: str, old: str, code: ExitCode, says: str) -> None:
+    (tmp_path / "study.yaml").write_text(TWO)
+    done = ridgeline(
+        tmp_path, "study.yaml", "--at", f"work={new}", "--against-setting", f"work={old}", "--junit", "j.xml"
+    )
+    assert done.returncode == code, done.stderr
+    assert says in done.stdout + done.stderr
+    assert "finds a 3% slowdown 90% of the time, with 1 false alarm in 100" in done.stdout
+    assert ET.fromstring((tmp_path / "j.xml").read_text()).attrib["failures"] == str(int(code == ExitCode.WORSE))
+    lines = [json.loads(line) for line in (tmp_path / "studies/two-gate/journal.jsonl").read_text().splitlines()]
+    order = [line["point"]["work"] for line in lines if line["event"] == "trial" and line["stage"] == "search"]
+    pairs = [order[n : n + 2] for n in range(0, len(order), 2)]
+    assert all(sorted(pair) == sorted([int(new), int(old)]) for pair in pairs)
+    assert len({tuple(pair) for pair in pairs}) == 2, "which comes first is drawn"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--against-command", "true", "--", "true"), "both commands are the same"),
+        (("--against-command", "true", "--update", "--", "false"), "leave out --against and --update"),
+        (("--against-command", "true", "study.yaml"), "make the program a knob"),
+        (("--against-setting", "work=100", "--", "true"), "is of a study file"),
+        (("study.yaml", "--against-setting", "work=100"), "are the same setting"),
+        (("study.yaml", "--at", "work=104", "--against-setting", "work=7"), "outside the study's space"),
+    ],
+)
+def test_what_cannot_run_in_turn_is_named(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    (tmp_path / "study.yaml").write_text(TWO)
+    done = ridgeline(tmp_path, *words)
+    assert done.returncode == ExitCode.WRONG_INPUT and says in done.stderr, done.stderr
+    assert not (tmp_path / "studies").exists()
+
+
+def test_two_commands_run_in_turn_without_a_reference(tmp_path: Path) -> None:
+    # by a factor of 20 in wall time, so that no load on the machine decides it
+    done = ridgeline(tmp_path, "--against-command", "sleep 0.01", "--", "sleep", "0.2")
+    assert done.returncode == ExitCode.WORSE, done.stdout + done.stderr
+    assert "slower than the old one" in done.stdout and "in turn" in done.stdout
+    assert not list(tmp_path.glob("*.gate.json"))
+    failed = ridgeline(tmp_path, "--against-command", "sleep 0.01", "--", "cat", "missing")
+    assert failed.returncode == ExitCode.NOTHING_BETTER, failed.stderr
+
+
 def test_ci_systems_read_the_same_verdict(home: Path) -> None:
     (home / "work").write_text("110")
     files = ("--junit", "junit.xml", "--gitlab", "quality.json", "--markdown", "summary.md")

@@ -68,7 +68,9 @@ def test_measured_pools_are_met_within_five_percent(ask: Any, words: str, tokens
 
 
 def test_what_does_not_fit_is_said_and_what_would(ask: Any) -> None:
-    answer = document(ask, "memory --model deepseek-r1 --gpu h100 --nodes 1 --gpus-per-node 8 --tp 8")
+    code, out, err = ask("memory --model deepseek-r1 --gpu h100 --nodes 1 --gpus-per-node 8 --tp 8 --json")
+    answer = json.loads(out)
+    assert code == 1 and "does not fit" in err
     assert answer["verdict"] == "startup-oom"
     assert answer["margin_gib"] < 0
     assert answer["nearest"]

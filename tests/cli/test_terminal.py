@@ -28,7 +28,9 @@ from ridgeline.cli.campaign import live
 from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.cli.main import overview
 from ridgeline.cli.text.picture import fitted, picture_lines
+from ridgeline.cli.text.snapshot import snapshot_of
 from ridgeline.cli.text.wording import clock_text, status_lines
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
@@ -115,6 +117,51 @@ def test_a_run_past_its_time_is_said_to_be(tmp_path: Path) -> None:
     assert now.as_json()["running"][0]["expected_s"] == 60.0
 
 
+def test_a_job_that_waits_is_not_said_to_run_and_its_reason_is_shown(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = campaign(tmp_path, wide_study(tmp_path), rate)
+    folder = start_run(running, 1)
+    running.ledger._typical_s = 1.4
+    now = CampaignStatus(running.question, running.study, running.history, running.ledger)
+
+    def shown(after_s: float) -> tuple[str, str, dict[str, Any]]:
+        (run,) = now.under_way(PLANNED_S + after_s)
+        picture = "\n".join(picture_lines(now, WIDTH - 1, PLANNED_S + after_s)[:2])
+        return "\n".join(status_lines(now, PLANNED_S + after_s)), picture, run.as_json()
+
+    (folder / "ticket").write_text("4711\n")
+    status, picture, told = shown(7)
+    assert "waiting 0:07: the batch system has not started it yet" in status
+    assert (told["state"], told["waits_for"]) == ("waiting", "")
+    why = Slurm().in_words("AssocMaxJobsLimit")
+    (folder / "waiting").write_text(f"{why}\n")
+    status, picture, told = shown(7)
+    for text in (status, picture):
+        assert "you run as many jobs as your account may at once (AssocMaxJobsLimit)" in text
+        assert "waiting 0:07" in text and "running" not in text and "longer than usual" not in text
+    assert (told["state"], told["waits_for"]) == ("waiting", why)
+    assert "AssocMaxJobsLimit" in snapshot_of(now, PLANNED_S + 7, {}).running[0].title
+
+    # without a picture, each reason is a line of its own, once
+    monkeypatch.setattr(live.time, "time", lambda: PLANNED_S + 7)
+    ticks = iter(range(1000, 2000, 10))
+    monkeypatch.setattr(live.time, "monotonic", lambda: float(next(ticks)))
+    face = TerminalView(quiet=False)
+    face._campaign = running
+    for _ in range(3):
+        face.tick()
+    assert capsys.readouterr().out == f"  #1    waiting 0:07: {why}\n"
+
+    # its clock begins with the job, not with the queue
+    (folder / "started").write_text("4711\nn1\n")
+    os.utime(folder / "started", (PLANNED_S + 60, PLANNED_S + 60))
+    status, picture, told = shown(61)
+    assert "running 0:01 of about 1.4s, ends about" in status and "AssocMaxJobsLimit" not in status + picture
+    assert (told["state"], told["waits_for"], told["elapsed_s"]) == ("running", None, 1.0)
+    assert "longer than usual" in shown(70)[0]
+
+
 def test_the_last_line_is_that_of_the_log_written_last(tmp_path: Path) -> None:
     assert latest_line(tmp_path) == "" == latest_line(tmp_path / "none")
     for at, (name, text) in enumerate({"stdout": "old", "engine.log": "a\nnew\n", "input.nw": "no log"}.items()):
@@ -140,7 +187,7 @@ def test_nothing_in_the_picture_is_wider_than_the_terminal(tmp_path: Path, width
     text = " ".join(line.strip() for line in lines)
     assert "rate 100 -> 106.3, looks 1.06x baseline in the search" in text, "what matters is wrapped, not cut"
     assert "node-hours" in text and " ok" in text
-    assert ("and 5 more running" in text) == (at_once == 9)
+    assert ("and 5 more under way" in text) == (at_once == 9)
 
 
 def test_the_footer_stays_in_its_place(tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +316,7 @@ def test_the_clock_moves_while_nothing_happens_and_what_is_pasted_is_whole(tmp_p
             text += piece
             if len(set(re.findall(rb"running (\d+:\d\d)", text))) >= 2:
                 (tmp_path / "out" / "go").touch()
-        assert run.wait(60) == 0
+        assert run.wait(60) == 1, "nothing was confirmed"
     lines = without_codes(text.decode())
     (pasted,) = (line for line in lines if flag in line)
     assert "; echo rate 0." in pasted, "one line, to paste"

@@ -177,6 +177,22 @@ def test_batch_lines_of_other_releases_and_of_ranks_count_too() -> None:
     assert (totals.decodes, totals.running, totals.eager, totals.waiting) == (3, 14, 1, 1)
 
 
+def test_a_batch_line_of_another_shape_is_on_the_same_clock() -> None:
+    other = decode(5, 30).replace("#token: 9", "#full token: 9").replace("token usage", "full token usage")
+    totals = tally_sglang_log([READY, other, decode(9), other.replace(":05]", ":11]"), decode(12)]).served.totals
+    assert (totals.decodes, totals.span_s, totals.decode_s) == (4, 7.0, 7.0)
+
+
+def test_a_second_is_shared_by_all_of_its_lines_whatever_stands_between_them() -> None:
+    between = (
+        "[2026-11-15 10:00:04] Tool call parser is ready, nothing to see here and enough text to be read as a line"
+    )
+    alone = [READY, decode(2), decode(4), prefill(4, 3), decode(4)]
+    first = tally_sglang_log(alone).served.totals
+    assert (first.decode_s, first.prefill_s) == (pytest.approx(4 / 3), pytest.approx(2 / 3))
+    assert tally_sglang_log([*alone[:3], between, *alone[3:]]).served.totals == first
+
+
 def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
     path = tmp_path / "long.log"
     rows = [decode(s % 3600, s % 64, 0.2, s % 3) + "\n" + prefill(s % 3600, 3) + "\n" for s in range(3600)]

@@ -11,11 +11,13 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors import batch_script, script
+from ridgeline.executors import batch, batch_script, script
+from ridgeline.executors.base import waiting_for
 from ridgeline.executors.batch import BatchExecutor, Folder, _ended_from_outside, conclude
 from ridgeline.executors.dialect import JobReply, JobStatus, Phase
 from ridgeline.executors.pbs import Pbs, pbs
@@ -378,6 +380,132 @@ def test_run_sh_handed_over_by_hand_leaves_a_run_whose_state_files_are_folded_as
     assert by_hand.stdout.startswith("as prepared\n")
 
 
+@pytest.mark.parametrize("folded", [True, False], ids=["folded", "not folded yet"])
+@pytest.mark.parametrize("system", ["slurm", "pbs"])
+def test_a_second_start_of_a_run_that_has_ended_is_no_start_by_hand(tmp_path: Path, system: str, folded: bool) -> None:
+    """It would compute outside the campaign's accounts."""
+    runner = slurm(Site(batch="slurm")) if system == "slurm" else executor()
+    asked = job(tmp_path, command="echo start >> starts")
+    (asked.folder / "run.sh").write_text(runner.script(asked))
+    (asked.folder / "ticket").write_text("71.vm\n" if system == "pbs" else "71\n")
+    (tmp_path / "hosts").write_text("vm0\n")
+
+    def started(number: str, **more: str) -> int:
+        names = {"PBS_JOBID": f"{number}.vm", "PBS_NODEFILE": str(tmp_path / "hosts")}
+        if system == "slurm":
+            names = {"SLURM_JOB_ID": number, "SLURM_JOB_NODELIST": "n1"}
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PBS_"))}
+        return subprocess.run(["sh", str(asked.folder / "run.sh")], env={**env, **names, **more}).returncode
+
+    assert started("71") == 0
+    held = write_result(asked.folder, {"run": 1, "ticket": "7 is no 71"}, runner.state_files)
+    if folded:
+        put_away(asked.folder, runner.state_files, held)
+    before = {path.name: path.read_bytes() for path in asked.folder.iterdir()}
+    assert started("71") == 74
+    assert {path.name: path.read_bytes() for path in asked.folder.iterdir()} == before
+    assert not list(tmp_path.glob("j.by-hand-*"))
+    # another job in the same folder is one that a person handed over, once
+    for number in ("7", "711"):
+        assert [started(number), started(number)] == [0, 74]
+        assert (tmp_path / f"j.by-hand-{number}" / "starts").read_text() == "start\nstart\n"
+    if system == "slurm":
+        assert started("72", SLURM_RESTART_COUNT="1") == 74
+        assert not (tmp_path / "j.by-hand-72").exists()
+
+
+def test_a_job_that_is_put_back_before_it_began_begins_once(tmp_path: Path) -> None:
+    asked = job(tmp_path, command="echo start >> starts")
+    (asked.folder / "run.sh").write_text(slurm(Site(batch="slurm")).script(asked))
+    (asked.folder / "ticket").write_text("71\n")
+    env = {**os.environ, "SLURM_JOB_ID": "71", "SLURM_JOB_NODELIST": "n1", "SLURM_RESTART_COUNT": "1"}
+    codes = [subprocess.run(["sh", str(asked.folder / "run.sh")], env=env).returncode for _ in range(2)]
+    assert codes == [0, 74]
+    assert (asked.folder / "starts").read_text() == "start\n"
+    assert "second time" in (asked.folder / "requeued").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lasted_s", "over", "cause"),
+    [
+        (30.0, True, Cause.CANCELLED),
+        (598.0, True, Cause.CANCELLED),
+        (599.0, True, Cause.TIME_LIMIT),
+        (661.0, True, Cause.TIME_LIMIT),
+        (30.0, False, Cause.TIME_LIMIT),
+    ],
+)
+def test_a_limit_that_the_operator_shortened_is_not_the_settings_time_out(
+    tmp_path: Path, lasted_s: float, over: bool, cause: Cause
+) -> None:
+    folder = Folder(tmp_path)
+    folder.write("submission", "j-1f2e\n600")
+    ending = Ending(
+        Cause.TIME_LIMIT, reason="Slurm says TIMEOUT (TimeLimit)", started_s=1000.0, ended_s=1000 + lasted_s
+    )
+    status = JobStatus("7", Phase.ENDED, ending=ending, charged_s=lasted_s, over_walltime=over)
+    found = conclude(folder, Slurm(), status)
+    assert found.cause is cause
+    if cause is Cause.CANCELLED:
+        wanted = f"slurm ended it after {lasted_s:.0f} s, before its own limit of 600 s (Slurm says TIMEOUT"
+        assert found.reason.startswith(wanted) and "somebody shortened its time" in found.reason
+    # what run.sh stopped itself was over the limit by its own clock
+    folder.write("stopped", "time-limit: ran longer than its limit of 600 s")
+    assert conclude(folder, Slurm(), status).cause is Cause.TIME_LIMIT
+    # as earlier releases wrote it
+    folder.clear("stopped")
+    folder.write("submission", "j-1f2e")
+    assert conclude(folder, Slurm(), status).cause is Cause.TIME_LIMIT
+
+
+def test_submissions_keep_the_sites_distance_whoever_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs and builds of a campaign have an executor each, and one batch system."""
+    now, handed_over = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def taken(command: list[str], *unused: object) -> JobReply:
+        handed_over.append(now[0])
+        now[0] += 0.1
+        return JobReply(0, f"{len(handed_over)}.vm\n")
+
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(batch, "run", taken)
+    monkeypatch.setattr(batch, "_submitted_s", {})
+    runs, builds = executor(submit_every_s=0.6), executor(submit_every_s=0.6)
+    assert runs.turn_in_s() == 0.0
+    for number, runner in enumerate((runs, builds, runs)):
+        runner.submit(job(tmp_path, f"j{number}"))
+    assert handed_over == pytest.approx([100.0, 100.6, 101.2])
+    assert builds.turn_in_s() == pytest.approx(0.5)
+    assert slurm(Site(batch="slurm", submit_every_s=600.0)).turn_in_s() == 0.0, "another batch system"
+    now[0] += 3.0
+    runs.submit(job(tmp_path, "late"))
+    assert handed_over[-1] == pytest.approx(104.3), "who waited long enough waits no more"
+    executor(submit_every_s=0.0).submit(job(tmp_path, "at once"))
+    assert handed_over[-1] == pytest.approx(104.4)
+    assert Site().submit_every_s == 0.5
+
+
+def test_a_folder_that_is_gone_while_its_job_waits_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = '{"Jobs": {"7.vm": {"job_state": "Q", "comment": "Not Running: Queue not started"}}}'
+    monkeypatch.setattr(batch, "run", lambda *unused, **options: JobReply(0, said))
+    runner, asked = executor(poll_s=0.0), job(tmp_path)
+    ticket = f"7.vm {asked.folder}"
+    (asked.folder / "ticket").write_text("7.vm\n")
+    assert runner.poll([ticket]) == {}
+    assert waiting_for(asked.folder) == "the operator has closed the queue (Queue not started)"
+    other = tmp_path / "gone"
+    assert runner.poll([f"7.vm {other}"]) == {}
+    assert not other.exists()
+    assert runner.waiting[f"7.vm {other}"] == "the operator has closed the queue (Queue not started)"
+
+
 def test_a_job_is_not_submitted_again_into_a_folder_whose_state_files_are_folded(
     pbs_standin: Path, tmp_path: Path
 ) -> None:
@@ -416,6 +544,19 @@ def test_a_deleted_job_is_a_cancel_also_where_the_server_forgot_that_it_was_aske
     ending = until_ended(runner, ticket, limit_s=60)
     assert ending.cause is Cause.CANCELLED
     assert (asked.folder / "exit").exists() is not early
+
+
+def test_the_cpu_time_of_a_job_is_that_of_its_command(pbs_standin: Path, tmp_path: Path) -> None:
+    runner = executor()
+    for name in ("first", "second", "third"):
+        asked = job(tmp_path, name, "true")
+        assert until_ended(runner, runner.submit(asked)).exit_code == 0
+    used = [
+        found.cpu_s
+        for found in map(script.exit_record, sorted(tmp_path.glob("*d*")))
+        if found and found.cpu_s is not None
+    ]
+    assert used and min(used) < 0.004, "run.sh alone takes several times as much"
 
 
 def test_a_program_that_dies_by_sigterm_is_not_taken_for_a_cancel(pbs_standin: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands of a batch system hear what the user set, and not what the job we ourselves run in was given."""
+"""The commands of a batch system hear what was rendered, and nothing that the caller's environment adds to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch
 from ridgeline.executors.base import with_retries
 from ridgeline.executors.batch import run
-from ridgeline.executors.dialect import Blame
+from ridgeline.executors.dialect import BatchDialect, Blame
 from ridgeline.executors.pbs import Pbs
 from ridgeline.executors.slurm import Slurm
 from ridgeline.records.site import Site
@@ -18,22 +18,36 @@ from ridgeline.records.site import Site
 SITE = Site("here", batch="slurm")
 
 
-def environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> set[str]:
+def environment(monkeypatch: pytest.MonkeyPatch, dialect: BatchDialect, **variables: str) -> set[str]:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return set(run(["env"], SITE, Slurm()).stdout.splitlines())
+    return set(run(["env"], SITE, dialect).stdout.splitlines())
 
 
-def test_inside_a_job_its_variables_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """sbatch would take SLURM_NTASKS of the job around it for a request."""
-    seen = environment(monkeypatch, SLURM_JOB_ID="7", SLURM_NTASKS="4", SLURM_CONF="/etc/s.conf", HOME="/home/me")
-    assert {"SLURM_CONF=/etc/s.conf", "HOME=/home/me", "LC_ALL=C"} <= seen
-    assert not [line for line in seen if line.startswith(("SLURM_NTASKS", "SLURM_JOB_ID"))]
-
-
-def test_outside_a_job_the_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inside", [True, False], ids=["inside a job", "outside"])
+def test_what_slurms_commands_would_obey_is_left_out(monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
+    """sbatch takes SBATCH_PARTITION before the script's own line, and SLURM_NTASKS of a job around it for a request."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert "SLURM_TIME_FORMAT=standard" in environment(monkeypatch, SLURM_TIME_FORMAT="standard")
+    if inside:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    obeyed = (
+        *("SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_REQUEUE", "SLURM_NTASKS", "SLURM_TIME_FORMAT"),
+        *("SALLOC_ACCOUNT", "SRUN_CPUS_PER_TASK", "SQUEUE_FORMAT", "SACCT_FORMAT", "SCANCEL_STATE", "SINFO_FORMAT"),
+        *("SLURM_CLUSTERS", "SLURMD_NODENAME", "SCONTROL_ALL"),
+    )
+    kept = {"SLURM_CONF": "/etc/s.conf", "SLURM_JWT": "token", "HOME": "/home/me", "OMP_NUM_THREADS": "3"}
+    seen = environment(monkeypatch, Slurm(), **dict.fromkeys(obeyed, "1"), **kept)
+    assert {*(f"{name}={value}" for name, value in kept.items()), "LC_ALL=C"} <= seen
+    assert not [line for line in seen if line.partition("=")[0] in (*obeyed, "SLURM_JOB_ID")]
+
+
+def test_what_the_commands_of_pbs_would_obey_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PBS_DPREFIX qsub reads no #PBS line at all; which server it is stays for the user to say."""
+    obeyed = ("PBS_DPREFIX", "PBS_QSTAT_EXECONLY", "PBS_JOBID", "PBS_O_WORKDIR", "PBS_NODEFILE", "PBS_QUEUE")
+    kept = {"PBS_DEFAULT": "pbs2", "PBS_SERVER": "pbs2", "PBS_CONF_FILE": "/etc/pbs2.conf", "PBS_EXEC": "/opt/pbs"}
+    seen = environment(monkeypatch, Pbs(), **dict.fromkeys(obeyed, "1"), **kept)
+    assert {f"{name}={value}" for name, value in kept.items()} <= seen
+    assert not [line for line in seen if line.partition("=")[0] in obeyed]
 
 
 def test_a_command_that_is_not_there_says_where_to_run() -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,6 +123,52 @@ def test_cpu_time_and_memory_are_measured(tmp_path: Path) -> None:
     assert end.usage["max_rss_bytes"] > 0.95 * size
 
 
+def test_an_idle_command_takes_no_cpu_time_of_our_own_shells(tmp_path: Path) -> None:
+    # the least of some runs: what a neighbour leaves in the caches costs the kernel time that is not the command's
+    used = [run(tmp_path, "true", name=f"r{n}").usage["cpu_s"] for n in range(7)]
+    assert 0 < min(used) < 0.001
+
+
+_BURN = "import time\nwhile time.process_time() < 0.15: pass"
+
+
+def test_the_cpu_time_is_of_all_processes_of_the_command(tmp_path: Path) -> None:
+    burn = f"{shlex.quote(sys.executable)} -I -S -c {shlex.quote(_BURN)}"
+    end = run(tmp_path, f"burn() {{ {burn}; }}\nburn & burn | cat; (burn); wait", name="three")
+    assert 0.45 < end.usage["cpu_s"] < 0.45 + 0.4, "three of them, each with the start of its interpreter"
+
+
+def _programs(folder: Path, perl: str = "") -> dict[str, str]:
+    """An environment whose PATH has what run.sh needs, and this text as Perl or none."""
+    folder.mkdir()
+    for name in ("sh", "date", "mv", "uname", "dirname", "cat", "sleep"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    if perl:
+        (folder / "perl").write_text(f"#!/bin/sh\n{perl}\n")
+        (folder / "perl").chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+@pytest.mark.parametrize("perl", ["", "exit 3"])
+def test_without_a_perl_that_works_the_shell_says_what_it_knows(tmp_path: Path, perl: str) -> None:
+    env = _programs(tmp_path / "bin", perl)
+    burn = f"{shlex.quote(sys.executable)} -I -S -c {shlex.quote(_BURN)}"
+    end = run(tmp_path, f"{burn}; exit 5", env=env)
+    assert (end.cause, end.exit_code) == (Cause.EXITED, 5), "not what Perl left with"
+    assert 0.13 < end.usage["cpu_s"] < 0.6, "in steps of 10 ms"
+
+
+def test_what_is_started_elsewhere_is_not_given_as_the_commands_cpu_time(tmp_path: Path) -> None:
+    elsewhere = [
+        Job("a", tmp_path / "a", "srun ./prog"),
+        Job("b", tmp_path / "b", "mpirun ./prog", resources=Resources(nodes=2)),
+    ]
+    for asked in elsewhere:
+        assert not {"times", "perl"} & set(script.metered(asked, asked.command).split()), asked.command
+    here = Job("c", tmp_path / "c", "mpirun ./srunner")
+    assert {"perl"} <= set(script.metered(here, here.command).split())
+
+
 def test_a_small_program_is_not_charged_the_controllers_memory(tmp_path: Path) -> None:
     ours = 1024 * int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(os.getpid())]))
     assert run(tmp_path, "true").usage.get("max_rss_bytes", 0) < ours
@@ -174,7 +221,7 @@ def test_site_setup_runs_first_and_its_environment_yields_to_the_jobs(tmp_path: 
     one = job(tmp_path, "echo $A $B $C", env={"A": "job"})
     ending(executor, executor.submit(one))
     assert (one.folder / "stdout").read_text() == "job site from-setup\n"
-    assert (one.folder / "env").read_text() == "export A=job\nexport B=site\n"
+    assert (one.folder / "env").read_text() == "export LC_ALL=C.UTF-8\nexport A=job\nexport B=site\n"
 
 
 def test_a_module_that_does_not_load_stops_the_run(tmp_path: Path) -> None:

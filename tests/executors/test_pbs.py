@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -174,22 +175,45 @@ def test_requests_by_chunks_by_host_and_plain(tmp_path: Path) -> None:
     job = Job("0023-tp8", tmp_path, "true", resources=Resources(nodes=2, ranks_per_node=2, cores=112, gpus=8))
     site = Site(batch="pbs", queue="q", account="p1", memory_bytes_per_node=1880 * 2**30, cores_per_node=112)
     lines = DIALECT.directives(job, site)
-    assert "#PBS -l select=2:ncpus=112:mpiprocs=2:ngpus=8:mem=1925120mb" in lines
+    assert "#PBS -l select=2:ncpus=112:mpiprocs=2:ompthreads=56:ngpus=8:mem=1925120mb" in lines
     assert "#PBS -P p1" in lines
     assert "#PBS -l walltime=01:01:00" in lines
     assert "#PBS -r n" in lines, "started again by the server it would be measured as one run"
     assert "#PBS -N r0023-tp8" in lines
     pinned = Job("j", tmp_path, "true", resources=Resources(nodes=2, cores=4), on_nodes=("a", "b"))
-    assert "#PBS -l select=1:ncpus=4:mpiprocs=1:host=a+1:ncpus=4:mpiprocs=1:host=b" in DIALECT.directives(
-        pinned, Site()
-    )
+    each = "1:ncpus=4:mpiprocs=1:ompthreads=4:host"
+    assert f"#PBS -l select={each}=a+{each}=b" in DIALECT.directives(pinned, Site())
     avoiding = Job("j", tmp_path, "true", avoid_nodes=("a",))
     listed = Site(options={"hosts": ["a", "b", "c"]})
-    assert "#PBS -l select=1:ncpus=1:mpiprocs=1:host=b" in DIALECT.directives(avoiding, listed)
+    assert "#PBS -l select=1:ncpus=1:mpiprocs=1:ompthreads=1:host=b" in DIALECT.directives(avoiding, listed)
     totals = Site(options={"request": "plain", "account_option": "-A"}, account="x", memory_bytes_per_node=2**40)
     plain = DIALECT.directives(replace(job, resources=replace(job.resources, memory_bytes=3 * 2**30)), totals)
     assert {"#PBS -l ncpus=224", "#PBS -l ngpus=16", "#PBS -l mem=6144mb", "#PBS -A x"} <= set(plain)
     assert not any("select" in line for line in plain)
+
+
+@pytest.mark.parametrize(
+    ("resources", "env", "threads"),
+    [
+        (Resources(ranks_per_node=4, cores=8), {}, "2"),
+        (Resources(ranks_per_node=3, cores=8), {}, "2"),
+        (Resources(ranks_per_node=8, cores=8), {}, "1"),
+        (Resources(cores=8), {}, "8"),
+        (Resources(ranks_per_node=4, cores=8), {"OMP_NUM_THREADS": "1"}, "1"),
+        (Resources(ranks_per_node=4, cores=8), {"OMP_NUM_THREADS": "2,1"}, "2,1"),
+    ],
+)
+def test_each_rank_gets_the_threads_of_its_share_and_not_of_the_node(
+    pbs_standin: Path, tmp_path: Path, resources: Resources, env: dict[str, str], threads: str
+) -> None:
+    """Without ompthreads a server sets OMP_NUM_THREADS to ncpus, whatever mpiprocs says."""
+    runner = executor(env={"OMP_NUM_THREADS": "7"} if env else {})
+    asked = job(tmp_path, "j", "echo $OMP_NUM_THREADS", resources=resources, env=env)
+    until_ended(runner, runner.submit(asked))
+    assert (tmp_path / "j/stdout").read_text() == f"{threads}\n"
+    # what ranks on other nodes are given by the server itself
+    stated = re.search(r"ompthreads=(\d+)", runner.script(asked))
+    assert stated is not None and stated[1] == (threads if threads.isdecimal() else "2")
 
 
 @pytest.mark.parametrize(
@@ -276,10 +300,15 @@ def test_the_servers_walltime_is_told_from_a_failure(
     pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PBS_STANDIN_WALLTIME_S", "1")
-    runner = executor()
-    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "sleep 60")))
+    slow = executor(setup=("sleep 60",))  # before the job's own clock starts
+    (ending,) = until_ended(slow, slow.submit(job(tmp_path, "slow", "true", limit_s=1.0)))
     assert ending.cause is Cause.TIME_LIMIT
     assert "walltime" in ending.reason
+    # as after a `qalter -l walltime`: the job had asked for a minute
+    runner = executor()
+    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "sleep 60", limit_s=60.0)))
+    assert ending.cause is Cause.CANCELLED
+    assert "before its own limit of 60 s" in ending.reason and "walltime" in ending.reason
 
 
 @pytest.mark.parametrize(
@@ -356,3 +385,27 @@ def test_one_qstat_an_interval_for_all_jobs(pbs_standin: Path, tmp_path: Path) -
     until_ended(runner, *tickets)
     asked = (pbs_standin / "questions").read_text().count("qstat")
     assert asked <= (time.monotonic() - began) / 0.5 + 2
+
+
+@pytest.mark.parametrize(
+    ("comment", "words"),
+    [
+        (
+            "Not Running: Insufficient amount of resource: ncpus (R: 8 A: 0 T: 32)",
+            "what it needs is in use (Insufficient amount of resource: ncpus (R: 8 A: 0 T: 32))",
+        ),
+        (
+            "Not Running: User has reached queue workq running job limit.",
+            "a limit of yours is reached (User has reached queue workq running job limit.)",
+        ),
+        (
+            "Not Running: Queue workq has reached its running job limit",
+            "a limit of the queue is reached (Queue workq has reached its running job limit)",
+        ),
+        ("Not Running: Queue not started", "the operator has closed the queue (Queue not started)"),
+        ("Not Running: something new", "something new"),
+        ("", ""),
+    ],
+)
+def test_why_a_job_waits_is_said_in_words_with_the_servers_own(comment: str, words: str) -> None:
+    assert Pbs().in_words(comment) == words

@@ -13,12 +13,12 @@ from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 
 # the release that last changed the text, and what it comes to for each batch system
-RELEASE = "0.2.0"
+RELEASE = "0.3.0"
 DIGESTS = {
-    "local": "e6f8380726143bb4",
-    "slurm": "7f0398733e46baba",
-    "pbs": "344b660884c5944c",
-    "simulated": "cc076c3d56c63650",
+    "local": "5170a220f87bed39",
+    "slurm": "36d1d8971dbe74b0",
+    "pbs": "23a5648afd601a1d",
+    "simulated": "f39d9b6170d10e61",
 }
 
 

@@ -50,7 +50,7 @@ def test_what_is_no_line_of_a_job_in_sacct_is_passed_over() -> None:
         ("OUT_OF_MEMORY", "OutOfMemory", "125", Cause.MEMORY_LIMIT, None, None),
         ("CANCELLED", "None", "0", Cause.CANCELLED, None, None),
         ("NODE_FAIL", "NodeDown", "0", Cause.NODE_FAILED, None, None),
-        ("PREEMPTED", "None", "0", Cause.NODE_FAILED, None, None),
+        ("PREEMPTED", "None", "0", Cause.CANCELLED, None, None),
         ("BOOT_FAIL", "None", "0", Cause.NODE_FAILED, None, None),
         ("REVOKED", "None", "0", Cause.CANCELLED, None, None),
         ("SPECIAL_EXIT", "None", "768", Cause.EXITED, 3, None),
@@ -170,6 +170,25 @@ def test_a_refusal_says_whether_waiting_helps(said: str, blame: Blame) -> None:
     assert said.splitlines()[-1] in refusal.message
 
 
+def test_a_closed_partition_is_no_matter_of_the_account() -> None:
+    said = "sbatch: error: Batch job submission failed: User's group not permitted to use this partition"
+    refusal = DIALECT.refusal(JobReply(1, "", said), Site(queue="q1", account="a1"))
+    assert refusal.blame is Blame.SITE_FILE
+    assert "set `queue` in the site file to a partition that is open to one of your groups (now q1" in refusal.message
+    assert "account" not in refusal.message
+
+
+@pytest.mark.parametrize("history", ["squeue", "sacct", "jobcomp"])
+def test_a_job_that_was_preempted_blames_nobody(history: str) -> None:
+    found = seen(State="PREEMPTED", Reason="None", NodeList="n1", StartTime="1794715130", EndTime="1794715140")
+    if history == "sacct":
+        found = DIALECT.read_history(JobReply(0, "3|PREEMPTED|0:15|1794717822|1794717823|n1|a-1f|/tmp\n"))["3"]
+    if history == "jobcomp":
+        found = DIALECT.read_history(JobReply(0, "JobId=3 JobState=PREEMPTED Name=a NodeList=n1 ExitCode=0:15 "))["3"]
+    assert found.ending is not None and found.ending.cause is Cause.CANCELLED
+    assert found.ending.reason == "Slurm says PREEMPTED (its nodes were given to a job that goes first)"
+
+
 @pytest.mark.parametrize(("text", "job_id"), [("12\n", "12"), ("12;ridge\n", "12"), ("Hello, user!\n345\n", "345")])
 def test_job_ids(text: str, job_id: str) -> None:
     assert DIALECT.job_id(JobReply(0, text)) == job_id
@@ -212,6 +231,7 @@ def test_no_accounting_is_no_answer_about_a_job_but_a_broken_one_is_a_reason_to_
 
 def test_a_job_around_us_does_not_shape_the_jobs_we_submit() -> None:
     assert DIALECT.obeys("SLURM_NTASKS") and DIALECT.obeys("SLURM_JOB_ID")
+    assert DIALECT.obeys("SBATCH_REQUEUE") and DIALECT.obeys("SQUEUE_STATES")
     assert not DIALECT.obeys("SLURM_CONF"), "it says where the cluster is"
     assert not DIALECT.obeys("PATH")
 
@@ -260,3 +280,26 @@ def test_node_lists_expand_to_every_node(numbers: list[int]) -> None:
 )
 def test_node_lists(text: str, names: list[str]) -> None:
     assert list(Slurm().node_names(text)) == names
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "jobs of higher priority are ahead of it (Priority)"),
+        ("Resources", "the nodes it needs are busy (Resources)"),
+        ("AssocMaxJobsLimit", "you run as many jobs as your account may at once (AssocMaxJobsLimit)"),
+        ("AssocGrpCpuLimit", "all that your account may use at once is in use (AssocGrpCpuLimit)"),
+        ("QOSMaxJobsPerUserLimit", "you run as many jobs as the QOS allows at once (QOSMaxJobsPerUserLimit)"),
+        ("QOSMaxCpuPerUserLimit", "you use as much as the QOS allows at once (QOSMaxCpuPerUserLimit)"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n4",
+            "nodes that it needs are down, drained or reserved (ReqNodeNotAvail, UnavailableNodes:n4)",
+        ),
+        ("JobHeldAdmin", "it is held by the operator of the cluster, who must release it (JobHeldAdmin)"),
+        ("SomethingNew", "SomethingNew"),
+        ("None", ""),
+        ("", ""),
+    ],
+)
+def test_why_a_job_waits_is_said_in_words_with_slurms_own(reason: str, words: str) -> None:
+    assert DIALECT.in_words(reason) == words

@@ -52,7 +52,7 @@ goal: {maximize: rate}
 baseline: {n: 6, ranks: 1, nap: 0.5}
 budget: {trials: 7}
 search: {sampler: grid, sentinel_every: 0}
-confirm: {top: 1, blocks: 2}
+confirm: {top: 1, blocks: 3}
 job: {ranks_per_node: ranks, limit: 2s}
 """
 
@@ -152,11 +152,11 @@ def test_a_grant_is_settled_with_what_slurm_charged(slurm: SlurmCluster, tmp_pat
         "limit: 2s", "limit: 6m"
     )
     text = text.replace("3) exit 9 ;;", "").replace("4) sleep 60 ;;", "").replace("[1, 64]", "[1]")
-    (tmp_path / "study.yaml").write_text(text.replace("confirm: {top: 1, blocks: 2}", "confirm: {top: 0}"))
+    (tmp_path / "study.yaml").write_text(text.replace("confirm: {top: 1, blocks: 3}", "confirm: {top: 0}"))
     create(tmp_path / "grant.jsonl", 0.15)  # one job at a time: each may take 0.1
     tuned = ridgeline(tmp_path, "tune", "study.yaml")
     said, _ = tuned.communicate(timeout=600)
-    assert tuned.returncode == 0, said
+    assert tuned.returncode == 1, f"nothing was to be confirmed: {said}"
     paid = read_grant(tmp_path / "grant.jsonl")
     assert paid.reserved == 0
     charged = {event["ticket"]: event["seconds"] for event in journal(tmp_path) if event["event"] == "charged"}

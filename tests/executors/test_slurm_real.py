@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError
+from ridgeline.executors.base import waiting_for
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.script import exit_record
 from ridgeline.executors.slurm import slurm as slurm_executor
 from ridgeline.records.launch import launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
-from tests.slurm_cluster import SlurmCluster, _alive
+from ridgeline.state_files import put_away, write_result
+from tests.slurm_cluster import SlurmCluster, _alive, _until, plain_environment
 
 pytestmark = pytest.mark.slurm
 
@@ -88,7 +91,8 @@ def test_sbatch_by_hand_leaves_the_evidence_as_it_is_and_works_in_a_copy(slurm: 
     assert "batch.out" in before
     copied = shutil.copytree(asked.folder, tmp_path / "elsewhere" / "copy")
     for folder in (asked.folder, copied):
-        done = subprocess.run(["sbatch", "--wait", "--parsable", "run.sh"], cwd=folder, check=True, capture_output=True)
+        by_hand = ["sbatch", "--wait", "--parsable", "run.sh"]
+        done = subprocess.run(by_hand, cwd=folder, env=plain_environment(), check=True, capture_output=True)
         number = done.stdout.decode().strip()
         repeat = folder.with_name(f"{folder.name}.by-hand-{number}")
         assert (repeat / "stdout").read_text() == "as prepared\n"
@@ -250,6 +254,7 @@ from pathlib import Path
 from ridgeline.executors.slurm import slurm
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
+from ridgeline.state_files import put_away, write_result
 runner = slurm(Site(batch="slurm", queue="debug", poll_s=0.3))
 folder = Path(sys.argv[1])
 print(runner.submit(Job(folder.name, folder, "sleep 2; echo done", limit_s=60.0)), flush=True)
@@ -307,6 +312,21 @@ def test_a_controller_inside_a_job_does_not_hand_its_own_limits_on(slurm: SlurmC
             del os.environ[name]
     assert until_ended(runner, ticket)[0].exit_code == 0
     assert (tmp_path / "j/stdout").read_text() == "none\n"
+
+
+def test_a_job_is_what_its_script_says_whatever_is_exported(slurm: SlurmCluster, tmp_path: Path) -> None:
+    assert {os.environ["SBATCH_PARTITION"], os.environ["SBATCH_TIMELIMIT"]} == {"short", "1"}
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "env | grep -E '^(SBATCH|SRUN|SQUEUE)_'; sleep 60", limit_s=600.0))
+    until_running(tmp_path / "j")
+    said = dict(re.findall(r"(\S+?)=(\S*)", slurm.run("scontrol", "show", "job", ticket.split()[0]).stdout))
+    runner.cancel(ticket)
+    assert until_ended(runner, ticket)[0].cause is Cause.CANCELLED, "SCANCEL_STATE names other jobs"
+    asked = {name: said[name] for name in ("Partition", "TimeLimit", "Requeue", "OverSubscribe", "MinMemoryNode")}
+    assert asked == {"Partition": "debug", "TimeLimit": "00:11:00", "Requeue": "0", "OverSubscribe": "OK"} | {
+        "MinMemoryNode": "0"
+    }
+    assert (tmp_path / "j/stdout").read_text() == ""
 
 
 def test_sbatch_run_sh_by_hand_repeats_the_run(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -369,14 +389,42 @@ def test_the_users_own_script_runs_unchanged_with_the_trials_environment(slurm: 
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot(slurm: SlurmCluster, tmp_path: Path) -> None:
     # setup runs before the job's own clock starts; Slurm counts in minutes and looks twice a minute. Deaf to Slurm's
     # TERM, all of it dies at once: if the sleep died first, the job's own command might just have time to run
     runner = executor(setup=("trap '' TERM", "sleep 300"), options={"walltime_slack_s": 0})
-    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "true", limit_s=30.0)), limit_s=150)
+    over = runner.submit(job(tmp_path, "j", "true", limit_s=30.0))
+    # the operator takes from another what it had asked for
+    other = executor()
+    shortened = other.submit(job(tmp_path, "shortened", "sleep 600", limit_s=600.0))
+    slurm.run("scontrol", "update", f"JobId={shortened.split()[0]}", "TimeLimit=1")
+    (ending,) = until_ended(runner, over, limit_s=150)
     assert ending.cause is Cause.TIME_LIMIT
     assert "TIMEOUT" in ending.reason
+    (ending,) = until_ended(other, shortened, limit_s=150)
+    assert ending.cause is Cause.CANCELLED
+    assert "before its own limit of 600 s" in ending.reason
+
+
+def test_a_preempted_job_blames_neither_its_setting_nor_its_node(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "sleep 300", on_nodes=("n4",), resources=Resources(ranks_per_node=2)))
+    until_running(tmp_path / "j")
+    first = slurm.run("sbatch", "--parsable", "-p", "urgent", "-w", "n4", "--exclusive", "-o/dev/null", "--wrap=true")
+    (ending,) = until_ended(runner, ticket)
+    assert _until(lambda: not slurm.run("squeue", "-h", "-j", first.stdout.strip(), check=False).stdout.strip(), 30)
+    assert (ending.cause, ending.nodes) == (Cause.CANCELLED, ("n4",))
+    assert "PREEMPTED" in ending.reason and "a job that goes first" in ending.reason
+
+
+def test_nodes_are_avoided_as_far_as_there_are_others(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    some = runner.submit(job(tmp_path, "some", "true", avoid_nodes=("n1", "n2", "n4")))
+    everywhere = runner.submit(job(tmp_path, "all", "true", avoid_nodes=("n1", "n2", "n3", "n4")))
+    one, other = until_ended(runner, some, everywhere)
+    assert (one.exit_code, one.nodes) == (0, ("n3",))
+    assert (other.cause, other.exit_code, len(other.nodes)) == (Cause.EXITED, 0, 1)
+    assert "--exclude" not in (tmp_path / "all/run.sh").read_text()
 
 
 LINGERS = "echo $$ > pid; touch $RIDGELINE_SCRATCH/big; {before}while :; do sleep 0.1; done"
@@ -437,6 +485,52 @@ def test_a_requeued_job_keeps_the_evidence_of_its_first_start(slurm: SlurmCluste
     assert (asked.folder / "starts").read_text() == "start\n"
     assert (asked.folder / "stdout").read_text() == "first\n"
     assert not slurm.run("squeue", "-h", "-t", "PD,R", "-j", number, check=False).stdout.strip()
+
+
+def test_a_job_requeued_after_its_run_has_ended_does_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    asked = job(tmp_path, "j", "echo start >> starts; until [ -e go ]; do sleep 0.1; done")
+    ticket = runner.submit(asked)
+    number = ticket.split()[0]
+    wait_for(asked.folder / "starts")
+    slurm.run("scontrol", "update", f"JobId={number}", "Requeue=1")
+    (asked.folder / "go").touch()
+    assert until_ended(runner, ticket)[0].exit_code == 0
+    put_away(asked.folder, runner.state_files, write_result(asked.folder, {"run": 1}, runner.state_files))
+    assert _until(lambda: "COMPLETED" in slurm.run("scontrol", "show", "job", number).stdout, 30)
+    slurm.run("scontrol", "requeue", number)
+    deadline = time.monotonic() + 120
+    while "74:0" not in (said := slurm.run("scontrol", "show", "job", number).stdout):
+        assert time.monotonic() < deadline, said
+        # Slurm holds a requeued job back for two minutes, counted from the end of its first start
+        slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now", check=False)
+        time.sleep(0.5)
+    assert "Restarts=1" in said
+    assert (asked.folder / "starts").read_text() == "start\n"
+    assert not list(tmp_path.glob("j.by-hand-*"))
+
+
+def test_why_a_job_waits_is_known_in_words_until_it_starts(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    first = runner.submit(job(tmp_path, "first", "until [ -e go ]; do sleep 0.1; done", on_nodes=("n4",)))
+    until_running(tmp_path / "first")
+    second = runner.submit(job(tmp_path, "second", "true", on_nodes=("n4",), resources=Resources(ranks_per_node=2)))
+    assert waiting_for(tmp_path / "second") == "", "taken, and not asked about yet"
+
+    def said() -> bool:
+        runner.poll([first, second])
+        runner.wait(1)
+        return bool(waiting_for(tmp_path / "second"))
+
+    assert _until(said, 30)
+    assert waiting_for(tmp_path / "second") in (
+        "the nodes it needs are busy (Resources)",
+        "jobs of higher priority are ahead of it (Priority)",
+    )
+    assert waiting_for(tmp_path / "first") is None
+    (tmp_path / "first/go").touch()
+    assert [ending.exit_code for ending in until_ended(runner, first, second)] == [0, 0]
+    assert waiting_for(tmp_path / "second") is None
 
 
 def test_a_whole_node_is_asked_for_as_such_and_not_as_its_cores(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ridgeline.service import probe
 from ridgeline.service.file import load_service
 from ridgeline.service.keep.keeper import Keeper
 from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import RouterAdmin
+from ridgeline.service.router_admin import RouterAdmin
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, SMALL, free_port, missing, write_model
 

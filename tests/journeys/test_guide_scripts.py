@@ -27,7 +27,7 @@ from ridgeline.engines.base import engine_named
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.releases import parse_version
 from ridgeline.errors import StudyError
-from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster import SlurmCluster, plain_environment
 from tests.workloads.engine.test_guide import blocks, merged
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
@@ -71,6 +71,8 @@ def study_of(guide: str, index: int, nodes: int, site: dict[str, Any] | None) ->
         study = on_one_node(study)
     elif nodes > asked:
         study["job"] = {**study.get("job", {}), "nodes": nodes}
+        if "node_hours" in study.get("budget", {}):
+            study["budget"]["node_hours"] *= nodes / asked  # as many runs as the guide's budget holds
         if guide in ENGINES:
             study["workload"]["flags"] = {**study["workload"].get("flags", {}), "tp": nodes}
             study["job"]["gpus"] = study["job"].get("gpus", 1)
@@ -207,7 +209,7 @@ def assert_pbs_takes(script: str, nodes: int) -> None:
     count, *parts = wanted["select"].split(":")
     assert int(count) == nodes
     chunk = dict(part.split("=") for part in parts)
-    assert set(chunk) <= {"ncpus", "mpiprocs", "ngpus", "mem"}
+    assert set(chunk) <= {"ncpus", "mpiprocs", "ompthreads", "ngpus", "mem"}
     for name, most in pbs_node().items():
         assert int(chunk.get(name, "0").removesuffix("mb")) <= most, f"{name} of {wanted['select']}"
     assert int(chunk["mpiprocs"]) <= int(chunk["ncpus"])
@@ -247,9 +249,8 @@ def assert_session(run: Path, nodes: int, launcher: str) -> None:
 
 def assert_launcher_takes(launcher: str, options: str) -> None:
     if launcher == "srun":
-        done = subprocess.run(
-            [*options.split(), "--test-only", "--partition=gpu", "true"], capture_output=True, text=True
-        )
+        tried = [*options.split(), "--test-only", "--partition=gpu", "true"]
+        done = subprocess.run(tried, capture_output=True, text=True, env=plain_environment())
         assert done.returncode == 0, done.stderr
         assert "--cpu-bind=none" in options, "an engine places its own threads"
         return

@@ -122,7 +122,7 @@ def test_killed_at_random_moments(tmp_path: Path, calm: Calm, sampler: str, atte
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
-        process.communicate()
+        process.communicate(timeout=600)
         if not (folder / "journal.jsonl").exists():
             finish("tune", "study.yaml", "--out", folder.name, cwd=tmp_path)
         kept = {e["run"] for e in events_intact(folder) if e["event"] == "ended"}
@@ -151,7 +151,9 @@ def wait_for_lock(folder: Path) -> None:
 
 
 def wait_for_lines(journal: Path, lines: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
     while process.poll() is None and (journal.read_bytes().count(b"\n") if journal.exists() else 0) < lines:
+        assert time.monotonic() < deadline, f"{journal} has not come to {lines} lines"
         time.sleep(0.002)
 
 
@@ -170,8 +172,9 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY.replace("SAMPLER", "random").replace("sleep 0.02", "sleep 0.2"))
     process = ridgeline("tune", "study.yaml", "--out", "stopped", cwd=tmp_path)
     journal = tmp_path / "stopped" / "journal.jsonl"
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not (journal.exists() and '"ended"' in journal.read_text()):
+    deadline = time.monotonic() + 120
+    while not (journal.exists() and '"ended"' in journal.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline, "no run has ended"
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=600)
@@ -187,8 +190,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
 def test_a_second_controller_is_turned_away(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY.replace("SAMPLER", "random").replace("sleep 0.02", "sleep 0.2"))
     process = ridgeline("tune", "study.yaml", "--out", "one", cwd=tmp_path)
-    while not (tmp_path / "one" / "journal.jsonl").exists():
-        time.sleep(0.02)
+    wait_for_lines(tmp_path / "one" / "journal.jsonl", 1, process)
     other = ridgeline("resume", "one", cwd=tmp_path)
     _, errors = other.communicate(timeout=600)
     assert other.returncode == 5, errors

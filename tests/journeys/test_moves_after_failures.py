@@ -48,7 +48,7 @@ def calm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(EXAMPLE, home, dirs_exist_ok=True)
     text = (home / "study.yaml").read_text()
     changed = text.replace("{seed: 5}", f"{{seed: 5, sampler: {request.param}}}").replace("trials: 36", "trials: 8")
-    (home / "study.yaml").write_text(changed.replace("{top: 3, blocks: 5}", "{top: 1, blocks: 2}"))
+    (home / "study.yaml").write_text(changed.replace("{top: 3, blocks: 5}", "{top: 1, blocks: 3}"))
     finish("tune", "study.yaml", "--out", "calm", cwd=home)
     return home / "calm"
 

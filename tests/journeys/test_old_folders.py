@@ -91,7 +91,9 @@ def test_it_resumes_and_nothing_is_lost_or_run_twice(unpacked: Path, capsys: pyt
     before = events(unpacked)
     kept = ended(unpacked)
     finished = any(event["event"] == "verdict" for event in before)
-    better = not unpacked_name(unpacked).startswith("twin")
+    # the twin found nothing better, the engine's budget was too small for a verdict, and the sizes too few runs for one
+    name = unpacked_name(unpacked)
+    better = not name.startswith(("twin", "sglang")) and (finished or not name.startswith("scale"))
     answer = json.loads(say(capsys, "resume", unpacked, "--json", finds=better))
     after = ended(unpacked)
 

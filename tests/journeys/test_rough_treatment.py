@@ -61,7 +61,8 @@ def test_who_stops_reading_ends_the_output_not_the_campaign(
     assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
     process.stdout.close()  # as `head -1` does
-    assert process.wait(PATIENCE_S) == 0, process.stderr.read()
+    code, said = process.wait(PATIENCE_S), process.stderr.read()
+    assert code == 1 and "the study asks for no confirmation" in said, said
     assert events(tmp_path / "out")[-2]["event"] == "verdict"
     assert (tmp_path / "out" / "report.html").is_file()
 
@@ -99,7 +100,7 @@ def test_a_run_folder_that_is_gone_is_nobodys_result(
         time.sleep(0.02)
     shutil.rmtree(next((tmp_path / "out" / "runs").iterdir()))
     _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, said
+    assert process.returncode == 1 and "the study asks for no confirmation" in said, said
     ended = [event["outcome"] for event in events(tmp_path / "out") if event["event"] == "ended"]
     kinds = [outcome["kind"] for outcome in ended]  # type: ignore[index]
     assert kinds[0] == "site-fault" and set(kinds[1:]) == {"ok"}
@@ -115,6 +116,24 @@ def test_what_never_stops_writing_is_ended(tmp_path: Path, started: Callable[...
     assert crash["kind"] == "crash" and "raise job.output" in crash["reason"]  # type: ignore[index]
     assert again["kind"] == "ok", "the baseline still works: it is the setting"  # type: ignore[index]
     assert max(file.stat().st_size for file in (tmp_path / "out").glob("runs/*/stdout")) == 2_000_000
+
+
+def test_what_fills_the_disk_with_another_file_is_ended(
+    tmp_path: Path, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    dump = "mkdir -p deep; dd if=/dev/urandom of=deep/dump bs=1M count=12; touch small; sleep 300"
+    process = started(study(tmp_path, f"if [ {{x}} = 1 ]; then echo rate 1; else {dump}; fi", LIMITS))
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, said
+    ended = [event for event in events(tmp_path / "out") if event["event"] == "ended"]
+    *_, crash, again = (event["outcome"] for event in ended)
+    assert crash["kind"] == "crash" and "raise job.disk" in crash["reason"]  # type: ignore[index]
+    assert "more than 8 MB of disk" in crash["reason"] and "of it 'dump'" in crash["reason"]  # type: ignore[index]
+    assert again["kind"] == "ok", "the baseline still works: it is the setting"  # type: ignore[index]
+    assert {file.stat().st_size for file in (tmp_path / "out").glob("runs/*/deep/dump")} == {2_000_000}
+
+
+LIMITS = "job: {output: 2 MB, disk: 8 MB}"
 
 
 HASTY = "import ridgeline.matching as m; m.BASE_S = 1.0; from ridgeline.cli.main import main; main()"

@@ -39,7 +39,7 @@ goal: {{maximize: total_tok_s}}
 guards: [successful_requests == 12]
 budget: {{trials: 1}}
 stages: {{baseline: {{repeats: 1}}}}
-confirm: {{top: 1, blocks: 1}}
+confirm: {{top: 1, blocks: 3}}
 job: {{nodes: 2, limit: 5m, silence: 2m}}
 site: {{batch: slurm, queue: debug, nodes: 2, gpus_per_node: 1, launcher: srun, jobs_at_once: 2, poll_s: 0.3}}
 """

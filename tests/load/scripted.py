@@ -161,13 +161,14 @@ def usage(prompt: int, completion: int, **details: object) -> dict:
 
 
 def tokens(count: int, gap_s: float = 0.0, first_s: float = 0.0) -> Behaviour:
-    """The plain server: so many tokens, usage, [DONE]."""
+    """The plain server: so many tokens, usage, [DONE]; before all that were asked for, its text has come to its end."""
 
     def behave(line: Line, request: Request) -> None:
         line.stream_head()
         time.sleep(first_s)
+        reason = "stop" if count < request.json["max_tokens"] else "length"
         for k in range(count):
-            line.chunk(event(delta(f" t{k}", "length" if k == count - 1 else None)))
+            line.chunk(event(delta(f" t{k}", reason if k == count - 1 else None)))
             time.sleep(gap_s)
         line.chunk(event(usage(7, count)))
         line.chunk(event(b"[DONE]"))

@@ -22,10 +22,8 @@ from tests.load.scripted import Behaviour, Line, Request, Scripted, delta, event
 
 def run(behaviour: Behaviour, requests: int = 2, path: str = "", **wishes: object) -> BenchResult:
     with Scripted(behaviour) as server:
-        wish = BenchOptions(
-            url=server.url + path, concurrency=1, requests=requests, max_tokens=4, timeout_s=5, **wishes
-        )
-        return bench(plan_from(wish))
+        wish = {"concurrency": 1, "requests": requests, "max_tokens": 4, "timeout_s": 5, **wishes}
+        return bench(plan_from(BenchOptions(url=server.url + path, **wish)))
 
 
 def whole(line: Line, body: bytes) -> None:
@@ -168,13 +166,13 @@ def test_usage_wins_over_the_count_and_both_are_kept():
         line.stream_head()
         for k in range(3):
             line.chunk(event(delta(f" a{k} b{k}")))
-        line.chunk(event(usage(11, 6, prompt_tokens_details={"cached_tokens": 5})))
+        line.chunk(event(usage(111, 6, prompt_tokens_details={"cached_tokens": 5})))
         line.chunk(event(b"[DONE]"))
         line.end()
 
-    result = run(two_tokens_an_event, 1)
+    result = run(two_tokens_an_event, 1, max_tokens=6)
     record = result.records[0]
-    assert (record.input_tokens, record.output_tokens, record.counted_tokens, record.cached_tokens) == (11, 6, 3, 5)
+    assert (record.input_tokens, record.output_tokens, record.counted_tokens, record.cached_tokens) == (111, 6, 3, 5)
     assert any("tokens came per event" in note for note in result.notes)
 
 
@@ -209,13 +207,13 @@ def test_sglang_generate_repeats_the_text_so_far():
         assert request.path == "/generate" and request.json["sampling_params"]["max_new_tokens"] == 4
         line.stream_head()
         for k in (1, 2, 4):
-            meta = {"prompt_tokens": 9, "completion_tokens": k, "cached_tokens": 2, "finish_reason": None}
+            meta = {"prompt_tokens": 109, "completion_tokens": k, "cached_tokens": 2, "finish_reason": None}
             line.chunk(event({"text": " t" * k, "meta_info": meta}))
         line.chunk(event(b"[DONE]"))
         line.end()
 
     record = run(behave, 1, path="/generate").records[0]
-    assert (record.output_tokens, record.counted_tokens, record.input_tokens, record.cached_tokens) == (4, 3, 9, 2)
+    assert (record.output_tokens, record.counted_tokens, record.input_tokens, record.cached_tokens) == (4, 3, 109, 2)
 
 
 def test_completions_stream():

@@ -118,6 +118,11 @@ def qsub(words: list[str]) -> None:
     print(job_id)
 
 
+def threads(select: str) -> str:
+    """As the server does it: without ompthreads the cores of the chunk, whatever mpiprocs says."""
+    return (re.search(r":ompthreads=(\d+)", select) or re.search(r":ncpus=(\d+)", select))[1]
+
+
 def run(job_id: str) -> None:
     job = load(job_id)
     if job["job_state"] == "F":
@@ -134,6 +139,7 @@ def run(job_id: str) -> None:
         "PBS_O_WORKDIR": folder,
         "PBS_NODEFILE": str(nodefile),
         "PBS_ENVIRONMENT": "PBS_BATCH",
+        "OMP_NUM_THREADS": threads(job["Resource_List"].get("select", "1:ncpus=1")),
     }
     with spool.open("w") as output:
         # a copy, as the real server runs one: it must not depend on where it stands

@@ -309,7 +309,10 @@ def test_the_proof_shows_every_run_of_every_block_in_order(confirmed: CampaignSt
     assert len(runs.spans) == 3
     for block in proof_blocks(confirmed.study, confirmed.history):
         keys = [trial.key for trial, _ in block.runs]
-        assert keys == keys[::-1], "a block is a palindrome"
+        size = len(set(keys))
+        rounds = [keys[at : at + size] for at in range(0, len(keys), size)]
+        assert size > 1 and len(rounds) > 1
+        assert all(sorted(each) == sorted(set(keys)) for each in rounds), "every round runs each setting once"
 
 
 def test_the_proof_agrees_with_the_verdict(confirmed: CampaignStatus) -> None:
@@ -412,18 +415,15 @@ def served(root: Path) -> tuple[Study, History, Answer]:
     return question, past, answer(question, {"mem": 1, "kind": "a"})
 
 
-def test_goodput_says_its_share_of_all_requests_and_which_limits_are_broken(tmp_path: Path) -> None:
-    share, broken = within_limits(*served(tmp_path))
+def test_goodput_says_its_share_of_all_requests(tmp_path: Path) -> None:
+    (share,) = within_limits(*served(tmp_path))
     assert "requests whose TTFT is at most 2000 ms and mean ITL at most 50 ms: " in share
     assert share.endswith(": 25% of the baseline's, 70% of the setting's.")
-    assert "ttft_p95_ms 2,000 (the baseline 5,000, the setting 2,300); itl_p95_ms 50 (the setting 60)" in broken
     question, past, told = served(tmp_path)
-    kept = replace(question, workload=WorkloadChoice("f", {"slo": ["ttft_p95_ms=9000"]}))
-    assert len([*within_limits(kept, past, told)]) == 1
     group = against_load(replace(question, goal=Goal("requests_s", "maximize")), past, told)
     assert group is not None and group.notes[0] == share
     card = answer_card(Findings(question, past, told, Exhibits()))
-    assert card.notes[-2:] == (share, broken)
+    assert card.notes[-1:] == (share,)
 
 
 @pytest.mark.parametrize("width", [300, 900])

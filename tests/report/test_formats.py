@@ -27,10 +27,11 @@ def written(folder: Path, form: str, out: Path) -> bytes:
 
 
 def test_markdown_has_verdict_setting_and_proof(tmp_path: Path) -> None:
-    text = written(H200 / "llama-8b", "md", tmp_path / "report.md").decode()
-    assert text.startswith("# llama-8b-h200\n")
-    assert re.search(r"\*\*Confirmed: 15,892 → 17,882 tok/s, 1\.13x", text)
-    assert re.search(r"```sh\nridgeline make-model llama-8b models/llama-8b &&\nHF_HUB_OFFLINE=1 ", text)
+    text = written(H200 / "deepseek-v2-lite", "md", tmp_path / "report.md").decode()
+    assert text.startswith("# deepseek-v2-lite-h200\n")
+    assert re.search(r"\*\*Confirmed: 9,637 → 11,723 tok/s, 1\.22x", text)
+    assert "```sh\n(\nexport HF_HUB_OFFLINE=1\n" in text
+    assert '--model-path "${WEIGHTS:?benchmark only' in text and "make-model" not in text, "dummies are not served"
     assert "| block | nodes | order |" in text
     assert len(text) < 60_000
 

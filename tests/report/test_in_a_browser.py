@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.browser, NEEDS_CHROMIUM]
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {
-    "search": ROOT / "examples/05-sglang-h200/results/llama-8b",
+    "search": ROOT / "examples/05-sglang-h200/results/deepseek-v2-lite",
     "compare": ROOT / "examples/05-sglang-h200/results/llama-8b-compare",
     "edge": ROOT / "tests/samples/study-folders/edge-finished",
     "scale": ROOT / "tests/samples/study-folders/scale-finished",
@@ -250,10 +250,13 @@ def test_paper_is_wide_enough(tab: Tab, pages: dict[str, str]) -> None:
 def test_the_first_screen_holds_answer_interval_command_and_proof(tab: Tab, pages: dict[str, str], width: int) -> None:
     tab.open(pages["search"], width)
     parts = "['.ratio', '.change', '.sure', '.facts', '.do>.sub', '.answer pre', '.proof svg[role=img]']"
-    ends = tab.value(f"""Object.fromEntries({parts}.map(what => [what,
-        Math.max(...[...document.querySelectorAll(what)].map(e => e.getBoundingClientRect().bottom))]))""")
-    assert all(0 < end <= 900 for end in ends.values()), ends
-    assert tab.value("document.querySelector('.ratio strong').textContent") == "1.13x"
+    sides = tab.value(f"""Object.fromEntries({parts}.map(what => [what,
+        [...document.querySelectorAll(what)].map(e => e.getBoundingClientRect()).map(r => [r.top, r.bottom])]))""")
+    # this answer is of a benchmark only, which is said first: on a phone its proof begins on the first screen
+    begins = ".proof svg[role=img]" if width == 400 else ""
+    last = {what: max(side[0 if what == begins else 1] for side in found) for what, found in sides.items()}
+    assert all(0 < end <= 900 for end in last.values()), last
+    assert tab.value("document.querySelector('.ratio strong').textContent") == "1.22x"
 
 
 @pytest.mark.parametrize("width", [1400, 800, 400])
@@ -350,4 +353,4 @@ def test_slides_turn_without_scripts_by_links(tab: Tab, pages: dict[str, str]) -
     tab.open("about:blank")  # else it would be another place of the same page
     tab.open(f"{pages['search-slides']}#proof", 1400, scripts=False)
     tab.until("Math.abs(document.getElementById('proof').getBoundingClientRect().top) < 2")
-    assert tab.value("document.querySelector('#proof footer a:last-child').getAttribute('href')") == "#failures"
+    assert tab.value("document.querySelector('#proof footer a:last-child').getAttribute('href')") == "#cost"

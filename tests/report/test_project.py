@@ -22,28 +22,31 @@ def seen(name: str) -> StudySeen:
 
 
 def test_several_studies_become_one_page_with_answers_costs_and_knobs() -> None:
-    studies = [seen("llama-8b"), seen("deepseek-v2-lite")]
+    studies = [seen("qwen2.5-7b"), seen("deepseek-v2-lite")]
     shown = project_sections(studies)
     tables = {section.key: part for section in shown for part in section.parts if isinstance(part, TextTable)}
-    assert {row[0] for row in tables["studies"].rows} == {"llama-8b", "deepseek-v2-lite"}
-    assert any(row[1].startswith("1.13x (1.01 to 1.25") for row in tables["studies"].rows)
-    assert {row[0] for row in tables["knobs"].rows if row[1] == "llama-8b"} >= {"max_running_requests"}
+    assert {row[0] for row in tables["studies"].rows} == {"qwen2.5-7b", "deepseek-v2-lite"}
+    assert all(row[1] == "measured" for row in tables["studies"].rows)
+    assert any(row[2].startswith("1.13x (1.06 to 1.20") for row in tables["studies"].rows)
+    assert {row[0] for row in tables["knobs"].rows if row[1] == "qwen2.5-7b"} >= {"max_running_requests"}
     page = b"".join(whole_page("project", "", shown, Folders(RESULTS, None))).decode()
     assert ">Studies</a></h2>" in page and "node-hour" in page
 
 
 def test_the_page_says_first_how_many_studies_found_how_much() -> None:
-    first = project_sections([seen("llama-8b"), seen("deepseek-v2-lite"), seen("llama-8b-serve")])[0].parts[0]
-    assert first == Paragraph("2 of 3 studies confirmed a better setting: 1.13x to 1.22x the baseline", "headline")
+    first = project_sections([seen("qwen2.5-7b"), seen("deepseek-v2-lite"), seen("llama-8b-serve")])[0].parts[0]
+    assert first == Paragraph(
+        "2 of 3 measured studies confirmed a better setting: 1.13x to 1.22x the baseline", "headline"
+    )
     none = project_sections([seen("llama-8b-serve")])[0].parts[0]
-    assert none == Paragraph("No better setting confirmed in 1 study", "headline")
+    assert none == Paragraph("No better setting confirmed in 1 measured study", "headline")
 
 
 def test_how_soon_starts_at_the_baseline_and_is_of_searches_alone() -> None:
     studies = [seen("llama-8b"), seen("deepseek-v2-lite"), seen("llama-8b-compare")]
     (figure,) = [part for section in project_sections(studies) for part in section.parts if part_key(part) == "courses"]
     assert isinstance(figure, PlotFigure)
-    assert {one.name for one in figure.series} == {"llama-8b", "deepseek-v2-lite"}
+    assert {one.name for one in figure.series} == {"llama-8b (measured)", "deepseek-v2-lite (measured)"}
     assert all((one.points[0].x, one.points[0].y) == (0, 1.0) for one in figure.series)
 
 

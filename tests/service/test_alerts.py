@@ -20,10 +20,11 @@ from ridgeline.errors import SiteError, StudyError
 from ridgeline.records.study import NotifyChoice
 from ridgeline.service.file import load_service
 from ridgeline.service.keep.exporter import serve_metrics
-from ridgeline.service.keep.keeper import Keeper, rotate
-from ridgeline.service.keep.notify import HOUR_S, SAME_AFTER_S, Notifier
+from ridgeline.service.keep.keeper import Keeper
+from ridgeline.service.keep.logs import rotate
 from ridgeline.service.operate import Operator
 from ridgeline.service.render import render
+from ridgeline.study.notify import HOUR_S, SAME_AFTER_S, Notifier
 
 FILE = """\
 version: 1

@@ -16,7 +16,7 @@ from ridgeline.errors import SiteError, StudyError
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
-from ridgeline.service.rolling import RouterAdmin
+from ridgeline.service.router_admin import RouterAdmin
 from ridgeline.service.scripts import start_script
 from tests.command_line import ridgeline
 

@@ -21,7 +21,7 @@ from ridgeline.service.keep.keeper import Keeper
 from ridgeline.service.operate import Operator
 from ridgeline.service.routers import metrics_port
 from tests.free_ports import free_row
-from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster import SlurmCluster, plain_environment
 
 from .test_operate import ask, operator, processes_of
 from .test_operate import file as file  # a service of twins behind a stand-in router
@@ -137,7 +137,7 @@ def test_what_the_file_no_longer_names_is_shown_and_ended(file: Path) -> None:
     smaller.say = said.append
     smaller.up(120)
     assert "server-1: runs and is no longer in the file; `ridgeline deploy down` ends it too" in said
-    assert any(line.startswith("router: runs already, as the file was before") for line in said)
+    assert any(line.startswith("router: runs already, as it was accepted before") for line in said)
     operator(file).down()
     assert processes_of(file.parent / "service") == []
 
@@ -198,7 +198,8 @@ def on_slurm(file: Path, slurm: SlurmCluster) -> Iterator[Path]:
 
 
 def jobs() -> str:
-    return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout
+    asked = ["squeue", "--noheader"]
+    return subprocess.run(asked, env=plain_environment(), capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.slow
@@ -224,7 +225,7 @@ def test_a_job_that_others_cancel_is_restarted_by_keep(on_slurm: Path) -> None:
     service = operator(on_slurm)
     service.up(180)
     job_id = service.folder.started["server-1"].ticket.split()[0]
-    subprocess.run(["scancel", job_id], check=True)
+    subprocess.run(["scancel", job_id], env=plain_environment(), check=True)
     said: list[str] = []
     service.say = said.append
     keeper = Keeper(service, ready_s=120)

@@ -20,13 +20,16 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
-from ridgeline.service.folder import STEADY_S, ServiceFolder
+from ridgeline.service.folder import ServiceFolder
+from ridgeline.service.history import STEADY_S
 from ridgeline.service.keep.exporter import _metrics_text
-from ridgeline.service.keep.keeper import Keeper, rotate
+from ridgeline.service.keep.keeper import Keeper
+from ridgeline.service.keep.logs import rotate
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import members_of
 from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import RouterAdmin, drain, restart, undrain
+from ridgeline.service.rolling import drain, restart, undrain
+from ridgeline.service.router_admin import RouterAdmin
 from ridgeline.study.journal import Journal, failure, read_events
 
 FILE = """\
@@ -111,9 +114,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(probe, "served_model", lambda url, key: "m")
     monkeypatch.setattr(probe, "first_answer", lambda url, model, key: {})
     monkeypatch.setattr(probe, "warm_up", lambda url, model, key: None)
-    monkeypatch.setattr(probe, "makes_token", lambda *a, **k: True)
-    monkeypatch.setattr("ridgeline.service.keep.keeper.Canaries.poll", lambda *a, **k: None)
-    monkeypatch.setattr("ridgeline.service.keep.keeper.RouterCanary.poll", lambda self, servers_idle: None)
+    monkeypatch.setattr(probe, "ask_for_token", lambda *a, **k: probe.TokenAnswer())
+    monkeypatch.setattr("ridgeline.service.keep.seen.Canaries.poll", lambda *a, **k: None)
+    monkeypatch.setattr("ridgeline.service.keep.seen.RouterCanary.poll", lambda self, servers_idle: None)
     monkeypatch.setattr(RouterAdmin, "workers", lambda self: dict(site.listed))
     monkeypatch.setattr(RouterAdmin, "take_away", lambda self, url: site.take_away(url))
     monkeypatch.setattr(RouterAdmin, "add", lambda self, url, role: site.listed.update({url: url}))
@@ -340,7 +343,7 @@ def test_a_log_that_cannot_be_rotated_leaves_nothing_behind(tmp_path: Path, monk
     def full(source: Any, out: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ridgeline.service.keep.keeper.shutil.copyfileobj", full)
+    monkeypatch.setattr("ridgeline.service.keep.logs.shutil.copyfileobj", full)
     with pytest.raises(OSError, match="No space left"):
         rotate(log, 50)
     assert [path.name for path in tmp_path.iterdir()] == ["stderr"]

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.service import folder, probe
+from ridgeline.service import history, probe
 from ridgeline.service.file import load_service
 from ridgeline.service.keep import actions, canary, watch
 from ridgeline.service.keep.keeper import Keeper
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.operate import Operator
-from ridgeline.service.rolling import RouterAdmin
+from ridgeline.service.rolling import restart
+from ridgeline.service.router_admin import RouterAdmin
 from ridgeline.study.journal import read_events
 
 from .test_operate import ask, fault, operator, processes_of
@@ -93,7 +94,7 @@ def test_a_server_in_a_long_prefill_is_left_alone(file: Path, monkeypatch: pytes
     service.up(120)
     server = service.member("server-1")
     keeper = Keeper(service, ready_s=120)
-    until(keeper, lambda: keeper.knows_paces and keeper.polls["server-1"].pace_s is not None, 600)
+    until(keeper, lambda: keeper.seen.knows_paces and keeper.seen.polls["server-1"].pace_s is not None, 600)
     took_s: list[float] = []
 
     def prompt() -> None:
@@ -118,7 +119,7 @@ def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
     service.up(120)
     keeper = Keeper(service, ready_s=120)
     member = service.member("server-0")
-    monkeypatch.setattr(actions.Actions, "_may_end", lambda self, member, until_s: False)
+    monkeypatch.setattr(actions.Actions, "may_end", lambda self, member, until_s: False)
     keeper._actions.restart(Concern("server-0", "slow", "1 token/s, others 9"))
     keeper.step()
     monkeypatch.undo()
@@ -210,8 +211,10 @@ def test_near_the_kv_cliff_it_says_or_lowers_the_limit(file: Path, monkeypatch: 
     assert events(file, "limit")[0]["instead_of"] == 50
     file.write_text(file.read_text().replace("most_running: 50", "most_running: 45"))
     edited = operator(file)
+    with edited.commanding():
+        restart(edited, [edited.member("router")], 120)
     assert edited.router is not None
-    assert "--max-concurrent-requests 45" in edited.router.line, "what a person writes later holds"
+    assert "--max-concurrent-requests 45" in edited.router.line, "what a person writes and applies later holds"
 
 
 SPLIT = """\
@@ -251,7 +254,8 @@ def test_a_plan_is_held_against_those_that_answer_users(split: Operator, monkeyp
     keeper, taken = Keeper(split, dry_run=True), list[list[str]]()
     monkeypatch.setattr(keeper._plan, "take", lambda at_s, pages: taken.append(list(pages)) or [])
     servers = [m for m in split.members if not m.is_router]
-    keeper._hold_against_plan(servers, {m.name: m.name for m in servers})
+    keeper.seen.pages = {m.name: m.name for m in servers}
+    keeper._hold_against_plan(servers)
     assert taken == [["decode-0", "decode-1"]]
 
 
@@ -287,7 +291,7 @@ def test_restarts_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.
         for _ in range(actions.MOST_RESTARTS):
             split.folder.record({"event": "mend", "member": "decode-1", "why": "hung", "evidence": "as if"})
         split.folder.record({"event": "back", "member": "decode-1"})
-    later_s = time.time() + folder.RESTARTS_WITHIN_S + 5
+    later_s = time.time() + history.RESTARTS_WITHIN_S + 5
     monkeypatch.setattr(actions.time, "time", lambda: later_s)
     assert keeper._actions.restart(Concern("decode-1", "hung", "no token for 9 s"))
     assert done == []
@@ -298,8 +302,8 @@ def test_a_slow_server_may_finish_what_it_has_for_a_while(split: Operator) -> No
     keeper = Keeper(split)
     started(split, "decode-0")
     member = split.member("decode-0")
-    assert not keeper._actions._may_end(member, time.time() + actions.LEAVE_S), "25 requests are on it"
-    assert keeper._actions._may_end(member, time.time() - 1), "but not for ever"
+    assert not keeper._actions.may_end(member, time.time() + actions.LEAVE_S), "25 requests are on it"
+    assert keeper._actions.may_end(member, time.time() - 1), "but not for ever"
 
 
 def started(service: Operator, *names: str) -> None:
@@ -319,20 +323,20 @@ def test_one_prompt_does_not_take_every_server_of_a_role(split: Operator, monkey
     started(split, *everybody)
     monkeypatch.setattr(keeper._actions, "listed", lambda: {f"http://{name}": "" for name in everybody})
 
-    def restart(name: str, after_s: float, kind: str = "hung") -> bool:
+    def restarts(name: str, after_s: float, kind: str = "hung") -> bool:
         now_s[0] += after_s
         return keeper._actions.restart(Concern(name, kind, "as if", certain=True))
 
-    assert restart("decode-0", 0.0)
-    assert not restart("decode-1", actions.ROLE_WAIT_S - 1)
-    assert restart("prefill-0", 0.0), "another role is another matter"
-    assert restart("decode-1", 2.0)
+    assert restarts("decode-0", 0.0)
+    assert not restarts("decode-1", actions.ROLE_WAIT_S - 1)
+    assert restarts("prefill-0", 0.0), "another role is another matter"
+    assert restarts("decode-1", 2.0)
     with split.action():
         for name in everybody:
             split.folder.record({"event": "back", "member": name})
-    assert not restart("decode-0", 2 * actions.ROLE_WAIT_S - 1), "and twice as long after the second"
-    assert restart("decode-0", 2.0)
-    assert restart("decode-1", 0.0, "dead"), "who is dead is not taken from anybody"
+    assert not restarts("decode-0", 2 * actions.ROLE_WAIT_S - 1), "and twice as long after the second"
+    assert restarts("decode-0", 2.0)
+    assert restarts("decode-1", 0.0, "dead"), "who is dead is not taken from anybody"
 
 
 def test_the_last_server_of_a_role_is_left_alone_unless_it_surely_serves_nobody(
@@ -362,7 +366,7 @@ def test_what_dies_again_and_again_is_started_ever_more_rarely(
         waits.append(waited_s)
         with split.action():
             split.folder.record({"event": "back", "member": "decode-0"})
-    assert waits == list(folder.DEAD_WAITS_S)
+    assert waits == list(history.DEAD_WAITS_S)
 
 
 def test_a_server_that_the_router_lost_is_put_back_after_two_looks(

@@ -159,7 +159,8 @@ def test_a_server_is_judged_by_its_tokens(tmp_path: Path) -> None:
 
 
 def test_the_progress_probe_tells_a_hung_server_from_an_idle_and_a_busy_one(tmp_path: Path) -> None:
-    told: dict[str, Any] = {"made": 5, "read": 100, "kv": 0.0, "status": 200, "keys": []}
+    good = {"text": "x", "message": {"content": "x"}}
+    told: dict[str, Any] = {"made": 5, "read": 100, "kv": 0.0, "status": 200, "chat": 200, "keys": [], "says": [good]}
 
     class Server(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -170,9 +171,10 @@ def test_the_progress_probe_tells_a_hung_server_from_an_idle_and_a_busy_one(tmp_
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            assert (asked["model"], asked["max_tokens"]) == ("r1", 1)
+            assert asked["model"] == "r1"
             told["keys"].append(self.headers["authorization"])
-            self.reply(told["status"], "{}")
+            said = told["says"] if isinstance(told["says"], str) else json.dumps({"choices": told["says"]})
+            self.reply(told["chat"] if "chat" in self.path else told["status"], said)
 
         def reply(self, status: int, text: str) -> None:
             self.send_response(status)
@@ -199,10 +201,24 @@ def test_the_progress_probe_tells_a_hung_server_from_an_idle_and_a_busy_one(tmp_
         assert look() == 1, "gauges stand at 0, and no token comes"
         told.update(kv=0.1)
         assert look() == 0, "a piece of a long prompt was computed since"
-        assert look("ready") == 0, "one look is not enough to tell"
+        assert look("ready") == 1, "at its first try only a token counts"
         assert [look(), look("ready")] == [1, 1]
         told.update(made=9)
         assert look() == 0
+        for made, says in enumerate(
+            ([], [{"text": ""}], [{"text": None, "message": {}}], "<html>well</html>", "{}"), 10
+        ):
+            told.update(status=200, says=says, made=made)
+            assert look() == 1, f"{says} is no token, whatever its counters do"
+        told.update(says=[good])
+        assert look("first") == 0
+        for status in (400, 404):
+            told.update(chat=status)
+            assert look() == 0, "a model without a chat template serves completions"
+        told.update(chat=500)
+        assert look() == 1, "but a chat that fails is none that is not served"
+        told.update(status=401, chat=200, made=99)
+        assert look() == 1, "a wrong key"
         server.shutdown()
     assert look() == 1, "nobody answers"
 

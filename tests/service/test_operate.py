@@ -184,7 +184,8 @@ def test_force_restarts_a_hung_server_at_once(file: Path) -> None:
 
 
 def test_a_drained_server_is_put_back_as_it_is(file: Path) -> None:
-    from ridgeline.service.rolling import RouterAdmin, drain, undrain
+    from ridgeline.service.rolling import drain, undrain
+    from ridgeline.service.router_admin import RouterAdmin
 
     service = operator(file)
     url = service.up(120)
@@ -304,7 +305,7 @@ def test_before_a_real_slurm_ends_them_servers_are_replaced(
     assert as_always(7200.0, 60.0) == 720.0, "a tenth of the limit"
     assert as_always(7200.0, 600.0) == 1800.0, "longer where starts are slow"
     assert as_always(7200.0, 3600.0) == 3600.0, "never more than half of it"
-    assert subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout == ""
+    assert slurm.run("squeue", "--noheader").stdout == ""
 
 
 @pytest.mark.slow
@@ -318,8 +319,7 @@ def test_the_same_file_on_a_real_slurm(file: Path, slurm: SlurmCluster) -> None:
         assert {state.state for state in operator(file).status()} == {"ready"}
     finally:
         operator(file).down()
-    queue = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True)
-    assert queue.stdout == ""
+    assert slurm.run("squeue", "--noheader").stdout == ""
     assert processes_of(file.parent / "service") == []
 
 

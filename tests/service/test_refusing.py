@@ -11,7 +11,7 @@ from ridgeline.cli.deploy import _status_text
 from ridgeline.service import probe
 from ridgeline.service.keep import canary
 from ridgeline.service.keep.keeper import Keeper
-from ridgeline.service.rolling import RouterAdmin
+from ridgeline.service.router_admin import RouterAdmin
 
 from .test_keep import until
 from .test_operate import ask, fault, operator

@@ -18,7 +18,7 @@ from ridgeline.cli.deploy import service_summary
 from ridgeline.errors import SiteError, StudyError
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
-from ridgeline.service.rolling import RouterAdmin
+from ridgeline.service.router_admin import RouterAdmin
 from ridgeline.service.routers import ROUTERS, PodSelectors, discovery_argv
 from ridgeline.service.service import Service
 

@@ -234,6 +234,8 @@ def test_without_the_block_the_file_holds_again(scaled: World, monkeypatch: pyte
     Driven(scaled, monkeypatch).run(30, 27.0)
     (scaled.root / "two.yaml").write_text(FILE)
     after = fresh(scaled)
+    assert [m.name for m in after.servers] == ["server-0", "server-1", "server-2"], "nobody has applied it yet"
+    after.up(60)
     assert [m.name for m in after.servers] == ["server-0", "server-1"]
     assert [m.name for m in after._everybody() if m not in after.present] == ["server-2"]
     assert ServiceFolder(scaled.root / "service", after.service).added == {"server-2"}

@@ -18,7 +18,7 @@ from ridgeline.service.render import render
 from ridgeline.service.rolling import restart
 from ridgeline.service.scripts import start_script
 from tests.command_line import ridgeline
-from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster import SlurmCluster, plain_environment
 
 from .test_operate import ask, operator, processes_of
 from .test_operate import file as file  # a service of twins behind a stand-in router
@@ -97,7 +97,7 @@ def test_each_rank_has_the_cores_that_were_asked_for(tmp_path: Path, slurm: Slur
     path = written(tmp_path, f"{TWO_NODES}limit: 10m\n{GPU_SITE}")
     service = load_service(path)
     files = list(render(service, tmp_path / "out"))
-    environment = {**os.environ, "OUT": str(tmp_path)}
+    environment = {**plain_environment(), "OUT": str(tmp_path)}  # a person runs it, in a shell of their own
     for time_of in ("first", "second"):
         for old in tmp_path.glob("cores-*"):
             old.unlink()

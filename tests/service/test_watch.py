@@ -26,8 +26,13 @@ def rows(*names_and_looks: tuple[str, list[ServerPoll]]) -> list[list[Concern]]:
     return [watch.take({name: polls[n] for name, polls in names_and_looks}) for n in range(count)]
 
 
+def decoding(n: int, running: float, tokens: float, **more: Any) -> ServerPoll:
+    """A poll of a server none of whose requests is at its prompt."""
+    return ServerPoll(2.0 * n, running, tokens, first_tokens=running, finished=0.0, **more)
+
+
 def steady(tokens_s: float, running: float = 4, count: int = 20, kv_share: float = 0.3) -> list[ServerPoll]:
-    return [ServerPoll(2.0 * n, running, tokens_s * 2.0 * n, kv_share) for n in range(count)]
+    return [decoding(n, running, tokens_s * 2.0 * n, kv_share=kv_share) for n in range(count)]
 
 
 def test_servers_that_make_tokens_are_left_alone() -> None:
@@ -181,9 +186,13 @@ def test_a_job_that_is_over_at_two_looks_is_dead() -> None:
 def test_slow_is_what_is_slower_than_its_like() -> None:
     found = rows(("a", steady(30)), ("b", steady(100)), ("c", steady(110)))
     assert {(c.member, c.kind) for concerns in found for c in concerns} == {("a", "slow")}
-    assert not any(found[:7]), "not before there is enough to tell"
+    assert not any(found[:6]), "not before there is enough to tell"
+    assert found[6], "and then at once"
+    assert rows(("a", steady(15)), ("b", steady(100)))[3], "sooner where it is very slow"
     fewer = steady(25, running=1)  # a quarter of the tokens for a quarter of the requests
     assert not any(rows(("a", fewer), ("b", steady(100))))
+    crowded = steady(100, running=8)  # an eighth of the tokens for each, where all of them share one machine's cores
+    assert not any(rows(("a", crowded), ("b", steady(100, running=1))))
 
 
 def test_a_server_that_fell_silent_is_not_called_slow_before_it_is_called_hung() -> None:
@@ -214,7 +223,7 @@ def test_what_is_slow_is_slow_at_any_time_of_the_clock() -> None:
 def test_a_server_with_hardly_a_request_has_no_speed() -> None:
     bored = steady(1, running=0.5)
     assert not any(rows(("a", bored), ("b", steady(100))))
-    assert not any(rows(("a", steady(10)), ("b", [ServerPoll(2.0 * n, 0.5, 500.0 * n) for n in range(20)])))
+    assert not any(rows(("a", steady(10)), ("b", [decoding(n, 0.5, 500.0 * n) for n in range(20)])))
 
 
 def test_looks_of_more_than_a_minute_ago_no_longer_count() -> None:
@@ -222,15 +231,79 @@ def test_looks_of_more_than_a_minute_ago_no_longer_count() -> None:
     tokens, polls = 0.0, []
     for n in range(80):
         tokens += 200.0 if n < 40 else 40.0
-        polls.append(ServerPoll(2.0 * n, 4, tokens))
-    found = rows(("a", polls), ("b", [ServerPoll(2.0 * n, 4, 200.0 * n) for n in range(80)]))
+        polls.append(decoding(n, 4, tokens))
+    found = rows(("a", polls), ("b", [decoding(n, 4, 200.0 * n) for n in range(80)]))
     first = next(n for n, concerns in enumerate(found) if concerns)
-    assert 40 < first <= 72
+    assert 40 < first <= 46, "within twelve seconds"
+
+
+def test_prompts_are_work_and_no_lack_of_tokens() -> None:
+    """Two prompts of 8k on vLLM: its counters stand still for 40 s, and then it makes tokens again."""
+    fast = steady(100, running=2, count=40)
+    prompts = [ServerPoll(2.0 * n, 2, 10.0, first_tokens=4.0, finished=4.0) for n in range(20)]
+    after = [ServerPoll(40.0 + 2.0 * n, 2, 12.0 + 200 * n, first_tokens=6.0, finished=4.0) for n in range(20)]
+    assert not any(rows(("a", [*prompts, *after]), ("b", fast)))
+    mixed = [ServerPoll(2.0 * n, 3, 2.0 * n, first_tokens=6.0, finished=4.0) for n in range(40)]
+    assert not any(rows(("a", mixed), ("b", fast))), "nor are two that decode between the pieces of a third's prompt"
+    done = [replace(poll, running=2.0) for poll in mixed]
+    assert rows(("a", done), ("b", fast))[-1][0].kind == "slow", "but without a prompt the same is slow"
+
+
+def test_answers_that_were_broken_off_hide_no_prompt_for_long() -> None:
+    """vLLM counts their first token, and never their end."""
+    fast = steady(100, running=2, count=60)
+    aborted = [ServerPoll(2.0 * n, 2, 2.0 * n, first_tokens=9.0, finished=4.0) for n in range(20)]
+    prompt = [ServerPoll(40 + 2.0 * n, 3, 40 + 2.0 * n, first_tokens=9.0, finished=4.0) for n in range(40)]
+    found = rows(("a", [*aborted, *prompt]), ("b", fast))
+    assert found[19][0].kind == "slow", "two run, and five seem to decode: three of these are over"
+    assert not any(found[52:]), "a third one that comes is at its prompt"
+
+
+def test_what_restarts_or_is_drained_is_not_judged() -> None:
+    fast = steady(100, running=2, count=60)
+    slow = steady(5, running=2, count=60)
+    drained = [replace(poll, suspended=True) for poll in slow]
+    assert not any(rows(("a", drained), ("b", fast)))
+    anew = [*slow[:3], *(decoding(n, 2, 200.0 * (n - 3)) for n in range(3, 60))]
+    found = rows(("a", anew), ("b", fast))
+    assert not any(found), "counters that begin anew are no negative rate"
+    ended = [replace(poll, ended="exit code 1") for poll in drained]
+    assert rows(("a", ended), ("b", fast))[-1] == [Concern("a", "dead", "exit code 1")], "who is dead is dead"
+
+
+def timed(took_s: float, count: int = 12, every_s: float = 6.0, **more: Any) -> list[ServerPoll]:
+    """An idle server whose canaries take so long."""
+    return [
+        ServerPoll(every_s * n, 0, 5.0, took=tuple((every_s * k, took_s) for k in range(n + 1)), **more)
+        for n in range(count)
+    ]
+
+
+def test_a_canary_that_takes_many_times_as_long_as_the_others_shows_a_slow_server_without_load() -> None:
+    found = rows(("a", timed(2.0)), ("b", timed(0.2)), ("c", timed(0.25)))
+    assert {c.member for concerns in found for c in concerns} == {"a"}
+    assert not any(found[:2]), "not by two of them"
+    assert found[2] == [Concern("a", "slow", "a canary takes 2.0 s, 0.23 s on the others")]
+    assert not any(rows(("a", timed(0.9)), ("b", timed(0.2)))), "less than five times is no evidence"
+    assert any(rows(("a", timed(1.0)), ("b", timed(0.2)))), "five times is"
+    assert not any(rows(("a", timed(0.4)), ("b", timed(0.01)))), "nor what nobody notices"
+    assert not any(rows(("a", timed(2.0)), ("b", timed(1.9)))), "a machine that is busy makes all of them late"
+    assert not any(rows(("a", timed(2.0, role="prefill")), ("b", timed(0.2, role="decode"))))
+
+
+def test_a_lone_server_is_compared_with_its_own_past() -> None:
+    good, late = [(6.0 * n, 0.2) for n in range(8)], [(48 + 6.0 * n, 3.0) for n in range(4)]
+    polls = [ServerPoll(6.0 * n, 0, 5.0, took=tuple([*good, *late][: n + 1])) for n in range(12)]
+    found = rows(("a", polls))
+    assert not any(found[:10])
+    assert found[10][0].evidence == "a canary takes 3.0 s, 0.20 s before"
+    one = [*good, (48.0, 3.0), (54.0, 0.2), (60.0, 3.0), (66.0, 3.0)]
+    assert not any(rows(("a", [replace(p, took=tuple(one[: n + 1])) for n, p in enumerate(polls)]))), "three in a row"
 
 
 def test_servers_of_another_role_are_no_measure() -> None:
-    prefill = [ServerPoll(2.0 * n, 4, 8.0 * n, role="prefill") for n in range(20)]
-    decode = [ServerPoll(2.0 * n, 4, 200.0 * n, role="decode") for n in range(20)]
+    prefill = [decoding(n, 4, 8.0 * n, role="prefill") for n in range(20)]
+    decode = [decoding(n, 4, 200.0 * n, role="decode") for n in range(20)]
     assert not any(rows(("a", prefill), ("b", decode)))
 
 

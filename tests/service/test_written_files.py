@@ -188,7 +188,7 @@ def test_a_server_keeps_all_that_it_was_measured_with(tmp_path: Path) -> None:
     (home / "my model" / "config.json").write_text('{"model_type": "llama"}')
     (home / "study.yaml").write_text(
         "version: 1\nname: small\n"
-        "workload:\n  kind: vllm-serve\n  model: ./my model\n  load_format: dummy\n"
+        "workload:\n  kind: vllm-serve\n  model: ./my model\n  load_format: safetensors\n"
         "  engine: ./venv\n  version: 0.12.0\n"
         "  env: {OMP_NUM_THREADS: '{threads}'}\n  concurrency: 4\n"
         "space: {max_num_seqs: [1, 8], NCCL_ALGO: [Ring, Tree]}\nderived: {threads: max_num_seqs * 2}\n"
@@ -199,5 +199,5 @@ def test_a_server_keeps_all_that_it_was_measured_with(tmp_path: Path) -> None:
     assert found["model"] == str(home / "my model")
     assert found["engine"] == {"kind": "vllm", "release": "0.12.0", "python": str(home / "venv" / "bin" / "python")}
     (unit,) = found["units"]
-    assert unit["settings"] == {"load_format": "dummy", "max_num_seqs": 1}
+    assert unit["settings"] == {"load_format": "safetensors", "max_num_seqs": 1}
     assert unit["env"] == {"OMP_NUM_THREADS": "2", "NCCL_ALGO": "Tree"}

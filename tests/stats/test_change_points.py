@@ -48,17 +48,18 @@ def test_a_change_without_noise_is_found_in_few_runs(at: int) -> None:
 
 
 def test_noisy_histories_end_with_the_right_pair() -> None:
+    """99 of these 100: with fewer seeds nobody would notice that it has become 90%."""
     right = 0
-    for seed in range(10):
+    for seed in range(100):
         at = random.Random(seed).randrange(15)
         step, runs = bisected(stepped(16, (at, 0.05)), 0.03, seed)
         right += step == FOUND and change_posterior(runs, 16).found == (at,)
-    assert right >= 9
+    assert right >= 98
 
 
 def test_a_history_without_a_change_ends_without_one() -> None:
-    ended = [bisected([0.0] * 16, 0.03, seed)[0] for seed in range(10)]
-    assert ended.count(NOT_REPRODUCED) >= 9 and FOUND not in ended
+    ended = [bisected([0.0] * 16, 0.03, seed)[0] for seed in range(60)]
+    assert ended.count(NOT_REPRODUCED) >= 59 and FOUND not in ended
 
 
 def test_a_bad_end_that_is_faster_is_not_reproduced() -> None:

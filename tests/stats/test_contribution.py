@@ -230,7 +230,7 @@ def test_the_estimate_does_not_depend_on_the_unit(scale: float) -> None:
         ([200.0, 150.0], [100.0, 101.0, 99.0], "maximize",
          "looks 2.00x baseline in the search; allowing for having picked the best of 2, 95%: 1.86x to 2.15x"),
         ([90.0, 80.0], [100.0, 101.0, 99.0], "maximize",
-         "looks 0.90x baseline in the search, no better than the baseline"),
+         "looks 0.900x baseline in the search, no better than the baseline"),
         ([120.0], [100.0], "maximize",
          "looks 1.20x baseline in the search; how far runs scatter is not known yet"),
         ([120.0, 110.0], [100.0, 100.0], "maximize", "looks 1.20x baseline in the search"),

@@ -7,7 +7,16 @@ import random
 
 import pytest
 
-from ridgeline.stats.gate import FEWEST_NEW, GatePlan, gate_plan, judge_gate, reference_wanted
+from ridgeline.stats.gate import (
+    FEWEST_NEW,
+    FEWEST_PAIRS,
+    GatePlan,
+    gate_plan,
+    judge_gate,
+    judge_pairs,
+    pairs_plan,
+    reference_wanted,
+)
 
 SHAPES = {
     "normal": lambda rng: rng.lognormvariate(0.0, 0.02),
@@ -143,3 +152,62 @@ def test_too_few_runs_to_know_their_order_are_said_to_be_taken_as_they_come() ->
     assert "if no run depends on the one before, which so few do not show" in str(gate_plan(noisy, "minimize"))
     assert "depends" not in str(gate_plan(drawn("normal", 3, 200), "minimize"))
     assert "depends" not in str(gate_plan([100.0, 100.1] * 7, "minimize")), "it could make no difference"
+
+
+def in_turn(course: str, seed: int, pairs: int) -> list[tuple[float, float]]:
+    """Two programs that are the same, in an order that is drawn, on a machine that takes its course."""
+    rng, at, found = random.Random(f"{course} {seed}"), 0.0, []
+    for n in range(pairs):
+        logs = []
+        for run in (2 * n, 2 * n + 1):
+            at = 0.8 * at + rng.gauss(0.0, 0.02)
+            level = {"steady": 0.0, "loaded": 0.3 * (run // 7 % 2), "follows": at, "alternates": 0.05 * (run % 2)}[
+                course
+            ]
+            logs.append(level + rng.gauss(0.0, 0.02))
+        first, second = map(math.exp, logs)
+        found.append((first, second) if rng.random() < 0.5 else (second, first))
+    return found
+
+
+@pytest.mark.parametrize("course", ["steady", "loaded", "follows", "alternates"])
+def test_in_turn_the_stated_rates_hold_whatever_the_machine_does(course: str) -> None:
+    alarms = missed = 0
+    for seed in range(150):
+        pairs = in_turn(course, seed, 300)
+        plan = pairs_plan(pairs, "minimize", most_pairs=300)
+        alarms += judge_pairs(plan, pairs, "minimize").slower is True
+        slower = [(old, new * (1 + plan.slower)) for old, new in pairs]
+        missed += judge_pairs(plan, slower, "minimize").slower is False
+    assert alarms <= 4, "1 or 2 are expected of 150 at one in 100; the seeds are fixed"
+    assert missed <= 22, "at most 15 are expected of 150 at a power of 90%"
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_in_turn_a_clear_change_is_found_and_its_direction_counts(direction: str) -> None:
+    pairs = in_turn("steady", 1, 100)
+    worse = 1.2 if direction == "minimize" else 1 / 1.2
+    plan = pairs_plan(pairs, direction)  # type: ignore[arg-type]
+    slow = judge_pairs(plan, [(old, new * worse) for old, new in pairs], direction)  # type: ignore[arg-type]
+    fast = judge_pairs(plan, [(old, new / worse) for old, new in pairs], direction)  # type: ignore[arg-type]
+    assert (slow.slower, fast.slower) == (True, False)
+    assert slow.low <= slow.change <= slow.high and slow.change == pytest.approx(0.2, abs=0.03)
+    assert fast.runs == FEWEST_PAIRS <= slow.runs < plan.most_runs
+
+
+def test_in_turn_without_noise_only_what_is_looked_for_is_an_alarm() -> None:
+    for new, alarm in ((100.0, False), (101.0, False), (103.0, True), (97.0, False)):
+        pairs = [(100.0, new)] * 100
+        assert judge_pairs(pairs_plan(pairs, "minimize"), pairs, "minimize").slower is alarm
+
+
+def test_in_turn_the_plan_rests_on_the_first_pairs_alone_and_says_what_it_finds() -> None:
+    pairs = in_turn("steady", 3, 40)
+    plan = pairs_plan(pairs, "minimize")
+    assert plan == pairs_plan(pairs[:FEWEST_PAIRS], "minimize")
+    assert judge_pairs(plan, pairs[: FEWEST_PAIRS - 1], "minimize").slower is None
+    assert pairs_plan(pairs, "minimize", slower=0.001, most_pairs=30).slower > 0.01
+    with pytest.raises(ValueError, match="8 are needed"):
+        pairs_plan(pairs[:7], "minimize")
+    with pytest.raises(ValueError, match="10 runs of each show no slowdown"):
+        pairs_plan(pairs, "minimize", most_pairs=10)

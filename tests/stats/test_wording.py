@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, percent, ratio_range
+from ridgeline.stats.wording import (
+    MetricText,
+    count,
+    effect_text,
+    metric_text,
+    node_time_text,
+    percent,
+    percent_range,
+    ratio_range,
+    ratio_text,
+)
 
 
 @pytest.mark.parametrize(
     ("estimate", "low", "high", "told"),
     [
-        (993 / 991, 993 / 991, 993 / 991, "1.0020x"),
-        (1.0004, 1.0, 1.03, "1.00040x"),
-        (0.9996, 0.97, 1.0, "0.99960x"),
+        (993 / 991, 993 / 991, 993 / 991, "1.002x"),
+        (1.0004, 1.0, 1.03, "1.0004x"),
+        (0.9996, 0.97, 1.0, "0.9996x"),
         (1.5, 1.5, 1.5, "1.50x"),
         (1.001, 0.95, 1.05, "1.00x"),  # no difference shown: more digits would claim one
         (1.0, 1.0, 1.0, "1.00x"),
@@ -20,6 +30,41 @@ from ridgeline.stats.wording import MetricText, count, metric_text, node_time_te
 )
 def test_a_real_difference_never_reads_as_none(estimate: float, low: float, high: float, told: str) -> None:
     assert ratio_range(estimate, low, high)[0] == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(1.2345, "1.23x"), (12.345, "12.3x"), (123.45, "123x"), (4090.4, "4,090x"), (0.95349, "0.953x"), (9.996, "10.0x"),
+     (0.9999, "1.00x"), (2.0, "2.00x")],
+)  # fmt: skip
+def test_a_ratio_has_three_digits(ratio: float, told: str) -> None:
+    assert ratio_text(ratio) == told
+
+
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "told"),
+    [
+        (2.5709, 2.5219, 2.6209, ("2.57x", "2.52 to 2.62")),
+        (1.0508, 1.0123, 1.0907, ("1.05x", "1.01 to 1.09")),
+        (1.0511, 1.0031, 1.0991, ("1.051x", "1.003 to 1.099")),  # its low end would read as no gain
+        (0.9485, 0.9012, 0.9981, ("0.949x", "0.901 to 0.998")),
+        (9.98, 9.51, 10.62, ("9.98x", "9.51 to 10.6")),
+    ],
+)
+def test_an_interval_has_no_more_digits_than_its_ratio_needs(
+    estimate: float, low: float, high: float, told: tuple[str, str]
+) -> None:
+    assert ratio_range(estimate, low, high) == told
+
+
+def test_a_change_beyond_a_doubling_is_said_as_a_ratio() -> None:
+    assert [effect_text(0.078), effect_text(0.999), effect_text(1.0), effect_text(3.091)] == [
+        "7.8%", "99.9%", "2.00x", "4.09x",
+    ]  # fmt: skip
+    assert effect_text(1e300) == "more than 1,000x"
+    assert percent_range(-0.05, 3.091) == "0.950x to 4.09x"
+    assert percent_range(-0.05, 0.5) == "-5.0% to +50.0%"
+    assert MetricText("wall_s", "s", "minimize").changed(1 / 4.09 - 1) == "wall_s 4.09x as high"
 
 
 def test_before_and_after_are_told_apart() -> None:

@@ -78,8 +78,8 @@ def test_all_problems_of_a_file_are_said_together_in_order(tmp_path, monkeypatch
     path.write_text("version: 2\nnaem: x\nworkload: {kind: command}\nspace: {a: [1]}\nbudget: {trials: -1}\n")
     assert check(path, monkeypatch) == 2
     *problems, closing = capsys.readouterr().err.splitlines()
-    assert [int(problem.split(":")[1]) for problem in problems] == [1, 1, 2, 5]
-    assert closing == "4 problems; nothing was run."
+    assert [int(problem.split(":")[1]) for problem in problems] == [1, 1, 2, 3, 5], "line 3 lacks `run`"
+    assert closing == "5 problems; nothing was run."
 
 
 def test_json_gives_one_document_also_for_a_bad_study(tmp_path, monkeypatch, capsys):

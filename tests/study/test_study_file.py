@@ -55,7 +55,7 @@ def test_the_stencil_study_loads_as_written():
         ("[4, 1, 2]", 2, Discrete("k", (1, 2, 4), ordered=True)),
         ("[on, off]", "on", Discrete("k", ("on", "off"), ordered=False)),
         ("[true, false]", "true", Discrete("k", (True, False), ordered=False)),
-        ("{values: [1e-6, 1e-3]}", 1e-6, Discrete("k", (1e-6, 1e-3), ordered=True)),
+        ("{values: [1e-3, 1e-6]}", 1e-6, Discrete("k", ("1e-6", "1e-3"), ordered=True)),
         ("{from: 1, to: 4}", 3, Discrete("k", range(1, 5), ordered=True)),
         ("{from: 2, to: 9, step: 3}", 8, Discrete("k", range(2, 10, 3), ordered=True)),
         ("{from: 1, to: 1000, log: true}", 7, Discrete("k", range(1, 1001), ordered=True, log=True)),

@@ -166,7 +166,7 @@ class Agenda(ABC):
         if len(cancels) >= _MOST_CANCELS:
             raise SiteError(
                 f"trial {trial} was cancelled {len(cancels)} times, and not by this campaign (last run folder "
-                f"{cancels[-1].folder}); ask at the site who does that, then resume"
+                f"{cancels[-1].folder}: {cancels[-1].outcome}); ask at the site who does that, then resume"
             )
 
     def _profile(self) -> NextTrial | None:
@@ -202,7 +202,8 @@ class Agenda(ABC):
             bad += self._unlucky_nodes(trial, bad)
         # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
         where = BaselinePlacement(self._pinned(trial)) if bad else self._where(trial)
-        return NextTrial(trial, again=True, avoid_nodes=(*bad, *self._slow(trial), *where.avoid), on_nodes=where.nodes)
+        avoid = (*bad, *self._slow(trial, bad), *where.avoid)
+        return NextTrial(trial, again=True, avoid_nodes=avoid, on_nodes=where.nodes)
 
     def _unlucky_nodes(self, trial: Trial, bad: Sequence[str]) -> tuple[str, ...]:
         """Where a setting that had passed did not, as long as enough other nodes are left to try it on."""
@@ -297,7 +298,7 @@ class Agenda(ABC):
     def _width(self, point: Point) -> int:
         return self.study.job.resources(self.study.space.settings(point)).nodes
 
-    def _slow(self, trial: Trial) -> tuple[str, ...]:
+    def _slow(self, trial: Trial, bad: Sequence[str] = ()) -> tuple[str, ...]:
         """Nodes that a block of the confirmation does not begin on, as long as enough others are left: slow ones, and
         those that had more of its blocks than others. What is gained on a node counts once, however many blocks it had.
         """
@@ -305,7 +306,7 @@ class Agenda(ABC):
             return ()
         width = self._width(trial.point)
         slow = slow_nodes(self.study, self.history, width)
-        return (*slow, *nodes_had_before(self.history, trial.block or 0, width, slow))
+        return (*slow, *nodes_had_before(self.history, trial.block or 0, width, (*bad, *slow)))
 
     def _pinned(self, trial: Trial) -> tuple[str, ...]:
         if trial.block is None or self.study.site.nodes < 2:

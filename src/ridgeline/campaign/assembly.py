@@ -21,14 +21,15 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
+from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
-from ridgeline.service.keep.notify import Notifier
 from ridgeline.study.codec import Extension, event_of
 from ridgeline.study.folder import StudyFolder, asked, binding
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
 from ridgeline.study.lock import StudyLock
+from ridgeline.study.notify import Notifier
 from ridgeline.study.study_file import StudyFile
 
 
@@ -55,16 +56,17 @@ def assemble_next_folder(found: CheckedStudy, out: Path | None, name: str, quest
         try:
             path.mkdir(mode=0o700, parents=True)
         except FileExistsError:
-            if not _asks(path, question):
+            if not _asks(path, found, question):
                 continue
         return _new_folder(found, path)
     raise AssertionError("there is always another number")
 
 
-def _asks(path: Path, question: CampaignQuestion) -> bool:
-    """Whether the campaign in this folder, if there is one, was asked the same."""
+def _asks(path: Path, found: CheckedStudy, question: CampaignQuestion) -> bool:
+    """Whether the campaign in this folder, if there is one, was asked the same of the same study."""
     try:
-        return question_line(question_of(read_history(path))) == question_line(question)
+        same = question_line(question_of(read_history(path))) == question_line(question)
+        return same and not _changed(found, StudyFolder.open(path))
     except (RidgelineError, OSError, LookupError):
         return False  # another's folder, one just made, or damaged: not ours to go on with
 
@@ -79,17 +81,33 @@ def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:
 
 
 def assemble_or_resume(
-    found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion
+    found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion, *, whole: bool = False
 ) -> tuple[StudyFolder, CampaignQuestion | None]:
-    """As `assemble_folder`; a folder in which the same question was asked goes on, and has its question already."""
+    """As `assemble_folder`; a folder in which the same question was asked goes on, and has its question already.
+
+    The study must be the same too, with the files that it names: `whole`, or what makes up the question. While nothing
+    has passed there it may have been corrected, and replaces the folder's.
+    """
     path = out or Path("studies") / name
     if not (path / "journal.jsonl").exists():
         return _new_folder(found, path), question
     folder = StudyFolder.open(path)
-    before = question_of(read_history(folder.path))
-    if question_line(before) == question_line(question):
-        return folder, None
-    raise StoreError(f"{path} already holds another campaign; name another --out")
+    history = read_history(folder.path)
+    changed = _changed(found, folder, whole=whole)
+    if changed and binding(history):
+        raise StoreError(
+            f"{path} already holds a campaign of another study ({', '.join(changed)} changed since); name another "
+            "folder with `out`, or remove this one"
+        )
+    if question_line(question_of(history)) != question_line(question):
+        raise StoreError(f"{path} already holds another campaign; name another --out")
+    if changed:
+        folder.take(found.file, in_place=found.workload.in_place)
+    return folder, None
+
+
+def _changed(found: CheckedStudy, folder: StudyFolder, *, whole: bool = False) -> list[str]:
+    return folder.changed(found.file, found.workload.in_place, whole=whole)
 
 
 def assemble_again(
@@ -105,7 +123,7 @@ def assemble_again(
         path = Path("studies") / (name if number == 1 else f"{name}-{number}")
         if not (path / "journal.jsonl").exists():
             return _new_folder(found, path), question
-        if _asks(path, question) and read_history(path).verdict is None:
+        if _asks(path, found, question) and read_history(path).verdict is None:
             return StudyFolder.open(path), None
     raise AssertionError("there is always another number")
 
@@ -126,11 +144,13 @@ def assemble_campaign(
         history = History.replay(folder.path.resolve(), journal.read())
         asks = question or question_of(history)
         file = folder.load(history, to_run=True)
-        history.asked = binding(history) or asked(file.tree)
+        history.asked = binding(history) or asked(file.tree, written=file.written)
         found = check_file(as_asked(file, asks))
         if extension is not None:
             require_extendable(asks.kind, getattr(asks, "extended_by", ()), history, extension)
             require_room(found.study, history, extension)
+            before = None if history.verdict is None else history.verdict.conclusion
+            extension = replace(extension, undecided=before in (UNCONFIRMED, UNFINISHED))
             event = {"at": round(time.time(), 3), **event_of(extension)}
             journal.append(event)
             history.apply(event)
@@ -172,7 +192,7 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
         builds_on = executor_of(found) if study.builds.where == "site" else here
         recipe = Recipe(study.builds, study.folder, study.job)
         how = (recipe, history.root, builds_on, history, campaign.record, campaign.with_retries)
-        campaign.builder = Builder(*how, study=study.name)
+        campaign.builder = Builder(*how, study=study.name, reserve=campaign.reserve_build)
     return campaign
 
 

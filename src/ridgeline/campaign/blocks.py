@@ -155,6 +155,15 @@ def _why_broken(study: Study, history: History, block: int, unfinished: Collecti
     return STOPPED if len(openings) > 1 else ""
 
 
+def cut_blocks(history: History) -> list[int]:
+    """Blocks that a stop cut in two and that were not run again as a whole: earlier releases went on in the middle."""
+    found = []
+    for block in range(history.blocks):
+        if len({history.opening_of[run.number] for run in _runs(history, block)}) > 1:
+            found.append(block)
+    return found
+
+
 def moved(study: Study, history: History, block: int) -> str:
     """What says that the runs of a block were not all in the same place; empty where they were, or nobody could ask.
 

@@ -17,7 +17,7 @@ _ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet ma
 _BRIEF_S = 0.02  # a shell and the files of a run take some milliseconds of it
 
 
-def _busy_text(run: Run) -> str:
+def _busy_text(run: Run, goal: str = "") -> str:
     """What says that other programs took cores from this run, and what to do; empty where nothing does.
 
     The executor leaves the load average before the run (`load_before`) and the machine's cores (`cores`) in its usage.
@@ -39,13 +39,15 @@ def _busy_text(run: Run) -> str:
     if starved:
         text += f", which got {cpu_s:.1f} s of CPU time in {wall_s:.1f} s"
     stop = "stop them or pin to free cores" if waits else "stop them, pin to free cores, or make `cpu_s` the goal"
+    if goal == "cpu_s":  # they still take caches, memory bandwidth and clock
+        return f"{text}; other programs also make CPU time longer: stop them or pin to free cores"
     return f"{text}; other programs slow down what is timed: {stop}"
 
 
-def busy_machine(history: History) -> str:
-    """As `_busy_text`, of the first run of the baseline that passed."""
+def busy_machine(history: History, goal: str) -> str:
+    """As `_busy_text`, of the first run of the baseline that passed; `goal` is the metric that is judged by."""
     first = next(iter(history.ok_runs(Stage.BASELINE)), None)
-    return "" if first is None else _busy_text(first[1])
+    return "" if first is None else _busy_text(first[1], goal)
 
 
 def brief_runs(study: Study, history: History) -> str:

@@ -18,7 +18,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import Comparison
-from ridgeline.stats.wording import count, ratio_range
+from ridgeline.stats.wording import count, ratio_range, ratio_text
 from ridgeline.study.history import History
 from ridgeline.study.study_space import checked_point
 
@@ -106,7 +106,7 @@ def carried_table(
 
 
 def _times(gain: float | None) -> str:
-    return "–" if gain is None else f"{gain:.3g}x"
+    return "–" if gain is None else ratio_text(gain)
 
 
 def _not_passed(history: History, key: str) -> str:

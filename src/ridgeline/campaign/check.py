@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline import catalog
@@ -22,6 +22,7 @@ from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.campaign.task import task_problems
 from ridgeline.errors import InputError, Problem, RidgelineError, StudyError, Where
 from ridgeline.executors.base import Executor
+from ridgeline.records.duration import show_duration
 from ridgeline.records.expression import Expression, ExpressionError, Value
 from ridgeline.records.run import Resources
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
@@ -30,10 +31,12 @@ from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, bare_fields, field_names, grouped, wide_fields
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.nodes import MOST_URGENT, most_baseline_runs
+from ridgeline.stats.verdict import FEWEST_BLOCKS
+from ridgeline.stats.wording import count
 from ridgeline.study.forms import fields, read_form
 from ridgeline.study.grant import read_grant
 from ridgeline.study.schema import SearchForm
-from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
+from ridgeline.study.study_file import COUNTS, StudyFile, line_number, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
 from ridgeline.workloads.base import Workload
 
@@ -196,36 +199,62 @@ class CheckedStudy:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
         found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
-        return [*found, *filter(None, (_profile_doubt(self.study), _profiler_doubt(self.study)))]
+        more = (_profile_doubt(self.study), _profiler_doubt(self.study), *_tight_budget(self.study))
+        return [*found, *self.workload.doubts(), *filter(None, more)]
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
         return self.workload.remarks(self.study.space.settings(self.study.baseline))
 
 
-def check_study(path: Path) -> CheckedStudy:
-    """StudyError names every problem with file, line and remedy."""
-    return check_new(read_study_file(path))
+def check_study(path: Path, *, files: Path | None = None, home: Path | None = None) -> CheckedStudy:
+    """StudyError names every problem with file, line and remedy. `files` and `home` as of `read_study_file`."""
+    try:
+        return check_new(read_study_file(path, files=files, home=home))
+    except StudyError as error:
+        if error.partly is None:
+            raise
+        also = [*error.problems, *_workload_problems(error.partly)]
+        raise StudyError(sorted(dict.fromkeys(also), key=line_number)) from None
+
+
+def _workload_problems(file: StudyFile) -> list[str]:
+    """What the workload has against a study that has problems already: its own keys, and metrics that nobody reads."""
+    try:
+        workload: Workload = catalog.part("workloads", file.study.workload.kind)(file.study)
+        found = workload.problems()
+    except RidgelineError as error:
+        return [file.message(("workload", "kind"), str(error))]
+    named = ("workload", "goal", "second_goal", "guards")
+    return [file.message(p.where, p.message) for p in found if p.where and p.where[0] in named]
 
 
 def check_new(file: StudyFile) -> CheckedStudy:
     """As `check_study`, of a file that was read already."""
     checked = check_file(file)
+    found: list[str] = []
     if (grant := checked.study.grant) is not None:
         try:
             read_grant(grant)
         except RidgelineError as error:
-            raise StudyError(file.message(("budget", "grant"), str(error))) from None
+            found.append(file.message(("budget", "grant"), str(error)))
     # only here: a campaign that is under way goes on as it was asked
-    if missing := _missing_secrets(checked.file):
-        raise StudyError(missing)
-    if wrong := [*_faults(checked.file), *_lost_fields(checked)]:
-        raise StudyError(wrong)
-    if against := [*task_problems(checked.study, checked.workload)]:
-        raise StudyError([checked.file.message(problem.where, problem.message) for problem in against])
-    if inert := _inert_knobs(checked.study, checked.workload):
-        raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
+    found += [*_too_few_blocks(file), *_missing_secrets(file), *_faults(file), *_lost_fields(checked)]
+    others = [*task_problems(checked.study, checked.workload)]
+    if not found:  # a field that is lost, or a rule without an answer, also makes jobs alike
+        others += _inert_knobs(checked.study, checked.workload)
+    found += [file.message(problem.where, problem.message) for problem in others]
+    if found:
+        raise StudyError(found)
     return checked
+
+
+def _too_few_blocks(file: StudyFile) -> list[str]:
+    confirm = file.study.confirm
+    if not confirm.top or confirm.blocks >= FEWEST_BLOCKS:
+        return []
+    said = f"{count(confirm.blocks, 'block')} can never give a verdict; use {FEWEST_BLOCKS} or more"
+    return [file.message(("stages", "confirm", "blocks"), f"{said}, or `top: 0` for no confirmation")]
 
 
 def check_file(file: StudyFile) -> CheckedStudy:
@@ -449,7 +478,8 @@ def _missing_sources(file: StudyFile) -> list[str]:
     for index, pattern in enumerate(builds.sources if builds else ()):
         try:
             if not any(folder.glob(pattern)):
-                found.append(file.message(("builds", "sources", index), f"nothing matches {pattern}; correct the name"))
+                what = f"nothing matches {pattern} in {folder}; put it there, or correct the name"
+                found.append(file.message(("builds", "sources", index), what))
         except (ValueError, NotImplementedError, OSError):
             what = f"{pattern[:200]!r} is not a pattern inside the study's folder; name files below it"
             found.append(file.message(("builds", "sources", index), what))
@@ -508,6 +538,7 @@ class Stake:
     runs_with_faults: int | None
     builds: int | None = 0  # variants of the program; None: one for every setting
     build_hours: float = 0.0  # where they are built on the site
+    limits: Mapping[str, float] = field(default_factory=dict)  # the budget's own, by key, in node-hours
 
     @property
     def runs(self) -> int | None:
@@ -529,6 +560,15 @@ class Stake:
         all_of_it = math.inf if len(known) < len(hours) else sum(known) + self.build_hours
         worst = min(self.budget_hours, all_of_it)
         return None if worst == math.inf else worst
+
+    @property
+    def binds(self) -> str:
+        """The key of the budget that ends it, where one does before every run that is asked for has run."""
+        hours = [self.node_hours_of(part) for part in self.parts]
+        known = [each for each in hours if each is not None]
+        planned = sum(known) + self.build_hours if len(known) == len(hours) else math.inf
+        ends = min(self.limits, key=self.limits.__getitem__, default="")
+        return ends if ends and self.limits[ends] < planned else ""
 
 
 def stake(study: Study, trials: int | None = None) -> Stake:
@@ -573,11 +613,12 @@ def stake(study: Study, trials: int | None = None) -> Stake:
         with_faults = (sum(known) + again) * (1 + study.job.retries)
     allowed = _budget_hours(study, widest)
     builds = None if searched is None else searched + 1
+    limits = _limits_in_hours(study, widest)
     if study.builds is None:
-        return Stake(tuple(parts), study.job.limit_s, allowed, with_faults)
+        return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, limits=limits)
     on_site = math.inf if builds is None else builds * study.builds.limit_s / 3600.0
     hours = on_site if study.builds.where == "site" else 0.0
-    return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours)
+    return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours, limits)
 
 
 def _profile_doubt(study: Study) -> str:
@@ -633,12 +674,44 @@ def _budget_hours(study: Study, nodes: int) -> float:
     over = at_once * study.job.limit_s / 3600.0
     if study.builds is not None and study.builds.where == "site":  # on one node, and its run follows
         over += study.site.jobs_at_once * study.builds.limit_s / 3600.0
-    allowed = []
+    return min(_limits_in_hours(study, nodes).values(), default=math.inf) + over
+
+
+def _limits_in_hours(study: Study, nodes: int) -> dict[str, float]:
+    """What each limit of the budget comes to; a run that is under way when it is reached goes on."""
+    found = {}
     if study.budget.node_hours is not None:
-        allowed.append(study.budget.node_hours + over)
+        found["node_hours"] = study.budget.node_hours
     if study.budget.wall_s is not None:
-        allowed.append(at_once * study.budget.wall_s / 3600.0 + over)
-    return min(allowed, default=math.inf)
+        found["wall"] = nodes * study.site.jobs_at_once * study.budget.wall_s / 3600.0
+    return found
+
+
+def _tight_budget(study: Study) -> Iterator[str]:
+    """Limits that hold a confirmation only where runs end before their own limit: how long a run may take then, and
+    the smallest limit that holds it whatever they take."""
+    from ridgeline.campaign.confirmation import runs_needed
+
+    if not study.confirm.top or study.equivalent_within is not None:
+        return
+    limit_s, at_once, nodes = study.job.limit_s, study.site.jobs_at_once, _width(study)
+    before, confirmed = study.baseline_stage.repeats + 1, runs_needed(study, 1, FEWEST_BLOCKS)
+    runs = before + confirmed
+    what = f"holds the baseline, one trial and {FEWEST_BLOCKS} blocks of confirmation ({runs} runs) only if a run takes"
+    remedy = f"it may take {show_duration(limit_s)} (job.limit)"
+    # runs of one block follow each other; blocks may run beside each other
+    rounds = math.ceil(before / at_once) + math.ceil(FEWEST_BLOCKS / at_once) * confirmed / FEWEST_BLOCKS
+    if (wall_s := study.budget.wall_s) is not None and rounds * limit_s > wall_s:
+        least = f"`wall: {show_duration(rounds * limit_s)}` is always enough"
+        yield f"budget.wall: {show_duration(wall_s)} {what} at most {_rounded(wall_s / rounds)}, and {remedy}; {least}"
+    if (hours := study.budget.node_hours) is not None and runs * nodes * limit_s / 3600.0 > hours:
+        least = f"`node_hours: {runs * nodes * limit_s / 3600.0:.3g}` is always enough"
+        each_s = hours * 3600.0 / nodes / runs
+        yield f"budget.node_hours: {hours:g} {what} at most {_rounded(each_s)}, and {remedy}; {least}"
+
+
+def _rounded(seconds: float) -> str:
+    return show_duration(float(f"{seconds:.2g}") if seconds < 10 else math.floor(seconds))
 
 
 def _width(study: Study) -> int:

@@ -13,7 +13,7 @@ from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
 from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
-from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED
+from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED, UNCONFIRMED
 from ridgeline.records.exhibit import EQUIVALENCE, ComparedSetting, TextTable, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
@@ -26,7 +26,6 @@ from ridgeline.stats.wording import count, percent
 from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
 from ridgeline.study.history import History
 
-UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
 NO_DIFFERENCE = "no-difference"
 _LONGEST_REASON = 120  # characters of a line from a log that a headline shows
 
@@ -72,12 +71,14 @@ def choose(
     """
     chosen = [point for point, _ in ranking(study, history)] if even_if_worse else better_than_baseline(study, history)
     failed = disqualified(study, history)  # in a confirmation before an extension
-    points = tuple([point for point in chosen if point_key(point) not in failed][: study.confirm.top])
+    top, blocks = study.confirm.top, study.confirm.blocks
+    if history.extensions and (asked := history.extensions[-1].blocks):  # where nothing was compared before
+        top, blocks = max(1, top), asked
+    points = tuple([point for point in chosen if point_key(point) not in failed][:top])
     # settings that were compared before an extension: their blocks stand, also where no fresh ones are run
     earlier = next((each.candidates for each in reversed(history.confirmations) if each.candidates), ())
     if not points:
         return ConfirmationPlan(earlier, 0)
-    blocks = study.confirm.blocks
     while len(points) > 1 and not affords(points, blocks):
         points = points[:-1]
     while blocks > FEWEST_BLOCKS and not affords(points, blocks):
@@ -213,7 +214,7 @@ class ConfirmationVerdict:
     def spoken_of(self) -> Comparison | None:
         """The comparison whose interval the headline shows."""
         if self.winner is not None:
-            return next(c for c in self.comparisons if c.candidate == point_key(self.winner))
+            return next((c for c in self.comparisons if c.candidate == point_key(self.winner)), None)
         return nearest(self.comparisons)
 
     def details(self) -> dict[str, Any]:

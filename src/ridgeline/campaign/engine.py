@@ -24,9 +24,9 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
 from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
-from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
+from ridgeline.campaign.under_way import cut_file, cut_output, not_run, too_much_disk, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
-from ridgeline.errors import NothingFound, SiteError, StoreError
+from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, with_retries
 from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
@@ -39,6 +39,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.state_files import put_away, write_result
 from ridgeline.stats.compare import PROTOCOL
 from ridgeline.study.codec import (
+    Build,
     Charged,
     ConfirmationBegun,
     Event,
@@ -51,7 +52,7 @@ from ridgeline.study.codec import (
     opened_event,
     run_event,
 )
-from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, read_grant, reserve, settle
+from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, GrantUsedUp, read_grant, reserve, settle
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
 from ridgeline.workloads.base import Workload
@@ -62,6 +63,8 @@ class _RunMonitor:
     early_stops: EarlyStops
     record: Callable[[Event], None]
     _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
+    _too_large: dict[int, Path] = field(default_factory=dict)  # run -> the file that is the most of it, if it is one
+    _looked_s: dict[int, float] = field(default_factory=dict)  # run -> when (monotonic) its folder was last measured
 
     def must_end(self, run: OpenRun) -> bool:
         """Whether it is to be ended now. True once: a controller that takes a run over asks `stop_recorded` first.
@@ -74,10 +77,23 @@ class _RunMonitor:
         if excess := too_much_output(run.folder, workload.logs, study.job.output_bytes):
             self._too_much[run.number] = excess  # a full disk ends everybody
             return True
+        if self._fills_the_disk(run):
+            return True
         if (found := self.early_stops.found(run)) is not None:
             self.record(event_of(found))
             return True
         return False
+
+    def _fills_the_disk(self, run: OpenRun) -> bool:
+        """Looked at every few seconds: all files of a folder are asked for their size."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s.setdefault(run.number, now_s) < _DISK_LOOK_S:
+            return False
+        self._looked_s[run.number] = now_s
+        excess, largest = too_much_disk(run.folder, self.early_stops.study.job.disk_bytes)
+        if excess and largest is not None:
+            self._too_much[run.number], self._too_large[run.number] = excess, largest
+        return bool(excess)
 
     def stop_recorded(self, run: OpenRun) -> bool:
         """Whether the journal says that it was to be stopped early."""
@@ -85,8 +101,11 @@ class _RunMonitor:
 
     def ended(self, run: OpenRun, ending: Ending) -> tuple[Ending, Outcome | None]:
         """How it ended, given what was asked of it; with an outcome where nothing it wrote can say more."""
+        self._looked_s.pop(run.number, None)
         if run.number in self._too_much:
             study, workload = self.early_stops.study, self.early_stops.workload
+            if (largest := self._too_large.pop(run.number, None)) is not None:
+                cut_file(largest, study.job.output_bytes)
             cut_output(run.folder, workload.logs, study.job.output_bytes)
             return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(run.number)), None
         if not run.folder.is_dir():
@@ -100,6 +119,8 @@ class _RunMonitor:
 
 T = TypeVar("T")
 
+_DISK_LOOK_S = 5.0  # between two looks at how much disk a run's folder takes
+_BUILD = "build "  # before the key of a variant: what a grant has it as
 _LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
 _CANCEL_PATIENCE_S = 30.0
 _LINGERING_S = 60.0  # a batch system may add to its own output for a while after the job wrote its exit file
@@ -129,6 +150,7 @@ class Campaign:
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
     _unbuilt: dict[int, NextTrial] = field(default_factory=dict)  # runs whose program is not built yet
     _unpaid: dict[int, Job] = field(default_factory=dict)  # runs that wait for what others of ours have reserved
+    _has_room: bool = False  # a run has ended since builds were last tried: what it had reserved may pay for one
     _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose state files
 
     def __post_init__(self) -> None:
@@ -245,14 +267,19 @@ class Campaign:
         if self.study.task is not None:
             on_nodes = nodes_for(self.study.task, number, resources.nodes, on_nodes, step.avoid_nodes)
         on_nodes = on_nodes if self.executor.pins_nodes else ()
-        self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes))
+        self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes, step.avoid_nodes))
         self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
     def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome | None:
         """The job in its folder, or why its build failed; None while it is being built."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.builder is not None:
-            built = self.builder.ensure(trial.settings)
+            try:
+                built = self.builder.ensure(trial.settings)
+            except GrantUsedUp:
+                if not self._flying and not self.builder.is_building:
+                    raise
+                built = None  # what we have under way may leave some of what it has reserved
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
@@ -272,8 +299,13 @@ class Campaign:
             self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
 
     def _collect_builds(self) -> bool:
-        if self.builder is None or not self.builder.collect():
+        if self.builder is None:
             return False
+        if self.builder.collect():
+            self._pay_builds()
+        elif not self._has_room:
+            return False
+        self._has_room = False
         for number, step in list(self._unbuilt.items()):
             planned = self.history.open_runs[number]
             job = self._prepare(step.trial, planned.folder)
@@ -293,11 +325,15 @@ class Campaign:
         if self.study.grant is not None:
             try:
                 reserve(self.study.grant, self._paid_as, number, job.resources.nodes * job.limit_s / 3600.0)
-            except SiteError:
+            except GrantUsedUp:
                 if not self._flying:
                     raise
                 self._unpaid[number] = job
                 return
+        while (pause_s := self.executor.turn_in_s()) > 0:
+            self.check_stop()
+            self._watch_running()
+            time.sleep(min(pause_s, _LONGEST_WAIT_S))
         ticket = self.with_retries(lambda: self.executor.submit(job))
         self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
@@ -306,10 +342,27 @@ class Campaign:
     def _paid_as(self) -> str:
         return str(self.history.root)
 
+    def reserve_build(self, key: str, node_hours: float) -> None:
+        if self.study.grant is not None:
+            reserve(self.study.grant, self._paid_as, f"{_BUILD}{key}", node_hours)
+
+    def _pay_builds(self) -> None:
+        """Settle with the grant what builds on the site took, however often one was made."""
+        if self.study.grant is None:
+            return
+        estimated = {build.key for build in self.history.uncharged.values() if isinstance(build, Build)}
+        for name in read_grant(self.study.grant).unsettled(self._paid_as):
+            key = str(name).removeprefix(_BUILD)
+            if isinstance(name, str) and key in self.history.build_s:
+                source = MEASURED if key in estimated else BATCH_SYSTEM
+                settle(self.study.grant, self._paid_as, name, self.history.build_s[key] / 3600.0, source)
+
     def _pay(self, number: int | None = None) -> None:
         """Settle with the grant what this run took, as far as it is known, or all that ended while nobody settled."""
         if self.study.grant is None:
             return
+        if number is None:
+            self._pay_builds()
         numbers = [number] if number is not None else read_grant(self.study.grant).unsettled(self._paid_as)
         for run in (self.history.runs[number] for number in numbers if number in self.history.runs):
             source = MEASURED if run.ending.charged_s is None else BATCH_SYSTEM
@@ -341,6 +394,8 @@ class Campaign:
             self.record(event_of(Charged(ticket, seconds)))
             if isinstance(ended, Run):
                 self._pay(ended.number)
+            else:
+                self._pay_builds()
 
     def _watch_running(self) -> None:
         for ticket, number in self._flying.items():
@@ -350,6 +405,7 @@ class Campaign:
     def _finish(self, ticket: str, ending: Ending) -> None:
         self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
+        self._has_room = True
         planned = self.history.open_runs[number]
         ending, outcome = self._run_monitor.ended(planned, ending)
         if outcome is not None:

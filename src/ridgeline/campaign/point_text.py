@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,18 +20,19 @@ from ridgeline.study.yaml_tree import resolve
 from ridgeline.workloads.base import Workload
 
 
-def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
-    """`knob=value,knob=value` applied to `start`; the word baseline is the study's own."""
+def parse_point(found: CheckedStudy, text: str | Mapping[str, Value], start: Point) -> Point:
+    """`knob=value,knob=value` applied to `start`, or the same as a mapping; the word baseline is the study's own."""
     space = found.study.space
-    if text.strip() == "baseline":
+    if isinstance(text, str) and text.strip() == "baseline":
         return found.study.baseline
     values: dict[str, Value] = dict(start)
-    for part in text.split(","):
-        name, sep, value = (piece.strip() for piece in part.partition("="))
-        if not sep or name not in space.by_name:
-            raise InputError(f"{part.strip()!r} is not knob=value; {near(name, space.by_name)}")
-        values[name] = value if space.by_name[name].contains(value) else resolve(value)
-        if not space.by_name[name].contains(values[name]):
+    for name, value in _given(text):
+        if name not in space.by_name:
+            raise InputError(f"{name!r} is not a knob of the study; {near(name, space.by_name)}")
+        knob = space.by_name[name]
+        meant = knob.meant(value)
+        values[name] = knob.meant(resolve(value)) if meant is None and isinstance(value, str) else meant
+        if values[name] is None:
             raise InputError(f"{name}={value} is outside the study's space; see `ridgeline check`")
     point = space.restrict(values)
     if gaps := space.missing(point):
@@ -41,15 +42,26 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
     return point
 
 
-def pasted(study: Study, workload: Workload, point: Point) -> str:
+def _given(text: str | Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    if not isinstance(text, str):
+        yield from text.items()
+        return
+    for part in text.split(","):
+        name, sep, value = (piece.strip() for piece in part.partition("="))
+        if not sep:
+            raise InputError(f"{part.strip()!r} is not knob=value; write it with its knob")
+        yield name, value
+
+
+def pasted(study: Study, workload: Workload, point: Point, *, offered: bool = False) -> str:
     """What the workload writes, in the folder of the study's files and after the modules that it loads for this point.
 
-    One list of commands: nothing runs in another folder, or without its modules.
+    One list of commands: nothing runs in another folder, or without its modules. `offered`: as people are to use it.
     """
     settings = study.space.settings(point)
     loads = [f"module load {shlex.quote(name)}" for name in study.job.loaded(settings)]
     there = [f"cd {shlex.quote(str(_folder_of_files(study)))}"] if _needs_files(study, workload) else []
-    return " &&\n".join([*there, *loads, workload.paste(settings)])
+    return " &&\n".join([*there, *loads, workload.offered(settings) if offered else workload.paste(settings)])
 
 
 def _needs_files(study: Study, workload: Workload) -> bool:
@@ -83,7 +95,7 @@ def script_of(study: Study, root: Path, point: Point, title: str) -> str:
     lines += [f': "${{HOME:={Path.home()}}}"; export HOME']
     if links:
         lines += [_checked(links), *_own_folder(study.name), *(_link(name, path) for name, path in links.items())]
-    return "\n".join([*lines, *loads, factory(study).paste(settings), ""])
+    return "\n".join([*lines, *loads, factory(study).offered(settings), ""])
 
 
 def _links(study: Study, root: Path, workload: Workload) -> dict[str, Path]:

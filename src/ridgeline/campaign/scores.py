@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ridgeline.records.run import Run
+from ridgeline.records.run import Run, short_names
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -95,7 +95,7 @@ class _Seen:
         self.metric, self.uncounted = metric, uncounted
         self.placements: set[tuple[str, ...]] = set()
         self.baselines = 0  # good runs of it, sentinels too
-        self.lost = False  # a run of it, to the site
+        self.lost = False  # a run of it, to the site, or to a node that it was to avoid: there are no others
         self.last: tuple[tuple[Any, ...], Normalisation] | None = None  # and what it was made from
         self._taken = 0  # of the runs of the history
         self._runs, self._good = NodeRuns(), list[tuple[Trial, Run]]()  # counted, and not counted yet
@@ -110,8 +110,10 @@ class _Seen:
         self.placements.update(run.ending.nodes for run in fresh)
         self.baselines += sum(trial.stage in looks for trial, _ in good)
         self.lost = self.lost or any(
-            run.outcome is not None and run.outcome.kind.retryable and history.trials[run.trial].stage in looks
+            (run.outcome is not None and run.outcome.kind.retryable)
+            or not short_names(run.ending.nodes).isdisjoint(short_names(history.kept_off.get(run.number, ())))
             for run in fresh
+            if history.trials[run.trial].stage in looks
         )
         self._good += good
 

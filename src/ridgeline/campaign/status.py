@@ -15,7 +15,9 @@ from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.busy import brief_runs, busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import PROFILE_SHARE, Ledger, profile_share
+from ridgeline.campaign.next_step import next_step
 from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
@@ -125,10 +127,19 @@ class CampaignStatus:
     ledger: Ledger | None = None
     controller: ControllerState | None = None
 
+    def __post_init__(self) -> None:
+        # every face goes by this history, so none shows what an earlier release concluded and today's rules do not
+        object.__setattr__(self, "history", judged_today(self.question.kind, self.study, self.history))
+
     @cached_property
     def answer(self) -> Answer:
         found = with_figures(self.question.answer(self.study, self.history), self.study, self.history)
-        return replace(found, stopped=_stopped(self.history))
+        takes = getattr(self.question, "extended_by", ())
+        return replace(
+            found,
+            stopped=_stopped(self.history),
+            next_step=next_step(self.study, self.history, takes, self.ledger),
+        )
 
     @cached_property
     def progress(self) -> Progress:
@@ -137,11 +148,14 @@ class CampaignStatus:
     @cached_property
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
-        doubts = [text for text in (brief_runs(self.study, self.history), busy_machine(self.history)) if text]
+        busy = busy_machine(self.history, self.study.goal.metric)
+        doubts = [text for text in (brief_runs(self.study, self.history), busy) if text]
+        workload = _workload_of(self.study)
+        doubts += [] if workload is None else workload.doubts()
         shown = replace(shown, doubts=tuple(doubts))
         shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
         if self.study.task is not None and self.history.verdict is not None:
-            kept = compliance_table(self.study, self.history.root, _workload_of(self.study))
+            kept = compliance_table(self.study, self.history.root, workload)
             shown = replace(shown, tables=(*shown.tables, kept))
         return shown
 
@@ -188,6 +202,7 @@ class CampaignStatus:
             "change": answer.change,
             "keep_baseline": answer.keep,
             "refuted": answer.refuted,
+            **answer.reservations(),
             **answer.facts,
             "builds": {b.key: {"outcome": str(b.outcome), "files": b.files_kept} for b in history.builds.values()},
             "stopped": None if history.stopped is None else history.stopped.reason,
@@ -250,12 +265,12 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
+    answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point, offered=True))
     if (chosen := answer.to_use) is None:
         return answer
     served = workload.pasted_as
     repeat = _repeat(now.history, chosen) if served else ""
-    return replace(answer, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
+    return replace(answer, paste=pasted(now.study, workload, chosen, offered=True), pasted_as=served, repeat=repeat)
 
 
 def _repeat(history: History, point: Point) -> str:

@@ -1,4 +1,4 @@
-"""Runs that have not ended: how long they take, how long their like took, and the last thing they wrote."""
+"""Runs that have not ended: how long they take, how long similar runs took, and the last thing they wrote."""
 
 from __future__ import annotations
 
@@ -12,32 +12,39 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.executors.base import started_at_s, waiting_for
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Trial
-from ridgeline.study.history import History
+from ridgeline.study.history import History, OpenRun
 from ridgeline.study.logs import latest_line
 
 
 @dataclass(frozen=True, slots=True)
 class RunUnderWay:
-    """`elapsed_s` counts from when the run was planned, so it includes waiting in a queue."""
+    """`waits`: why it has not started, in words, empty where nobody has said; None once it runs.
+
+    `elapsed_s` counts from when it started; as long as it waits, from when it was planned.
+    """
 
     trial: Trial
     ticket: str
     elapsed_s: float
     expected_s: float | None
     last_line: str
+    waits: str | None = None
 
     @property
     def left_s(self) -> float | None:
-        """None where nothing is known; negative where it takes longer than its like."""
-        return None if self.expected_s is None else self.expected_s - self.elapsed_s
+        """None where nothing is known, or it has not started; negative where it takes longer than its like."""
+        return None if self.expected_s is None or self.waits is not None else self.expected_s - self.elapsed_s
 
     def as_json(self) -> dict[str, Any]:
         return {
             "trial": self.trial.number,
             "point": dict(self.trial.point),
             "ticket": self.ticket,
+            "state": "running" if self.waits is None else "waiting",
+            "waits_for": self.waits,
             "elapsed_s": round(self.elapsed_s, 3),
             "expected_s": self.expected_s,
             "last_line": self.last_line,
@@ -45,16 +52,16 @@ class RunUnderWay:
 
 
 def runs_under_way(history: History, ledger: Ledger, now_s: float) -> list[RunUnderWay]:
-    return [
-        RunUnderWay(
-            trial := history.trials[run.trial],
-            run.ticket,
-            max(0.0, now_s - run.planned_s),
-            ledger.expected_s(trial.point),
-            latest_line(run.folder),
-        )
-        for run in history.open_runs.values()
-    ]
+    return [_under_way(run, history.trials[run.trial], ledger, now_s) for run in history.open_runs.values()]
+
+
+def _under_way(run: OpenRun, trial: Trial, ledger: Ledger, now_s: float) -> RunUnderWay:
+    waits = waiting_for(run.folder)
+    since_s = run.planned_s
+    if waits is None and (started_s := started_at_s(run.folder)) is not None:
+        since_s = max(since_s, started_s)  # the node's clock, or the disk's, may be behind ours
+    elapsed_s = max(0.0, now_s - since_s)
+    return RunUnderWay(trial, run.ticket, elapsed_s, ledger.expected_s(trial.point), latest_line(run.folder), waits)
 
 
 def too_much_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> str:
@@ -69,6 +76,42 @@ def cut_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> None:
     for file, size in _outputs(folder, logs):
         if size > limit_bytes:
             _cut(file, limit_bytes)
+
+
+def too_much_disk(folder: Path, limit_bytes: int) -> tuple[str, Path | None]:
+    """What is wrong where a run's folder takes more than its limit, and its largest file; empty where it does not."""
+    total, most, largest = 0, 0, None
+    for file, taken in _files_in(folder):
+        total += taken
+        if taken > most:
+            most, largest = taken, file
+    if total <= limit_bytes or largest is None:
+        return "", None
+    said = f"its folder took more than {limit_bytes / 1e6:,.10g} MB of disk, {most / 1e6:,.0f} of it {largest.name!r}"
+    return f"{said}, which was cut off; see to it, write it to the site's scratch, or raise job.disk", largest
+
+
+def _files_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Each file below it with the disk that it takes; no links, which lead elsewhere."""
+    for home, _, names in os.walk(folder):
+        for name in names:
+            file = Path(home, name)
+            try:
+                seen = file.lstat()
+            except OSError:
+                continue  # removed meanwhile
+            if stat.S_ISREG(seen.st_mode):
+                yield file, seen.st_blocks * 512
+
+
+def cut_file(file: Path, limit_bytes: int) -> None:
+    """Of a file that filled the disk only the beginning is kept; not of one that has another name elsewhere."""
+    try:
+        seen = file.lstat()
+    except OSError:
+        return
+    if seen.st_nlink == 1 and seen.st_size > limit_bytes:
+        _cut(file, limit_bytes)
 
 
 def _cut(file: Path, limit_bytes: int) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, Protocol
 
-from ridgeline.records.answer import Answer, Candidate, Gain, Reference
+from ridgeline.records.answer import Answer, BrokenLimit, Candidate, Gain, Reference
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import Comparison
-from ridgeline.stats.wording import MetricText, ratio_range
+from ridgeline.stats.wording import MetricText, metric_text, ratio_range, ratio_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
+from ridgeline.traffic.requests import stated_slos
+
+NOT_PROVABLE = "not_provable"  # of a verdict's details: why it does not stand by today's rules
 
 
 class CampaignVerdict(Protocol):
@@ -44,8 +49,9 @@ def answer_of(
     """The answer of a campaign that may not be over."""
     if verdict is None:
         return Answer(kind, None, "no verdict yet", reference, candidate, facts, offers)
-    paste = str(verdict.details.get("paste", ""))
-    return Answer(kind, verdict.conclusion, verdict.headline, reference, candidate, facts, offers, paste)
+    paste, unproven = (str(verdict.details.get(name, "")) for name in ("paste", NOT_PROVABLE))
+    known = (kind, verdict.conclusion, verdict.headline, reference, candidate, facts, offers, paste)
+    return Answer(*known, unproven=unproven)
 
 
 def with_figures(answer: Answer, study: Study, history: History) -> Answer:
@@ -55,7 +61,55 @@ def with_figures(answer: Answer, study: Study, history: History) -> Answer:
     if candidate is not None:
         values = goal.value(candidate.value) if before is None else goal.before_after(before, candidate.value)
         change = values if candidate.gain is None else f"{values}, {candidate.gain}"
-    return replace(answer, change=change, unit=goal.unit, simulated=is_simulated(study, history))
+    simulated = is_simulated(study, history)
+    return replace(
+        answer,
+        change=change,
+        unit=goal.unit,
+        simulated=simulated,
+        broken=_broken_limits(study, history, answer),
+        model_error=_model_error(history, answer) if simulated and candidate is not None else "",
+    )
+
+
+def _broken_limits(study: Study, history: History, answer: Answer) -> tuple[BrokenLimit, ...]:
+    """Limits that the setting to use does not keep: goodput counts each request by itself, so that a setting can win
+    by it although the percentile that the study names is beyond its limit."""
+    if answer.to_use is None:
+        return ()
+    found = []
+    for slo in stated_slos(study.workload.options.get("slo", ())):
+        measured = _mean_of(history, answer.to_use, slo.metric)
+        if measured is not None and measured > slo.limit_ms:
+            limit = metric_text(slo.limit_ms)
+            text = f"{slo.latency.upper()} {slo.quantile} {_above(measured, limit)} ms (limit {limit})"
+            before = _mean_of(history, answer.reference.point, slo.metric)
+            found.append(BrokenLimit(slo.metric, slo.limit_ms, measured, before, text))
+    return tuple(found)
+
+
+def _above(measured: float, limit: str) -> str:
+    """With as many digits as show that it is beyond the limit: 50.19 of 50."""
+    texts = (metric_text(measured), *(f"{measured:,.{digits}g}" for digits in range(5, 12)))
+    return next((text for text in texts if text != limit), f"{measured:,}")
+
+
+def _mean_of(history: History, point: Point, metric: str) -> float | None:
+    """Over the runs of the confirmation where there are any, else over all that passed."""
+    runs = [(trial, run.metrics[metric]) for trial, run in history.ok_runs(*Stage) if metric in run.metrics]
+    of_point = [(trial.stage, value) for trial, value in runs if trial.point == point]
+    values = [value for stage, value in of_point if stage is Stage.CONFIRM] or [value for _, value in of_point]
+    return fmean(values) if values else None
+
+
+def _model_error(history: History, answer: Answer) -> str:
+    """How far a simulated figure may be from a measured one, which no interval over simulated runs can show."""
+    to_use = answer.reference.point if answer.to_use is None else answer.to_use
+    ends = [_mean_of(history, to_use, f"twin_speed_{end}") for end in ("low", "high")]
+    if None in ends:
+        return "the model's own error is not in it"
+    low, high = ends
+    return f"the twin's own error is not in it (90%: the real speed is {low:.2f} to {high:.2f} of the predicted one)"
 
 
 def goal_text(study: Study, history: History) -> MetricText:
@@ -81,7 +135,9 @@ def gain_of(comparison: Comparison, goal: MetricText) -> Gain | None:
     if ratio is None:
         return None
     if low is None or high is None:
-        return Gain(ratio, None, None, comparison.level, f"{ratio:.2f}x{goal.sense} (too few blocks for an interval)")
+        return Gain(
+            ratio, None, None, comparison.level, f"{ratio_text(ratio)}{goal.sense} (too few blocks for an interval)"
+        )
     return Gain(ratio, low, high, comparison.level, _interval_text(ratio, low, high, comparison.level, goal))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -65,14 +66,15 @@ def render(
 def up(file: _File, folder: _Folder = None, timeout: _Ready = 1800.0) -> None:
     """Start the servers, then the router; send a real request through it.
 
-    What already runs is left alone, so it can be repeated after any failure. Prints the address for users.
+    What already runs is left alone, so it can be repeated after any failure; what the file says is accepted for the
+    rest. Prints the address for users.
 
     Example: ridgeline deploy up service.yaml
     """
     from ridgeline.service.check import check_service
 
     service, _ = check_service(file)
-    print(_operator(file, folder, service).up(timeout))
+    print(operator_of(file, folder, service).up(timeout))
 
 
 def status(
@@ -80,22 +82,26 @@ def status(
     folder: _Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Show the state, load and address of every server and the router.
+    """Show the state of servers and router, and edits not yet applied.
 
     Example: ridgeline deploy status service.yaml
     """
     from ridgeline.service.keep.scaler import scale_states
     from ridgeline.service.scripts import URL_FILE
 
-    operator = _operator(file, folder)
+    operator = operator_of(file, folder)
     states, scale = operator.status(), scale_states(operator, time.time())
+    edited, keys = operator.edited()
     if as_json:
         url = operator.folder.url(operator.front)
         scaled = {"scale": [state.as_json() for state in scale]} if scale else {}
         members = [state.as_json() for state in states]
-        print(json_text({"service": operator.service.name, "url": url, "members": members, **scaled}))
+        told = {"service": operator.service.name, "url": url, "members": members}
+        print(json_text({**told, "edited": {"members": edited, "keys": keys}, **scaled}))
     else:
         print(_status_text(states))
+        if edited or keys:
+            print(_edited_text(file, edited, keys))
         if scale:
             print(_scale_text(scale))
         print(_front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
@@ -109,7 +115,7 @@ def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     from ridgeline.service.rolling import drain as take_out
     from ridgeline.service.rolling import refuse_last
 
-    operator = _operator(file, folder)
+    operator = operator_of(file, folder)
     with operator.commanding():
         refuse_last(operator, operator.member(member))
         take_out(operator, operator.member(member))
@@ -122,7 +128,7 @@ def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     """
     from ridgeline.service.rolling import undrain as put_back
 
-    operator = _operator(file, folder)
+    operator = operator_of(file, folder)
     with operator.commanding():
         put_back(operator, operator.member(member))
 
@@ -142,14 +148,16 @@ def restart(
     folder: _Folder = None,
     timeout: _Ready = 1800.0,
 ) -> None:
-    """Restart one server, or all of them in turn, each drained first.
+    """Restart one server, or all in turn, as the file has them now.
+
+    They are accepted by that, each server's when it is started; with --canary when the first has passed.
 
     Example: ridgeline deploy restart service.yaml --rolling
     """
     from ridgeline.service.rolling import canary_restart
     from ridgeline.service.rolling import restart as start_again
 
-    operator = _operator(file, folder)
+    operator = operator_of(file, folder, needs_file=True)
     if canary and not rolling:
         raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")
     if not member and not rolling:
@@ -158,7 +166,8 @@ def restart(
         if canary:
             canary_restart(operator, operator.servers, timeout, canary)
         else:
-            start_again(operator, [operator.member(member)] if member else operator.servers, timeout, force)
+            chosen = [operator.member(member)] if member else [m for m in operator.proposed() if not m.is_router]
+            start_again(operator, chosen, timeout, force)
 
 
 def down(file: _File, folder: _Folder = None) -> None:
@@ -166,15 +175,33 @@ def down(file: _File, folder: _Folder = None) -> None:
 
     Example: ridgeline deploy down service.yaml
     """
-    _operator(file, folder).down()
+    from ridgeline.service.accepted import DamagedAcceptedError, set_aside
+    from ridgeline.service.file import load_service
+
+    try:
+        operator = operator_of(file, folder)
+    except DamagedAcceptedError as error:
+        print(f"note: {error}; set aside as {set_aside(error.path)}", file=sys.stderr)
+        operator = operator_of(file, folder, load_service(file))
+    operator.down()
 
 
-def _operator(file: Path, folder: Path | None, service: Service | None = None) -> Operator:
+def operator_of(file: Path, folder: Path | None, service: Service | None = None, needs_file: bool = False) -> Operator:
+    """A file that cannot be read, as one that is being edited, is in the way only of who would apply it."""
+    from ridgeline.errors import StudyError
+    from ridgeline.service.accepted import ACCEPTED_FILE
     from ridgeline.service.file import load_service
     from ridgeline.service.operate import Operator
 
     root = folder or file.parent / f"{file.stem}.service"
-    return Operator(service or load_service(file), root, lambda line: print(line, flush=True))
+    if service is None:
+        try:
+            service = load_service(file)
+        except StudyError as error:
+            if needs_file or not (root / ACCEPTED_FILE).exists():
+                raise
+            print(f"note: what was accepted is used, as {file} cannot be: {error}", file=sys.stderr)
+    return Operator(service, root, lambda line: print(line, flush=True))
 
 
 ACTIONS: dict[str, Callable[..., None]] = {
@@ -220,6 +247,18 @@ def service_summary(
 def _front_text(url: str, file: Path) -> str:
     """Where users reach it now, and where they find it after it has moved."""
     return f"users: {url} (always in {file})" if url else f"users: not reachable now; the address will be in {file}"
+
+
+def _edited_text(file: Path, members: Sequence[str], keys: Sequence[str]) -> str:
+    """What the file says by now and nobody has applied."""
+    named = f"{', '.join(keys)} of {file}" if keys else f"{file}"
+    if not members:
+        return f"edited, not applied: {named}; every member runs as it would be started. `deploy up {file}` applies it"
+    servers = [name for name in members if name != "router"]
+    ways = [f"`deploy restart {file} --rolling`"] if servers else []
+    ways += [f"`deploy restart {file} router`"] if "router" in members else []
+    who = ", ".join(members)
+    return f"edited, not applied: {named}; {who} would be started with other settings. {' and '.join(ways)} applies it"
 
 
 def _scale_text(states: Sequence[RoleScaleState]) -> str:

@@ -26,32 +26,52 @@ def keep(
     front: Annotated[
         str, typer.Option(help="Only watch a service that others keep, through this URL: canaries, alerts, metrics.")
     ] = "",
+    test_alert: Annotated[
+        bool, typer.Option("--test-alert", help="Send a test alert to everybody whom `notify` names, and end.")
+    ] = False,
     metrics_host: Annotated[str, typer.Option(help="--front: the address for --metrics.")] = "127.0.0.1",
 ) -> None:
     """Watch a service by the tokens it generates; take out and restart servers that have died, hung or become slow.
+
+    Everything is started as it was accepted by `deploy up` or `restart`, never as the file was edited since. Canaries
+    ask each server for a few tokens and look at them: no token for longer than its engine can be busy is a hang,
+    answers without a token for 10 s too; a refusal is retried, counted and told, a wrong key at once. Slow is a server
+    below 40% of the others' tokens a second (20% sooner) in time without prompts, or whose canaries take five times as
+    long. Servers that are drained, restarted or tried are not judged. Waits between restarts grow with deaths only.
 
     Stops on Ctrl-C or SIGTERM; the service keeps running. Every action is in the service's journal with its reason,
     and goes to whoever the deployment file names under `notify`.
 
     Example: ridgeline keep service.yaml --dry-run
     """
+    from ridgeline.cli.deploy import operator_of
     from ridgeline.service.file import load_service
     from ridgeline.service.keep.exporter import serve_metrics
     from ridgeline.service.keep.keeper import Keeper
-    from ridgeline.service.keep.notify import Notifier
-    from ridgeline.service.operate import Operator
+    from ridgeline.study.notify import Notifier
 
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: signals.append(signum))
+    if test_alert:
+        _test_alert(load_service(file))
+        return
     if front:
         _watch_front(load_service(file), front, metrics, metrics_host, signals)
         return
-    root = folder or file.parent / f"{file.stem}.service"
-    operator = Operator(load_service(file), root, lambda line: print(line, flush=True))
+    operator = operator_of(file, folder)
     notifier = Notifier(operator.service.name, operator.service.notify, operator.say)
-    keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=notifier)
+    notifier.require_ways()
+
+    def alert(kind: str, member: str, text: str) -> None:
+        notifier.choice = operator.service.notify  # as it is accepted by now
+        notifier(kind, member, text)
+
+    keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=alert)
     server = serve_metrics(keeper, metrics) if metrics is not None else None
+    ways = ", ".join(operator.service.notify.ways) or "nobody"
+    watched = "waits for `deploy up`" if operator.folder.is_down or not operator.folder.started else "watches"
+    print(f"keep: {watched} {', '.join(m.name for m in operator.members)} every 2 s; alerts go to {ways}", flush=True)
     try:
         keeper.run(lambda: bool(signals))
     finally:
@@ -60,15 +80,29 @@ def keep(
         notifier.close()
 
 
+def _test_alert(service: Service) -> None:
+    from ridgeline.errors import InputError, SiteError
+    from ridgeline.study.notify import Notifier
+
+    if not service.notify.ways:
+        raise InputError("the deployment file names nobody under `notify`; add a webhook, a command or a mail address")
+    notifier = Notifier(service.name, service.notify, print)
+    notifier.require_ways()
+    if failed := notifier.test():
+        raise SiteError("\n".join(failed))
+    print(f"a test alert was sent to {', '.join(service.notify.ways)}")
+
+
 def _watch_front(service: Service, url: str, metrics: int | None, host: str, signals: list[int]) -> None:
     from ridgeline.service import probe
     from ridgeline.service.keep.front import FrontWatch
-    from ridgeline.service.keep.notify import Notifier
+    from ridgeline.study.notify import Notifier
 
     def say(line: str) -> None:
         print(line, flush=True)
 
     notifier = Notifier(service.name, service.notify, say)
+    notifier.require_ways()
     watch = FrontWatch(service.name, url, service.served_name, probe.key_of(service.api_key_env), say, notifier)
     server = watch.serve_metrics(metrics, host) if metrics is not None else None
     try:

@@ -39,7 +39,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "compare": ("campaign.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
         "gate": ("campaign.gate:gate", "Fail a CI job when a program is slower than its reference."),
         "bisect": ("campaign.bisect:bisect", "Find the release or commit that made a program slower."),
-        "edge": ("campaign.edge:edge", "Find the largest value of a knob that passes, and the one for production."),
+        "edge": ("campaign.edge:edge", "Find the largest passing value of a knob, and the production one."),
         "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
         "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
         "grant": ("grant:ACTIONS", "Show, create and top up a grant that studies share."),
@@ -182,7 +182,14 @@ def application(command: Command) -> Any:
     return app
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: list[str], begins: Callable[[], object] = lambda: None) -> None:
+    """`begins` is called once the verb is loaded, before it does anything."""
+
+    def loaded(command: Command) -> Any:
+        app = application(command)
+        begins()
+        return app
+
     if not arguments or arguments[0] in (*_HELP, "help"):
         print(overview())
     elif arguments[0] == "--version":
@@ -191,7 +198,7 @@ def run(arguments: list[str]) -> None:
         verb, *rest = arguments
         found = verb_named(verb)
         if not isinstance(found, dict):
-            application(found)(args=rest, prog_name=f"ridgeline {verb}")
+            loaded(found)(args=rest, prog_name=f"ridgeline {verb}")
         elif rest and rest[0] in _HELP:
             print(_actions_text(verb, found))
         else:
@@ -200,17 +207,17 @@ def run(arguments: list[str]) -> None:
                 hint = did_you_mean(action, found) or f"use one of {', '.join(found)}"
                 what = f"has no subcommand {action!r}" if action else "needs a subcommand"
                 raise InputError(f"`ridgeline {verb}` {what}; {hint}")
-            application(found[action])(args=rest, prog_name=f"ridgeline {verb} {action}")
+            loaded(found[action])(args=rest, prog_name=f"ridgeline {verb} {action}")
 
 
-def main() -> None:
+def main(begins: Callable[[], object] = lambda: None) -> None:
     with clean_streams():
-        _main()
+        _main(begins)
 
 
-def _main() -> None:
+def _main(begins: Callable[[], object]) -> None:
     try:
-        run(sys.argv[1:])
+        run(sys.argv[1:], begins)
     except StudyError as error:
         count = len(error.problems)
         print(error, f"{count} problem{'s' if count > 1 else ''}; nothing was run.", sep="\n", file=sys.stderr)

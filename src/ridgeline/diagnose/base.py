@@ -1,7 +1,7 @@
 """The seam: an analyzer knows one kind of file, tells it by a mark, and turns its lines into findings.
 
 To add one, write a function `(source, lines) -> list[Finding]`, wrap it in an `Analyzer` and register it under its
-kind, in the catalog or as an entry point of the group `ridgeline.diagnose`. Promises an analyzer keeps:
+kind, in the catalog or as an entry point of the group `ridgeline.analyzers`. Promises an analyzer keeps:
 it never fails on torn or foreign text (fewer findings, not an error), it reads `lines` as a stream, each finding quotes
 the lines that show it, and it gives the same findings when called again.
 """

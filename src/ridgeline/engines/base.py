@@ -150,8 +150,38 @@ class MetricNames:
     aborted: str = ""
     ttft: str = ""  # histograms, in seconds
     e2e: str = ""
+    itl: str = ""  # between two tokens of an answer
     live: tuple[str, ...] = ()  # whose sum counts tokens as they come out
     progress: tuple[str, ...] = ()  # and what else grows only while a server works
+
+
+@dataclass(frozen=True, slots=True)
+class EvenRouting:
+    """The switch by which an engine, for benchmarks only, spreads tokens over all experts whatever its weights say.
+
+    `others` do the same in another way, and exclude it. `around` are values of `moe_runner_backend` whose kernels route
+    tokens themselves and never ask; on GPUs of the generations `around_on` the engine chooses such a one by itself.
+    """
+
+    variable: str
+    value: str
+    since: Version
+    others: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
+    around_on: tuple[str, ...] = ()
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return (self.variable, *self.others)
+
+    def bypassed(self, values: Mapping[str, Value], gpu: str) -> str:
+        """What a server so set, under our names, routes by instead; empty: it heeds the switch."""
+        asked = values.get("moe_runner_backend")
+        if asked in self.around:
+            return f"moe_runner_backend {asked}"
+        if asked in (None, "auto") and gpu.lower().startswith(self.around_on) and self.around_on:
+            return f"what it chooses by itself on {gpu} (set moe_runner_backend)"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +244,10 @@ class ServingEngine:
     device_knob: str = ""  # by which split roles are given the network adapters that carry KV
     memory_flag: str = "the memory fraction"
     running_flag: str = "the running requests"
+
+    # what dummy weights of a mixture of experts need, from the first release that has it; None: it has none
+    even_routing: EvenRouting | None = None
+    draft_knobs: tuple[str, ...] = ()  # any of which makes it draft tokens
 
     loads_model: bool = True  # from a folder that its nodes must see, with tokens where a hub wants them
 

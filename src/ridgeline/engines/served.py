@@ -6,14 +6,7 @@ below are times and not counts of lines. Gaps in front of a batch that found not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
-
-_Real = NDArray[np.float64]
-_Mask = NDArray[np.bool_]
 
 _BINS = 240  # of the timeline; two become one when the log outlasts them
 _IDLE_GAP_S = 2.0
@@ -144,49 +137,6 @@ class ServedTally:
         if time_s is not None:
             self._into_bin(time_s - self._first_s, second)
 
-    def add_many(self, times_s: _Real, sums: Mapping[str, _Real], from_idle: _Mask) -> None:
-        """The same for many seconds at once, one in each place of the arrays; a time may be not a number."""
-        totals, lines = self.totals, sums["decodes"] + sums["prefills"]
-        known = ~np.isnan(times_s)
-        length = self._lengths(times_s, known)
-        for name in _COUNTS:
-            setattr(totals, name, getattr(totals, name) + int(sums[name].sum()))
-        totals.kv_share += float(sums["kv_share"].sum())
-        totals.decode_tok_s += float(sums["decode_tok_s"].sum())
-        totals.span_s += float(length.sum())
-        idle = from_idle & (length >= _IDLE_GAP_S)
-        totals.idle_s += float(length[idle].sum())
-        each = np.where(idle, 0.0, length / np.maximum(lines, 1.0))
-        for name, count in _TIMED:
-            setattr(totals, name, getattr(totals, name) + float((each * sums[count]).sum()))
-        self._into_bins(times_s[known] - self._first_s, {name: sums[name][known] for name in _BINNED})
-
-    def _lengths(self, times_s: _Real, known: _Mask) -> _Real:
-        length = np.zeros(len(times_s))
-        if known.any():
-            present = times_s[known]
-            if self._last_s is None:
-                self._first_s = self._last_s = float(present[0])
-            latest = np.maximum.accumulate(np.append(self._last_s, present))
-            length[known] = np.diff(latest)
-            self._last_s = float(latest[-1])
-        return length
-
-    def _into_bins(self, since_s: _Real, sums: Mapping[str, _Real]) -> None:
-        used = (sums["decodes"] > 0) & (since_s >= 0)
-        if not used.any():
-            return
-        since_s = since_s[used]
-        while since_s.max() >= _BINS * self._width_s:
-            self._halve()
-        at = (since_s / self._width_s).astype(np.int64)
-        while len(self._bins) <= at.max():
-            self._bins.append(_Bin())
-        added = [np.bincount(at, sums[name][used], len(self._bins)).tolist() for name in _BINNED]
-        for into, decodes, running, queued, kv_share, rate in zip(self._bins, *added, strict=True):
-            if decodes:
-                into.add(int(decodes), running, queued, kv_share, rate)
-
     def _length(self, time_s: float | None) -> float:
         if time_s is None:
             return 0.0
@@ -231,7 +181,6 @@ class ServedTally:
 
 
 _COUNTS = ("decodes", "prefills", "starved", "eager", "beyond", "full", "capped", "waiting", "running")
-_BINNED = ("decodes", "running", "queued", "kv_share", "decode_tok_s")
 _TIMED = (
     ("decode_s", "decodes"),
     ("prefill_s", "prefills"),

@@ -1,8 +1,8 @@
 """The seam: where jobs run.
 
 An executor is a subclass of `Executor`, made from a site (`ExecutorFactory`). A batch system needs only a dialect,
-which `batch.BatchExecutor` runs. A factory with an attribute `form` (a `forms.form.Form` of the keys under `options` in
-a site file) has them checked and completed by editors.
+which `batch.BatchExecutor` runs. A factory with an attribute `form` (a `study.forms.Form` of the keys under `options`
+in a site file) has them checked and completed by editors.
 """
 
 from __future__ import annotations
@@ -11,18 +11,39 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from ridgeline.errors import SiteError
 from ridgeline.records.run import Ending, Job, Resources
 from ridgeline.records.site import Site
+from ridgeline.state_files import state_file, state_text
 
 BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
 T = TypeVar("T")
 FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before a site that was away is asked again
 
 EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
+TICKET_FILE = "ticket"  # the job id, once a batch system has taken the job
+STARTED_FILE = "started"  # written by run.sh first in a job of a batch system: job id, then the nodes
+WAITING_FILE = "waiting"  # why the batch system has not started the job yet, in words, as of the last poll
+
+
+def waiting_for(folder: Path) -> str | None:
+    """Why a batch system has not started the job of this run folder yet, in words; empty where it has not said.
+
+    None where the job runs or has ended, or where no batch system has it.
+    """
+    if state_file(folder, TICKET_FILE) is None or state_file(folder, EXIT_FILE) is not None:
+        return None
+    return None if state_file(folder, STARTED_FILE) is not None else state_text(folder, WAITING_FILE).strip()
+
+
+def started_at_s(folder: Path) -> float | None:
+    """When a batch system started the job of this run folder, as files are stamped; None where none has."""
+    found = state_file(folder, STARTED_FILE)
+    return None if found is None else found.changed_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +69,7 @@ class Executor(ABC):
     # small files that it and run.sh keep in a run folder: those of an ended run are folded into its result.json
     # (`state_files.py`), so it reads them with `state_files.state_file`; last the one that is there from the beginning
     state_files: Sequence[str] = ()
-    waiting: Mapping[str, str] = MappingProxyType({})  # ticket -> why its job has not started yet
+    waiting: Mapping[str, str] = MappingProxyType({})  # ticket -> why its job has not started yet, in words
 
     @abstractmethod
     def script(self, job: Job) -> str:
@@ -88,6 +109,10 @@ class Executor(ABC):
     def doubts(self, resources: Resources) -> list[str]:
         """What is likely to go wrong with jobs that ask for such resources: `ridgeline check` shows it."""
         return []
+
+    def turn_in_s(self) -> float:
+        """How long to wait before another job may be handed over: sites don't like a hundred a minute."""
+        return 0.0
 
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
         """Seconds for which the site charges jobs that have ended, each once and as far as it has said so; only with

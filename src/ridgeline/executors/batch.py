@@ -1,8 +1,9 @@
 """Runs a dialect: submits, asks one question for all jobs, cancels, and never takes a missing job for a finished one.
 
 What is in a run folder beside run.sh and the program's output, as long as the run lasts (`state_files.py`):
-- `submission`: the unique name under which the job is handed over, written before it is;
+- `submission`: the unique name under which the job is handed over, and its limit in seconds, written before it is;
 - `ticket`: the job id, written when the batch system has answered;
+- `waiting`: why the batch system has not started the job yet, as of the last poll;
 - `started`, `exit`, `stopped`: written by the job itself;
 - `refused`: why the batch system cannot take this request.
 """
@@ -16,14 +17,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
-from ridgeline.executors.base import EXIT_FILE, Executor
-from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE, TICKET_FILE
+from ridgeline.executors.base import EXIT_FILE, STARTED_FILE, TICKET_FILE, WAITING_FILE, Executor
+from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, JobStatus, OutputReport, Phase
 from ridgeline.executors.energy import measured_joules
 from ridgeline.executors.options import BatchOptions, option
@@ -32,6 +33,7 @@ from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import BATCH_METER, Site
 from ridgeline.state_files import state_file
 
+_WHOLE_SECONDS_S = 1.0  # batch systems tell start and end in whole seconds
 # causes after which run.sh had no chance to write its exit file
 _SUDDEN = (Cause.TIME_LIMIT, Cause.MEMORY_LIMIT, Cause.CANCELLED, Cause.NODE_FAILED, Cause.NEVER_STARTS, Cause.LOST)
 
@@ -71,7 +73,7 @@ class Folder:
 
     def settled(self, dialect: BatchDialect, seen: JobStatus) -> bool:
         """Whether all that the job and the batch system write at the end can be seen here."""
-        if seen.ending is None or (not self.has(batch_script.STARTED_FILE) and seen.ending.cause in _SUDDEN):
+        if seen.ending is None or (not self.has(STARTED_FILE) and seen.ending.cause in _SUDDEN):
             return True
         # listing the folder makes a network file system look again
         if self.path.is_dir():
@@ -108,6 +110,8 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> E
         ending = replace(ending, cause=report.cause, reason=report.reason)
     if requeued is not None:
         ending = replace(ending, cause=Cause.CANCELLED, reason=requeued)
+    if seen is not None and seen.over_walltime and stopped is None and (early := _cut_short(folder, seen, ending)):
+        ending = replace(ending, cause=Cause.CANCELLED, reason=f"{dialect.name} {early}")
     if ending.cause is Cause.EXITED and _ended_from_outside(ending, record):
         # a server may forget that it was asked to delete a job which it had not yet seen running
         ending = replace(ending, cause=Cause.CANCELLED, reason="run.sh was asked to stop from outside the job")
@@ -131,6 +135,21 @@ def _ended_from_outside(ending: Ending, record: script.ExitRecord | None) -> boo
     return record.terminated
 
 
+def _cut_short(folder: Folder, seen: JobStatus, ending: Ending) -> str:
+    """What the batch system did to a job that it ended for its time before the job's own limit; empty where not.
+
+    run.sh keeps that limit, and asks for more time than that: the setting is not to blame.
+    """
+    lines = (folder.read(SUBMISSION_FILE) or "").splitlines()
+    lasted_s = ending.duration_s if seen.charged_s is None else seen.charged_s
+    if len(lines) < 2 or lasted_s + _WHOLE_SECONDS_S >= (limit_s := float(lines[1])):
+        return ""
+    return (
+        f"ended it after {lasted_s:.0f} s, before its own limit of {limit_s:g} s ({ending.reason}): somebody shortened "
+        "its time, or a directive of the site asks for less"
+    )
+
+
 def _state_failed(ending: Ending) -> bool:
     return ending.exit_code == script.STATE_FAILED
 
@@ -140,7 +159,7 @@ def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) ->
         last = ((folder.read("stderr") or "") + "\n" + (folder.read(BATCH_OUTPUT) or "")).strip()
         said = "; ".join(last.splitlines()[-2:]) or f"run.sh could not write into {folder.path}: is its disk full?"
         return replace(ending, cause=Cause.NODE_FAILED, reason=said)
-    if not folder.has(batch_script.STARTED_FILE):
+    if not folder.has(STARTED_FILE):
         why = f"{folder.path} is not visible on the compute nodes, or not writable there: put studies on a shared disk"
     else:
         why = f"{folder.path / EXIT_FILE} was not written: the disk may be full"
@@ -151,7 +170,7 @@ def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) ->
 
 
 def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
-    lines = (folder.read(batch_script.STARTED_FILE) or "").splitlines()
+    lines = (folder.read(STARTED_FILE) or "").splitlines()
     return dialect.node_names("\n".join(lines[1:]))
 
 
@@ -188,10 +207,8 @@ def run(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | 
 
 
 def _environment(dialect: BatchDialect) -> dict[str, str]:
-    """Ours, but when we run inside a job ourselves, without what was set for that job: commands would obey it."""
-    inside = dialect.job_variable in os.environ
-    kept = {name: value for name, value in os.environ.items() if not (inside and dialect.obeys(name))}
-    return {**kept, "LC_ALL": "C"}
+    """Ours, without what the commands would obey before they obey the script, or print otherwise than they are read."""
+    return {**{name: value for name, value in os.environ.items() if not dialect.obeys(name)}, "LC_ALL": "C"}
 
 
 @contextmanager
@@ -216,6 +233,8 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
+# When (monotonic) this process last handed a job over, by batch system: runs and builds have executors of their own
+_submitted_s: dict[str, float] = {}
 _REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
 _CHARGE_QUESTIONS, _CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
@@ -247,6 +266,7 @@ class BatchExecutor(Executor):
         SUBMISSION_FILE,
         *batch_script.LEFT_BY_RUN_SH,
         TICKET_FILE,
+        WAITING_FILE,
         REFUSED_FILE,
         BATCH_OUTPUT,
         script.ENV_FILE,
@@ -285,16 +305,28 @@ class BatchExecutor(Executor):
         # handed over without a ticket: an earlier attempt got no answer, or its controller died
         if files.has(SUBMISSION_FILE) and (ticket := self.find(job)) is not None:
             return ticket
-        script.write(job, self.site, self.script(job))
         batch_script.stage_user_script(job, self.site)
-        name = self.dialect.job_name(job.name, secrets.token_hex(4))
-        files.write(SUBMISSION_FILE, name)
-        with submitting(files.path / SUBMISSION_FILE) as lock:
-            answer = self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
+        answer = self._hand_over(files, job)
+        if answer.code != 0 and job.avoid_nodes and self.dialect.refusal(answer, self.site).blame is Blame.REQUEST:
+            # to avoid nodes is a wish, and a queue may have no others
+            answer = self._hand_over(files, replace(job, avoid_nodes=()))
         job_id = self.dialect.job_id(answer) if answer.code == 0 else None
         if job_id is None:
             return self._refused(files, answer)
         return self._accepted(files, job_id)
+
+    def turn_in_s(self) -> float:
+        last_s = _submitted_s.get(self.dialect.name)
+        return 0.0 if last_s is None else max(0.0, last_s + self.site.submit_every_s - time.monotonic())
+
+    def _hand_over(self, files: Folder, job: Job) -> JobReply:
+        time.sleep(self.turn_in_s())
+        script.write(job, self.site, self.script(job))
+        name = self.dialect.job_name(job.name, secrets.token_hex(4))
+        files.write(SUBMISSION_FILE, f"{name}\n{job.limit_s:g}")
+        with submitting(files.path / SUBMISSION_FILE) as lock:
+            _submitted_s[self.dialect.name] = time.monotonic()
+            return self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
 
     def _accepted(self, files: Folder, job_id: str) -> str:
         files.write(TICKET_FILE, job_id)
@@ -313,12 +345,12 @@ class BatchExecutor(Executor):
 
     def find(self, job: Job) -> str | None:
         files = Folder(job.folder)
-        name = files.read(SUBMISSION_FILE)
+        name = files.first_line(SUBMISSION_FILE)
         if name is None:
             return None
         with submitting(files.path / SUBMISSION_FILE):
             pass  # a submit command of a dead controller may still be talking; it holds the lock until it ends
-        known = files.read(TICKET_FILE) or files.first_line(batch_script.STARTED_FILE)
+        known = files.read(TICKET_FILE) or files.first_line(STARTED_FILE)
         if known is not None:
             return self._accepted(files, known)
         for command in self.dialect.find_commands(name):
@@ -450,15 +482,14 @@ class BatchExecutor(Executor):
         if seen is None:
             return self._missing(watch, now_s)
         watch.passed("missing", *(phase for phase in (Phase.STUCK, Phase.HOPELESS) if phase is not seen.phase))
-        self.waiting.pop(ticket, None)
+        self._note_waiting(ticket, watch, seen)
         if seen.phase is Phase.ENDED:
             return self._ended(watch, seen, now_s)
-        if seen.phase is not Phase.RUNNING:
-            self.waiting[ticket] = seen.reason
-            if watch.folder.has(batch_script.STARTED_FILE) and watch.held("requeued", now_s) > 0:
-                # seen twice in a row: the first time it may have started since the batch system was asked
-                text = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
-                return self._give_up(ticket, Cause.CANCELLED, text)
+        waits, begun = seen.phase is not Phase.RUNNING, watch.folder.has(STARTED_FILE)
+        if waits and begun and watch.held("requeued", now_s) > 0:
+            # seen twice in a row: the first time it may have started since the batch system was asked
+            text = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
+            return self._give_up(ticket, Cause.CANCELLED, text)
         if seen.phase is Phase.HOPELESS and watch.held(Phase.HOPELESS, now_s) > 0:
             # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
             text = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"
@@ -467,6 +498,19 @@ class BatchExecutor(Executor):
             held = f"{self.dialect.name} says: {seen.reason}; the operator must bring these nodes back, or avoid them"
             return self._give_up(ticket, Cause.NODE_FAILED, held)
         return None
+
+    def _note_waiting(self, ticket: str, watch: _Watch, seen: JobStatus) -> None:
+        """Also for those who look at the run folder from elsewhere."""
+        if seen.phase in (Phase.RUNNING, Phase.ENDED):
+            self.waiting.pop(ticket, None)
+            return
+        why = self.dialect.in_words(seen.reason)
+        if self.waiting.get(ticket) != why:
+            self.waiting[ticket] = why
+            if not watch.folder.has(STARTED_FILE):
+                # nobody is stopped for want of it: where it cannot be written, whoever looks sees that the job waits
+                with suppress(OSError):
+                    write_whole(watch.folder.path / WAITING_FILE, f"{why}\n", survives_power_cut=False)
 
     def _ended(self, watch: _Watch, seen: JobStatus, now_s: float) -> Ending | None:
         if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._limit_s("settle_s"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import script
-from ridgeline.executors.base import BY_HAND, EXIT_FILE
+from ridgeline.executors.base import BY_HAND, EXIT_FILE, STARTED_FILE, TICKET_FILE, WAITING_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect
 from ridgeline.executors.energy import ENERGY_FILE
 from ridgeline.records.launch import RANK_ERRORS
@@ -20,15 +20,17 @@ from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
 from ridgeline.state_files import RESULT_FILE, state_text
 
-STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
 _STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
-SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"  # what `batch` writes
-LEFT_BY_RUN_SH = (STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, QUIET_FILE, script.MACHINE_FILE, ENERGY_FILE, EXIT_FILE)
+SUBMISSION_FILE, REFUSED_FILE = "submission", "refused"  # what `batch` writes, beside the ticket
+LEFT_BY_RUN_SH = (
+    *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, QUIET_FILE),
+    *(script.MACHINE_FILE, ENERGY_FILE, script.USED_FILE, EXIT_FILE),
+)
 # not copied into the folder of a run that a person hands over again
 _LEFT_BY_THE_FIRST = (
-    *(SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE),
-    *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, EXIT_FILE, RESULT_FILE),
+    *(SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE, WAITING_FILE),
+    *(STARTED_FILE, REQUEUED_FILE, _STOPPED_FILE, script.USED_FILE, EXIT_FILE, RESULT_FILE),
 )
 USER_SCRIPT = "site-script"
 _HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
@@ -117,21 +119,29 @@ def _find_home(job: Job, dialect: BatchDialect, inside: str) -> str:
 def _by_hand(dialect: BatchDialect, inside: str) -> str:
     """What an earlier start left stays as it is: one by hand gets a folder beside it, a requeued job ends.
 
-    Of a run that has ended and whose state files are folded, result.json alone says that there was one.
+    Of a run that has ended and whose state files are folded, result.json alone says that there was one, and under
+    `books` which job it was.
     """
     number = f"${{{dialect.job_variable}%%[!0-9]*}}"
     left = " ".join((*_LEFT_BY_THE_FIRST, BATCH_OUTPUT))
+    books = f'^ *"({TICKET_FILE}|{STARTED_FILE})": .*"text": "{number}[^0-9]'.replace('"', '\\"')
+    restarts = f"${{{dialect.restart_variable}:-0}}" if dialect.restart_variable else "0"
     return f"""\
 if {inside}; then
-  if [ -r {STARTED_FILE} ] && read -r first < {STARTED_FILE} && [ "${{first%%[!0-9]*}}" = "{number}" ]; then
-    echo "the batch system started job $first a second time; what its first start left is kept" > {REQUEUED_FILE}
+  again="$PWD{BY_HAND}{number}"
+  if [ -r {STARTED_FILE} ] && read -r first < {STARTED_FILE} && [ "${{first%%[!0-9]*}}" = "{number}" ] \\
+    || grep -qsE "{books}" {RESULT_FILE} \\
+    || {{ [ -e {RESULT_FILE} ] && [ "{restarts}" != 0 ]; }} || [ -e "$again" ]; then
+    said="the batch system started job ${dialect.job_variable} a second time; what its first start left is kept"
+    # a run whose result is written is over: nothing of it is added to
+    [ -e {RESULT_FILE} ] || echo "$said" > {REQUEUED_FILE}
+    echo "ridgeline: $said" >&2
     exit {script.STATE_FAILED}
   fi
   for file in {TICKET_FILE} {STARTED_FILE} {RESULT_FILE}; do
     [ -r "$file" ] || continue
     read -r first < "$file"
     [ "${{first%%[!0-9]*}}" != "{number}" ] || continue
-    again="$PWD{BY_HAND}{number}"
     cp -R . "$again.partial" && ( cd "$again.partial" && rm -f {left} ) && mv "$again.partial" "$again" \\
       && cd "$again" && break
     echo "ridgeline: $again cannot be made, and what is in $PWD must not be written over" >&2
@@ -182,6 +192,7 @@ def _watched(command: str, job: Job) -> str:
     cancel_s = max(_CANCEL_GRACE_S, job.grace_s or 0.0)
     # the time since boot: somebody may set the date meanwhile
     now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
+    run = 'sh -c "$1"'  # a shell of its own, so that `$$` and a trap are the command's
     watcher = "" if job.silence_limit_s is None else _silence_watch(job.silence_limit_s, grace_s)
     return f"""\
 rm -f {_STOPPED_FILE} {QUIET_FILE}
@@ -193,7 +204,10 @@ told_to_stop() {{
   ( sleep {cancel_s:g}; kill -s KILL -- "-$ridgeline_pid" ) > /dev/null 2>&1 &
 }}
 trap told_to_stop TERM; trap : HUP INT
-timeout -k {grace_s:g} {job.limit_s:g} sh -c {shlex.quote(command)} &
+timeout -k {grace_s:g} {job.limit_s:g} sh -c '
+ask_usage=$2
+{script.metered(job, run)}
+' sh {shlex.quote(command)} "$ask_usage" &
 ridgeline_pid=$!
 [ -z "$told" ] || told_to_stop
 {watcher}# `wait` also returns when a signal came in; the command may still be running then

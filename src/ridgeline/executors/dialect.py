@@ -53,6 +53,7 @@ class JobStatus:
     ending: Ending | None = None
     folder: str = ""  # where the job ran, if said: job ids may be given out again
     charged_s: float | None = None
+    over_walltime: bool = False  # ended for the time it had asked for, or that somebody left it
 
 
 class Blame(StrEnum):
@@ -86,6 +87,7 @@ class BatchDialect(Protocol):
     programs: Sequence[str]  # what must be on PATH
     job_variable: str  # set in every job: its id
     submit_folder_variable: str = ""  # set in every job, if at all: the folder in which it was handed over
+    restart_variable: str = ""  # set in a job that is started again, if at all: how many times so far
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
     hosts_text: str = "uname -n"  # shell text that prints the names of the job's nodes, one a line
     directive: str  # how a line for the batch system begins in a script
@@ -117,9 +119,10 @@ class BatchDialect(Protocol):
         ...
 
     def obeys(self, variable: str) -> bool:
-        """Whether a job gets this environment variable and commands inside the job take it for a request.
+        """Whether a command of the batch system, or one inside a job, takes this environment variable for a request.
 
-        Such variables are left out when the controller itself runs in a job.
+        Such variables are left out of what the commands are given: a job is what its script says, whatever the caller
+        has exported, and whether or not the controller itself runs in a job. What says where the cluster is stays.
         """
         return False
 
@@ -140,6 +143,13 @@ class BatchDialect(Protocol):
     def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         """What is said about each job; None when the batch system is away. A job not in it is not known there."""
         ...
+
+    def in_words(self, reason: str) -> str:
+        """Why a job waits, as a person says it, with the batch system's own word; empty where it gives no reason.
+
+        A reason that is not known here is given as it stands.
+        """
+        return reason
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         """Where else to look for jobs that the poll does not know."""
@@ -174,6 +184,14 @@ class BatchDialect(Protocol):
     def read_output(self, lines: Iterable[str]) -> OutputReport:
         """What BATCH_OUTPUT says in the batch system's own words: a footer, a kill message."""
         return OutputReport()
+
+
+def worded(reason: str, table: Iterable[tuple[str, str]]) -> str:
+    """The words of the first pattern that the reason begins with, groups filled in, and the reason itself."""
+    for pattern, words in table:
+        if found := re.match(pattern, reason):
+            return f"{found.expand(words)} ({reason})"
+    return reason
 
 
 @dataclass(frozen=True)

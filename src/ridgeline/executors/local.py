@@ -21,6 +21,7 @@ from ridgeline.executors import processes, script
 from ridgeline.executors.base import EXIT_FILE, Activity, Executor
 from ridgeline.executors.energy import ENERGY_FILE, measured_joules, meters_missing_here
 from ridgeline.executors.options import LocalOptions
+from ridgeline.executors.other_load import MachineCounters, load_between, machine_counters
 from ridgeline.executors.processes import (
     CLAIM_FILE,
     FreeCores,
@@ -110,8 +111,10 @@ class _LocalJob:
         cores: frozenset[int] = frozenset(),
         grace_s: float,
         own_peak: bool = False,
+        alone_from: MachineCounters | None = None,
     ) -> None:
         self.folder = folder
+        self._alone_from = alone_from  # what the machine counted before it, where no other job of ours runs beside it
         self.cores = cores
         self._leader = leader
         self._is_child = is_child
@@ -221,6 +224,8 @@ class _LocalJob:
             return claim.process.ended
         self._status = status
         self._usage["cpu_s"] = usage.ru_utime + usage.ru_stime
+        if self._alone_from is not None and (after := machine_counters()) is not None:
+            self._usage |= load_between(self._alone_from, after, self._usage["cpu_s"])
         if usage.ru_maxrss > self._peak_floor_kib:
             self._usage["max_rss_bytes"] = usage.ru_maxrss * 1024.0
         return True
@@ -287,8 +292,9 @@ class _LocalJob:
             cause, reason = self._cause_without_record(status)
         started_s, ended_s = self._times(record)
         usage = {**_read_load(self.folder), **self._usage}
-        if record and record.cpu_s is not None:
-            usage.setdefault("cpu_s", record.cpu_s)  # `times` of some shells counts in steps of 10 ms
+        # Of a run that was killed the shell could not say it: then the time of all of run.sh counts
+        own = {} if record is None else {"cpu_s": record.cpu_s, "max_rss_bytes": record.max_rss_bytes}
+        usage |= {name: value for name, value in own.items() if value is not None}
         return Ending(
             cause,
             exit_code,
@@ -512,7 +518,7 @@ class LocalExecutor(Executor):
     form = LocalOptions
     detached = False
     state_files = (
-        *(CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, ENERGY_FILE),
+        *(CLAIM_FILE, script.MACHINE_FILE, script.USED_FILE, EXIT_FILE, ENERGY_FILE),
         *(_LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE),
     )
 
@@ -645,6 +651,7 @@ class LocalExecutor(Executor):
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         _note_load(folder)
+        alone_from = machine_counters() if self.slots == 1 else None
         command = ["sh", f"{folder}/{script.SCRIPT_FILE}"]
         files = [("/dev/null", os.O_RDONLY), (f"{folder}/stdout", to_file), (f"{folder}/stderr", to_file)]
         try:
@@ -674,6 +681,7 @@ class LocalExecutor(Executor):
             silence_limit_s=job.silence_limit_s,
             is_child=True,
             own_peak=own_peak,
+            alone_from=alone_from,
             cores=cores,
             grace_s=max(self._grace_s, job.grace_s or 0.0),
         )

@@ -28,6 +28,7 @@ from ridgeline.executors.dialect import (
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
+    worded,
 )
 from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.readers.batch_footer import clock_s, read_batch_footer, size_bytes
@@ -45,6 +46,18 @@ _STUCK = re.compile(
 )
 _EXCEEDED = re.compile(r"exceeded resource (\w+)|exceeded limit|walltime \d+ exceeded", re.IGNORECASE)
 _TERMINATED = re.compile(r"terminated by|deleted by|delete[d]? (job )?request", re.IGNORECASE)
+# why a job is queued: the comment of the server, without its beginning, and what it means to who waits
+_REASONS = (
+    (r"Insufficient amount of|No available resources|Not enough (free nodes|of the right)", "what it needs is in use"),
+    (r"(User|Group|Project) has reached .*limit|.*would exceed .*(user|group|project)", "a limit of yours is reached"),
+    (r".*(has reached .*limit|would exceed .*limit)", "a limit of the queue is reached"),
+    (r"Draining system", "the nodes are kept free for a job that has waited too long"),
+    (r"Queue not started|Job is not in an? .*queue", "the operator has closed the queue"),
+    (r"Job is in the hold state|job held", "it is held: `qrls`, or the operator, lets it go"),
+    (r".*([Dd]edicated time|[Rr]eservation|calendar)", "its nodes are kept for something else"),
+)
+_PREAMBLE = re.compile(r"(Not Running|Can Never Run): *", re.IGNORECASE)
+
 # Negative exit codes are PBS's own, not the program's
 _OWN_CODES = {
     -29: (Cause.TIME_LIMIT, "over its walltime"),
@@ -130,7 +143,8 @@ def _seen(job_id: str, job: Mapping[str, object]) -> JobStatus:
     name = str(job.get("Job_Name", ""))
     if state in _ENDED:
         ending = _ending(job, comment)
-        return JobStatus(job_id, Phase.ENDED, name, comment, ending, charged_s=ending.elapsed_s)
+        over = ending.cause is Cause.TIME_LIMIT and "walltime" in ending.reason
+        return JobStatus(job_id, Phase.ENDED, name, comment, ending, charged_s=ending.elapsed_s, over_walltime=over)
     phase = _NOT_ENDED.get(state, Phase.WAITING)
     if phase is Phase.WAITING and _HOPELESS.search(comment):
         phase = Phase.HOPELESS
@@ -243,6 +257,12 @@ _REFUSALS = (
 
 _NAME_LENGTH = 15  # of PBS before 2020, and of sites that still check it
 
+# PBS_DPREFIX makes qsub pass over every #PBS line, PBS_QSTAT_* hide jobs from qstat; the others belong to a job around
+# us. PBS_DEFAULT, PBS_SERVER and PBS_CONF_FILE stay: they say which server it is
+_OBEYED = re.compile(
+    r"PBS_(DPREFIX|QSTAT_\w+|O_\w+|ACCOUNT|ARRAY_\w+|ENVIRONMENT|JOB\w+|MOMPORT|NODE\w+|QUEUE|TASKNUM|TMPDIR)|QSUB_\w+"
+)
+
 
 class Pbs(BatchDialect):
     name = "pbs"
@@ -296,6 +316,9 @@ class Pbs(BatchDialect):
             plain = f"r{plain}"
         return f"{plain[: _NAME_LENGTH - len(tag) - 1]}-{tag}" if tag else plain[:_NAME_LENGTH]
 
+    def obeys(self, variable: str) -> bool:
+        return _OBEYED.fullmatch(variable) is not None
+
     def submit_command(self, script: Path, name: str) -> list[str]:
         return ["qsub", "-N", name, "-j", "oe", "-o", str(script.parent / BATCH_OUTPUT), str(script)]
 
@@ -314,6 +337,9 @@ class Pbs(BatchDialect):
         jobs = _read_qstat(answer.stdout)
         # 153: some of the ids are unknown, 35: finished and no history is kept; the other jobs are printed all the same
         return None if not jobs and answer.code not in (0, 35, 153) else jobs
+
+    def in_words(self, reason: str) -> str:
+        return worded(_PREAMBLE.sub("", reason, count=1), _REASONS)
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         # servers before PBS 18 do not know -F json, and print nothing with it
@@ -343,12 +369,21 @@ def _requests(job: Job, site: Site) -> list[str]:
         # Gadi: totals over all nodes; the server makes chunks of whole nodes out of them
         sizes = {"ncpus": cores, "ngpus": needs.gpus or None, "mem": memory_mb}
         return [f"{name}={size * needs.nodes}{'mb' * (name == 'mem')}" for name, size in sizes.items() if size]
-    chunk = f"ncpus={cores}:mpiprocs={needs.ranks_per_node}"
+    chunk = f"ncpus={cores}:mpiprocs={needs.ranks_per_node}:ompthreads={_threads(job, site, cores)}"
     chunk += f":ngpus={needs.gpus}" if needs.gpus else ""
     chunk += f":mem={memory_mb}mb" if memory_mb is not None else ""
     hosts = _hosts(job, site)
     named = "+".join(f"1:{chunk}:host={host}" for host in hosts)
     return [f"select={named or f'{needs.nodes}:{chunk}'}", *_placement(job, site)]
+
+
+def _threads(job: Job, site: Site, cores: int) -> int:
+    """Threads of a rank: as the job's environment says, else its share of the cores.
+
+    Unless it is told, PBS sets OMP_NUM_THREADS to ncpus, whatever mpiprocs says: every rank would take the whole node.
+    """
+    stated = {**site.env, **job.env}.get("OMP_NUM_THREADS", "")
+    return int(stated) if stated.isdecimal() and int(stated) > 0 else max(1, cores // job.resources.ranks_per_node)
 
 
 def _placement(job: Job, site: Site) -> list[str]:

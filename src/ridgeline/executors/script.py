@@ -4,6 +4,7 @@ A person can read it and repeat the run with `sh run.sh`. When an executor start
 and the script also keeps state files in its folder, so that nothing depends on the controller being alive:
 - `process` (on this machine only): who runs it, written so that only the first start of a run counts;
 - `machine`: host, boot and GPUs, before anything of the job runs;
+- `exit.used`: what the command left with and its CPU time, as soon as it has ended; a part of `exit` a moment later;
 - `exit`: the exit code, start, end, host, and the CPU time, put in place in one step after the command has ended. Start
   and end are there twice: as the date, for people, and as the time since the node's boot, which nobody can set.
 """
@@ -22,6 +23,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.energy import meters_begin, meters_end
 from ridgeline.files import write_whole
+from ridgeline.records.launch import STARTED_BY_DAEMONS
 from ridgeline.records.run import Job, Machine
 from ridgeline.records.secrets import reference_lines
 from ridgeline.records.site import Site
@@ -34,6 +36,10 @@ SCRIPT_FILE = "run.sh"
 ENV_FILE = "env"
 
 MACHINE_FILE = "machine"
+USED_FILE = f"{EXIT_FILE}.used"
+USUAL_LOCALE = "C.UTF-8"
+_LOCALE = re.compile(r"LANG|LC_\w+")
+_OF_A_LOCALE = ("LC_ALL", "LC_NUMERIC", "LC_CTYPE", "LC_COLLATE", "LC_TIME", "LC_MONETARY", "LC_MESSAGES")
 # `date` tells nanoseconds and can be set; /proc/uptime cannot be set and tells hundredths. Where both say the same but
 # for that, and for the time to ask them, nobody has set the date and the finer one counts
 _CLOCKS_AGREE_S = 0.03
@@ -63,6 +69,22 @@ _MACHINE = f"""\
 ) || exit {STATE_FAILED}
 """
 
+# The CPU time of the command alone: that of all that the shell around it has waited for. `times` of most shells counts
+# in steps of 10 ms; the same process asks more finely once it has become Perl, whose own time is not that of a child.
+# `date` is a child that it waits for afterwards. Nothing is printed where the number of the system call is not known.
+_ASK_USAGE = """\
+use Config;
+my $call = $Config{archname} =~ /^x86_64/ ? 98 : $Config{archname} =~ /^(?:aarch64|riscv64)/ ? 165 :
+  $Config{archname} =~ /^p(?:ower)?pc64/ ? 77 : 0;
+my $used = "\\0" x 144;
+if ($call && !syscall($call, -1, $used)) {
+  my ($us, $uu, $ss, $su, $kib) = unpack "q5", $used;
+  printf "command_cpu_s=%.6f\\nmax_rss_kib=%d\\n", $us + $ss + ($uu + $su) / 1e6, $kib;
+}
+wait;
+exit $ARGV[0]"""
+_PERL_VARIABLES = "LD_PRELOAD LD_LIBRARY_PATH PERL5LIB PERL5OPT"  # the program's: a Perl may not start with them
+
 
 def run_id(folder: Path) -> str:
     """The value of RIDGELINE_RUN by which the processes of this run folder are recognised."""
@@ -74,16 +96,21 @@ def mark(folder: Path) -> str:
 
 
 def environment(job: Job, site: Site) -> dict[str, str]:
-    """What run.sh exports: the site's environment, overruled by the job's."""
+    """What run.sh exports: the site's environment, overruled by the job's; in a locale whose numbers have a point.
+
+    A decimal comma would be read as the end of a number. Site and study may set a locale of their own.
+    """
     merged = {**site.env, **job.env}
     for name in merged:
         if not is_variable(name):
             raise SiteError(f"env: {name!r} {NO_VARIABLE}")
-    return merged
+    return merged if any(map(_LOCALE.fullmatch, merged)) else {"LC_ALL": USUAL_LOCALE, **merged}
 
 
 def exports(env: Mapping[str, str]) -> str:
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+    # whoever sets LANG means it, whatever the caller's LC_ALL says
+    own = "" if "LC_ALL" in env or not any(map(_LOCALE.fullmatch, env)) else f"unset {' '.join(_OF_A_LOCALE)}\n"
+    return own + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
 def _secret_references(site: Site) -> str:
@@ -113,7 +140,7 @@ def render(
 ) -> str:
     """The whole script. `before` runs first in the folder `home`; state files are kept where `keep_state` is true.
 
-    `command` runs the job's command and leaves `code` and `told`; without one it is run as it is.
+    `command` runs the job's command, as `metered` gives it, and leaves `code` and `told`; without one it is run as is.
     """
     head = "".join(f"{line}\n" for line in directives)
     title = job.name.replace("\n", " ")
@@ -129,27 +156,69 @@ def render(
 {before}if {keep_state}; then
 {_MACHINE}fi
 {started}{exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
-{before_command}{command or _plain(job.command)}
-{after_command}if {keep_state}; then
+{before_command}ask_usage='{_ASK_USAGE}'
+if {keep_state}; then exec 7> {USED_FILE}; else exec 7> /dev/null; fi
+{command or _plain(job)}
+exec 7>&-
+{_code_of_command(keep_state)}{after_command}if {keep_state}; then
   {ended}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
     printf 'up_first_s=%s\\nup_began_s=%s\\n' "$up_first" "$up_began"
-    printf 'up_ended_s=%s\\ntold=%s\\n' "$up_ended" "$told"
-    times
+    printf 'up_ended_s=%s\\nup_left_s=%s\\ntold=%s\\n' "$up_ended" "$up_ended" "$told"
+    # the command's own end comes last and counts
+    while read -r line; do printf '%s\\n' "$line"; done < {USED_FILE}
   }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {STATE_FAILED}
 fi
 exit "$code"
 """
 
 
-def _plain(command: str) -> str:
+def _plain(job: Job) -> str:
     return f"""\
 # The command may be told to stop; this script stays, to write down how it ended.
 told=''; trap 'told=TERM' TERM; trap : HUP INT
 (
-{command}
+{metered(job, job.command)}
 )
 code=$?
+"""
+
+
+def metered(job: Job, command: str) -> str:
+    """`command` in a shell of its own, and then what it left with and the CPU time that it took on file descriptor 7.
+
+    The time is that of all processes that were waited for: launchers on this node and their ranks are among them, our
+    own shells are not. What others start for it (daemons, `srun`, other nodes) cannot be seen from here, and where the
+    job has such processes nothing is said. It has no single quotes, so that it reads well inside of them.
+    """
+    seen = _seen_from_here(job)
+    perl = f"""\
+unset {_PERL_VARIABLES}
+! command -v perl > /dev/null 2>&1 || exec perl -e "$ask_usage" "$code" >&7 2> /dev/null
+"""
+    return f"""\
+trap : TERM HUP INT
+(
+{command}
+) 7>&-
+code=$?
+up_ended=; [ ! -r /proc/uptime ] || read -r up_ended up_rest < /proc/uptime
+{{ echo "$code"; echo "up_ended_s=$up_ended"{"; times" if seen else ""}; }} >&7
+date +ended_s=%s.%N >&7 &
+{perl if seen else ""}wait
+exit "$code\""""
+
+
+def _seen_from_here(job: Job) -> bool:
+    return job.resources.nodes == 1 and not STARTED_BY_DAEMONS.search(job.command)
+
+
+def _code_of_command(keep_state: str) -> str:
+    """A Perl that cannot start leaves with a code of its own. `timeout` means 124 and 137 for what it ended."""
+    return f"""\
+if {keep_state} && [ -s {USED_FILE} ]; then
+  case $code in 124|137) ;; *) read -r code < {USED_FILE} ;; esac
+fi
 """
 
 
@@ -175,7 +244,8 @@ class ExitRecord:
     """What run.sh wrote at its end. Dates are 0 where `date` was ended together with the job.
 
     `elapsed_s` is how long the command took, on the clock that nobody can set; None on a node without one. `held_s` is
-    the same for the whole script. `terminated`: the script itself was asked to stop, which nothing that it starts does.
+    the same for the whole script. `cpu_s` and `max_rss_bytes` are of the command and all that it waited for.
+    `terminated`: the script itself was asked to stop, which nothing that it starts does.
     """
 
     exit_code: int
@@ -186,6 +256,7 @@ class ExitRecord:
     elapsed_s: float | None = None
     terminated: bool = False
     held_s: float | None = None
+    max_rss_bytes: float | None = None
 
     @property
     def signal(self) -> int | None:
@@ -204,32 +275,34 @@ def exit_record(folder: Path) -> ExitRecord | None:
     # `times` prints user and system time of the shell, and on a second line of all it has waited for
     minutes = re.findall(r"(\d+)m([\d.]+)s", text)
     cpu_s = sum(60 * int(m) + float(s) for m, s in minutes[2:4]) if len(minutes) >= 4 else None
+    peak_kib = _seconds(fields.get("max_rss_kib", ""))
     started_s, ended_s = _seconds(fields.get("started_s", "")), _seconds(fields.get("ended_s", ""))
     elapsed_s = _elapsed_s(fields, ended_s - started_s if started_s and ended_s else None)
-    held_s = _since_boot_s(fields, "up_first_s")
+    held_s = _since_boot_s(fields, "up_first_s", "up_left_s" if "up_left_s" in fields else "up_ended_s")
     return ExitRecord(
         exit_code=int(fields["exit_code"]),
         started_s=started_s,
         ended_s=ended_s or found.changed_s,
         host=fields.get("host", ""),
-        cpu_s=cpu_s,
+        cpu_s=_seconds(fields["command_cpu_s"]) if "command_cpu_s" in fields else cpu_s,
         elapsed_s=elapsed_s,
         terminated=bool(fields.get("told")),
         # The clock since boot ticks every 10 ms: a run between two ticks would have held its nodes for nothing
         held_s=held_s if held_s is None else max(held_s, elapsed_s or 0.0),
+        max_rss_bytes=peak_kib * 1024 or None,
     )
 
 
 def _elapsed_s(fields: Mapping[str, str], by_date_s: float | None) -> float | None:
-    elapsed_s = _since_boot_s(fields, "up_began_s")
+    elapsed_s = _since_boot_s(fields, "up_began_s", "up_ended_s")
     if elapsed_s is None:
         return None
     return by_date_s if by_date_s is not None and abs(by_date_s - elapsed_s) <= _CLOCKS_AGREE_S else elapsed_s
 
 
-def _since_boot_s(fields: Mapping[str, str], began: str) -> float | None:
-    """From that moment to the end, on the clock that nobody can set."""
-    began_s, ended_s = _seconds(fields.get(began, "")), _seconds(fields.get("up_ended_s", ""))
+def _since_boot_s(fields: Mapping[str, str], began: str, ended: str) -> float | None:
+    """From one moment to the other, on the clock that nobody can set."""
+    began_s, ended_s = _seconds(fields.get(began, "")), _seconds(fields.get(ended, ""))
     return round(max(0.0, ended_s - began_s), 2) if began_s and ended_s else None
 
 

@@ -28,6 +28,7 @@ from ridgeline.executors.dialect import (
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
+    worded,
 )
 from ridgeline.executors.options import BatchOptions, takes_options
 from ridgeline.records.run import Cause, Ending, Job, Resources, is_signal
@@ -69,18 +70,20 @@ COLUMNS = {
 }
 _SACCT_FIELDS = ("JobID", "State", "ExitCode", "Start", "End", "NodeList", "JobName", "WorkDir")
 
+_OVERTIME = "TIMEOUT"
 _CAUSES = {
     "COMPLETED": Cause.EXITED,
     "FAILED": Cause.EXITED,
     "SPECIAL_EXIT": Cause.EXITED,
-    "TIMEOUT": Cause.TIME_LIMIT,
+    _OVERTIME: Cause.TIME_LIMIT,
     "DEADLINE": Cause.TIME_LIMIT,
     "OUT_OF_MEMORY": Cause.MEMORY_LIMIT,
     "CANCELLED": Cause.CANCELLED,
     "REVOKED": Cause.CANCELLED,
     "NODE_FAIL": Cause.NODE_FAILED,
     "BOOT_FAIL": Cause.NODE_FAILED,
-    "PREEMPTED": Cause.NODE_FAILED,  # nobody's fault; the same setting may run again elsewhere
+    # neither the setting nor the node is to blame: it is run again, wherever there is room
+    "PREEMPTED": Cause.CANCELLED,
 }
 _WAITING = (
     "PENDING",
@@ -104,6 +107,32 @@ _HOPELESS = re.compile(
 )
 _STUCK = re.compile(
     r"ReqNodeNotAvail|Nodes required for job are DOWN|launch failed requeued held|PartitionDown|PartitionInactive"
+)
+
+
+# why a job is pending: Slurm's word, and what it means to who waits
+_COUNTED = r"(Jobs|Cpu|Node|Mem|Gres|GRES|TRES)\w*"
+_REASONS = (
+    (r"Priority", "jobs of higher priority are ahead of it"),
+    (r"Resources|NodesBusy|Nodes required for job are (?!DOWN)", "the nodes it needs are busy"),
+    (r"Dependency", "it waits for another job"),
+    (r"BeginTime", "Slurm holds it back until its start time"),
+    (r"JobHeldUser", "it is held: `scontrol release` lets it go"),
+    (r"JobHeldAdmin", "it is held by the operator of the cluster, who must release it"),
+    (r"AssocMaxJobsLimit|MaxJobsPerAccount", "you run as many jobs as your account may at once"),
+    (r"QOSMaxJobsPer(User|Account)\w*", "you run as many jobs as the QOS allows at once"),
+    (r"(Assoc|QOS)(Grp|Max)\w*(Minutes|RunMins|RunMinutes)\w*", "the time that your account may use is taken"),
+    (rf"AssocGrp{_COUNTED}", "all that your account may use at once is in use"),
+    (rf"AssocMax{_COUNTED}", "you use as much as your account may at once"),
+    (rf"QOSGrp{_COUNTED}", "all that the QOS may use at once is in use"),
+    (rf"QOSMax{_COUNTED}", "you use as much as the QOS allows at once"),
+    (r"ReqNodeNotAvail", "nodes that it needs are down, drained or reserved"),
+    (r"Nodes required for job are DOWN", "nodes that it needs are out of service"),
+    (r"Reservation", "it waits for its reservation to begin"),
+    (r"Licenses", "all licences that it needs are in use"),
+    (r"Partition(Down|Inactive)", "the operator has closed the partition"),
+    (r"launch failed requeued held", "it could not be started on its node, and is held for the operator"),
+    (r"Cleaning|Prolog", "its nodes are being prepared"),
 )
 
 
@@ -146,7 +175,10 @@ def _seen_by_squeue(row: Mapping[str, str]) -> JobStatus:
         return JobStatus(row["JobID"], Phase.RUNNING, row["Name"], charged_s=charged_s)
     status = _whole(row["exit_code"])  # as wait(2) gives it
     ending = _ending(state, reason, status >> 8, status & 127, row["NodeList"], row["StartTime"], row["EndTime"])
-    return JobStatus(row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=_charged_in_queue_s(row))
+    charged_s = _charged_in_queue_s(row)
+    return JobStatus(
+        row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=charged_s, over_walltime=state == _OVERTIME
+    )
 
 
 def _seen_by_sacct(line: str) -> JobStatus | None:
@@ -160,7 +192,7 @@ def _seen_by_sacct(line: str) -> JobStatus | None:
         # a start that was followed by another is REQUEUED, and has an end
         return JobStatus(job_id, Phase.RUNNING, name, folder=folder, charged_s=_charged_s(start, end))
     ending = _ending(state, said, *_codes(codes), nodes, start, end)
-    return JobStatus(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end))
+    return JobStatus(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end), state == _OVERTIME)
 
 
 def _seen_by_jobcomp(line: str) -> JobStatus | None:
@@ -172,7 +204,8 @@ def _seen_by_jobcomp(line: str) -> JobStatus | None:
     ending = _ending(state, "", *_codes(cells["ExitCode"]), cells.get("NodeList", ""), "", "")
     charged_s = _between_s(cells.get("StartTime", ""), cells.get("EndTime", ""))
     where = cells.get("WorkDir", "")
-    return JobStatus(cells["JobId"], Phase.ENDED, cells.get("Name", ""), state, ending, where, charged_s)
+    name = cells.get("Name", "")
+    return JobStatus(cells["JobId"], Phase.ENDED, name, state, ending, where, charged_s, state == _OVERTIME)
 
 
 def _codes(text: str) -> tuple[int, int]:
@@ -191,6 +224,8 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
     cause = _CAUSES.get(state, Cause.LOST)
     if state == "FAILED" and reason == "BadConstraints":
         cause = Cause.NEVER_STARTS
+    if state == "PREEMPTED":
+        reason = "its nodes were given to a job that goes first"
     # sacct says "CANCELLED by 1000" where squeue says the state and, apart, a reason
     said = reason if reason.startswith(state) else f"{state} ({reason})" if reason not in ("", "None") else state
     exited = cause is Cause.EXITED
@@ -302,7 +337,13 @@ _REFUSALS = (
         "{said}; set `queue` in the site file to a partition that `sinfo` lists (now {queue})",
     ),
     RefusalRule(
-        r"[Ii]nvalid account|account/partition|[Ii]nvalid (qos|QOS)|not permitted to use|group not permitted",
+        r"group not permitted",
+        Blame.SITE_FILE,
+        "{said}; set `queue` in the site file to a partition that is open to one of your groups (now {queue}: "
+        "`scontrol show partition` lists its AllowGroups, `id -Gn` yours), or ask the operator to add you to one",
+    ),
+    RefusalRule(
+        r"[Ii]nvalid account|account/partition|[Ii]nvalid (qos|QOS)|not permitted to use",
         Blame.SITE_FILE,
         "{said}; set `account` in the site file to one that `sacctmgr show assoc user=$USER` lists (now {account}), "
         "or ask the operator for it",
@@ -321,11 +362,18 @@ _LONG = {"-N": "--nodes", "-p": "--partition", "-A": "--account", "-t": "--time"
 _LONG |= {"-D": "--chdir", "-w": "--nodelist", "-x": "--exclude", "-c": "--cpus-per-task"}
 
 
+# SBATCH_PARTITION overrides the script's own line, SLURM_NTASKS of a job around us is taken for a request, SRUN_* and
+# SLURM_* go on into the job and change its steps, and the others change what a query prints
+_OBEYED = re.compile(r"(SBATCH|SALLOC|SRUN|SLURMD?|SQUEUE|SACCT|SCANCEL|SCONTROL|SINFO)_")
+_WHERE_AND_WHO = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_SOCKET")  # which cluster it is, and who asks
+
+
 class Slurm(BatchDialect):
     name = "slurm"
     programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol")
     job_variable = "SLURM_JOB_ID"
     submit_folder_variable = "SLURM_SUBMIT_DIR"
+    restart_variable = "SLURM_RESTART_COUNT"
     nodes_text = 'printf "%s\\n" "$SLURM_JOB_NODELIST"'
     hosts_text = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     directive = "#SBATCH"
@@ -379,8 +427,7 @@ class Slurm(BatchDialect):
         return _LONG.get(first, first)
 
     def obeys(self, variable: str) -> bool:
-        # sbatch takes SLURM_NTASKS of the job around it for a request; SLURM_CONF says where the cluster is
-        return variable.startswith("SLURM_") and variable != "SLURM_CONF"
+        return _OBEYED.match(variable) is not None and variable not in _WHERE_AND_WHO
 
     def job_name(self, name: str, tag: str) -> str:
         plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name)[:100] or "ridgeline"
@@ -408,6 +455,9 @@ class Slurm(BatchDialect):
 
     def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         return None if answer.code != 0 else _read_squeue(answer.stdout)
+
+    def in_words(self, reason: str) -> str:
+        return "" if reason in ("None", "(null)") else worded(reason, _REASONS)
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         return [[*_SACCT, "-j", ",".join(job_ids)], ["sh", "-c", _JOBCOMP]]

@@ -32,8 +32,10 @@ def _notes_on(stream: bool, server: Server, out: LoadResult, summary: Summary, f
     events, tokens = sum(r.counted_tokens or 0 for r in good), sum(r.output_tokens for r in good)
     if stream and events and tokens > 1.02 * events:
         notes.append(
-            f"{tokens / events:.2f} tokens came per event: itl_ms is the time between events, tpot_ms per token"
+            f"{tokens / events:.2f} tokens came per event by the server's usage: "
+            "itl_ms is the time between events, tpot_ms per token"
         )
+    notes += _count_notes(good)
     if stream and good and not events:
         notes.append("the server answered in one piece although a stream was asked for: no TTFT, no ITL")
     notes += [text] if (text := _backlog_note(summary, flow)) else []
@@ -44,6 +46,20 @@ def _notes_on(stream: bool, server: Server, out: LoadResult, summary: Summary, f
     if out.records_problem:
         notes.append(out.records_problem)
     return tuple(notes)
+
+
+def _count_notes(good: Sequence[RequestRecord]) -> list[str]:
+    """Where tokens were counted otherwise than by the server's usage."""
+    notes = []
+    if uncounted := sum(r.output_by_usage is None for r in good):
+        notes.append(f"{uncounted} answers came without usage: each event with text counts as one token, at least")
+    odd = [r.prompt_by_usage for r in good if r.prompt_by_usage not in (None, r.input_tokens)]
+    if said := [count for count in odd if count is not None]:
+        notes.append(
+            f"usage says {sum(said) / len(said):.0f} tokens a prompt in {len(said)} answers, which the words that were "
+            "sent cannot be: input tokens are counted by the words"
+        )
+    return notes
 
 
 def _backlog_note(summary: Summary, flow: Flow | None) -> str:

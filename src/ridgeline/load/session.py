@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.errors import InputError
+from ridgeline.errors import ExitCode, InputError
 from ridgeline.load.bench import BenchPlan, BenchResult, LoadStage, bench
 from ridgeline.load.edge import Edge, GoodputTerms, Probe
 from ridgeline.load.goodput import FirstEstimate, find_goodput
@@ -21,8 +21,6 @@ from ridgeline.traffic.traffic import Traffic, cut_short, parse_traffic
 _CONCURRENCY = 8
 _OUTPUT_TOKENS = 128
 _ANY_RATE_S = 1.0
-_NOTHING_ANSWERED = 3
-_STOPPED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ def _records_path(out: Path | None) -> Path | None:
 class BenchSession:
     found: BenchResult | Edge | Sweep
     document: dict[str, object]
-    exit_code: int = 0
+    exit_code: ExitCode = ExitCode.DONE
 
 
 def run_session(
@@ -201,9 +199,16 @@ def run_session(
 
 def _single(plan: BenchPlan) -> BenchSession:
     result = bench(plan)
-    code = _STOPPED if result.interrupted else 0 if result.summary.ok else _NOTHING_ANSWERED
-    return BenchSession(result, result.as_json(), code)
+    code = ExitCode.DONE if result.summary.ok else ExitCode.SITE
+    return BenchSession(result, result.as_json(), ExitCode.INTERRUPTED if result.interrupted else code)
 
 
 def _searched(plan: BenchPlan, found: Edge | Sweep) -> BenchSession:
-    return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, _STOPPED if found.interrupted else 0)
+    """A search without both ends has no answer, nor has one that did not hold its own for as long as was asked."""
+    if found.interrupted:
+        code = ExitCode.INTERRUPTED
+    elif isinstance(found, Edge):
+        code = ExitCode.DONE if found.fails is not None and found.held else ExitCode.CANNOT_JUDGE
+    else:
+        code = ExitCode.DONE if any(point.result.summary.ok for point in found.points) else ExitCode.SITE
+    return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, code)

@@ -139,7 +139,7 @@ def _study(unit: Unit, traffic: Traffic, asked: PlanInputs) -> str:
         f"baseline: {{{knob}: {planned}}}",
         f"goal: {{maximize: {metric}}}",
         "budget: {trials: 2}",
-        "confirm: {top: 1, blocks: 2}",
+        "confirm: {top: 1, blocks: 3}",
         "",
     ]
     return "\n".join(lines)

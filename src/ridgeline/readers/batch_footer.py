@@ -65,6 +65,8 @@ def read_batch_footer(lines: Iterable[str]) -> BatchFooter | None:
     for line_number, raw in enumerate(lines, 1):
         text = raw[:5000]
         if start := _STARTS.search(text):
+            if killed_line < line:  # what was killed is the job of the footer before
+                killed, killed_line = None, 0
             found, nodes, line, ended = {}, (), line_number, start.group(1)
         elif reason := _KILLED.search(text):
             killed, killed_line = reason.group(1).strip(), line_number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.records.space import Point, Settings
@@ -12,6 +12,9 @@ CONFIRMED = "confirmed"  # better than the reference, shown in fresh runs
 EQUIVALENT = "equivalent"  # no setting differs from the baseline by more than the study's margin
 KEEP_BASELINE = "keep-baseline"  # nothing is better than the baseline, as far as was searched
 NOTHING_PASSED = "nothing-passed"  # no setting passed the guards
+UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
+UNFINISHED = "unfinished"  # the budget ended before the question was answered
+OVER_LIMIT = "over the limit: "  # before the limits of the question that a setting breaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,23 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenLimit:
+    """A limit of the question (`slo: ttft_p95_ms=2000`) that the candidate does not keep over all requests of a run.
+
+    `measured` is the mean over its runs, `reference` that of the reference's; None where nobody measured it.
+    """
+
+    metric: str
+    limit: float
+    measured: float
+    reference: float | None
+    text: str  # 'TTFT p95 2,302 ms (limit 2,000)'
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Candidate, interval and verdict of a campaign of this `kind`: every face shows these, and nothing else.
 
@@ -103,6 +123,10 @@ class Answer:
     unit: str = ""  # of the goal's metric
     simulated: bool = False  # the figures come from a model, nothing was measured
     stopped: str = ""  # what ended the campaign before it had an answer, where that was no person
+    broken: tuple[BrokenLimit, ...] = ()  # limits of the question that the candidate breaks
+    model_error: str = ""  # of simulated figures: how far the model itself may be off
+    unproven: str = ""  # why the verdict that an earlier release gave does not stand by today's rules
+    next_step: str = ""  # the command that would lead to a verdict where there is none, as it is typed
 
     @property
     def confirmed(self) -> bool:
@@ -110,10 +134,18 @@ class Answer:
 
     @property
     def statement(self) -> str:
-        """The headline with what it rests on."""
+        """The headline with what it rests on and which limits of the question it breaks: nobody shows less of it."""
+        text, over = self.headline, f"{OVER_LIMIT}{' and '.join(map(str, self.broken))}"
         if self.conclusion == CONFIRMED:
-            return f"Confirmed{' in simulation' if self.simulated else ''}: {self.headline}"
-        return f"Simulated: {self.headline}" if self.simulated and self.conclusion else self.headline
+            how = f"Confirmed{' in simulation' if self.simulated else ''}"
+            text = f"{how}, but {over}; {text}" if self.broken else f"{how}: {text}"
+        elif self.broken and self.keep:
+            text = f"{text}; {self.reference.label} is {over}"
+        elif self.broken:
+            text = f"{over}; {text}" if self.conclusion else f"the best so far is {over}; {text}"
+        if self.simulated and self.conclusion and self.conclusion != CONFIRMED:
+            text = f"Simulated: {text}"
+        return f"{text}; {self.model_error}" if self.model_error and self.conclusion else text
 
     @property
     def lacks(self) -> str:
@@ -126,6 +158,10 @@ class Answer:
             return self.headline
         if self.not_better:
             return self.not_better
+        if self.unproven:
+            return self.headline
+        if self.conclusion in (UNCONFIRMED, UNFINISHED):
+            return f"there is no answer: {self.headline}"
         if self.keep:
             return f"no better setting was found; keep {self.reference.label}"
         return self.headline if self.candidate is None else ""
@@ -135,6 +171,22 @@ class Answer:
         if self.keep:
             return self.reference.point
         return None if self.candidate is None else self.candidate.point
+
+    @property
+    def to_use_label(self) -> str:
+        return self.reference.label if self.keep or self.candidate is None else self.candidate.label
+
+    def reservations(self) -> dict[str, Any]:
+        """What JSON says against taking the headline as it stands: read `answered` before anything else."""
+        return {
+            "answered": not self.lacks,
+            "lacks": self.lacks,
+            "statement": self.statement,
+            "broken_limits": [asdict(limit) for limit in self.broken],
+            "model_error": self.model_error,
+            "not_provable": self.unproven,
+            "next_step": self.next_step,
+        }
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -147,6 +199,7 @@ class Answer:
             "unit": self.unit,
             "simulated": self.simulated,
             "refuted": self.refuted,
+            **self.reservations(),
             **self.facts,
             "settings": None if self.to_use is None else dict(self.to_use),
             "paste": self.paste,

@@ -12,8 +12,8 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeGuard
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeGuard
 
 Value = bool | int | float | str | None
 _Evaluator = Callable[[Mapping[str, object]], object]
@@ -26,6 +26,39 @@ _LARGEST_MAGNITUDE = 1e15
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether it can be reckoned with. Python counts booleans as numbers; someone who writes `true` doesn't mean 1."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class WrittenNumber:
+    """A number that Python prints in another way than it was written, such as 2.10; its text is as written."""
+
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+
+class _WrittenInt(WrittenNumber, int):
+    pass
+
+
+class _WrittenFloat(WrittenNumber, float):
+    pass
+
+
+def as_written(number: int | float, text: str) -> int | float:
+    """The number, with its text where that is not how it prints."""
+    if str(number) == text:
+        return number
+    kept = _WrittenInt(number) if isinstance(number, int) else _WrittenFloat(number)
+    kept.written = text
+    return kept
+
+
+def plain_number(value: Any) -> Any:
+    """Without the text of a `WrittenNumber`; anything else as it is."""
+    if not isinstance(value, WrittenNumber):
+        return value
+    return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]  # one of the two
 
 
 class ExpressionError(ValueError):
@@ -93,6 +126,9 @@ class Expression:
             raise ExpressionError(f"{text!r} is not an expression ({reason})") from None
         if _depth(tree.body) > _DEEPEST_EXPRESSION:
             raise ExpressionError(f"expression is nested more than {_DEEPEST_EXPRESSION} deep; use derived values")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and is_number(node.value):
+                node.kind = ast.get_source_segment(text.strip(), node)  # how it was written
         names: set[str] = set()
         evaluator = _compile(tree.body, names)
         return cls(text, frozenset(names), evaluator)
@@ -107,6 +143,20 @@ class Expression:
 
     def holds(self, values: Mapping[str, object]) -> bool:
         return bool(self.evaluate(values))
+
+    def reading(self, numbers: Mapping[str, Mapping[str, object]]) -> Expression:
+        """The same, with the texts of these names taken for the numbers they stand for."""
+        here = {name: numbers[name] for name in self.names if numbers.get(name)}
+        inner = self._evaluate
+        if not here:
+            return self
+
+        def evaluate(values: Mapping[str, object]) -> object:
+            return inner(
+                {**values, **{name: known.get(str(values.get(name)), values.get(name)) for name, known in here.items()}}
+            )
+
+        return replace(self, _evaluate=evaluate)
 
 
 def _depth(root: ast.AST) -> int:
@@ -198,7 +248,7 @@ def _call(function: Callable[..., object], parts: list[_Evaluator]) -> _Evaluato
 
 
 def _comparison(node: ast.Compare, names: set[str]) -> _Evaluator:
-    operands = [_compile(item, names) for item in (node.left, *node.comparators)]
+    operands = [_compared(item, names) for item in (node.left, *node.comparators)]
     tests = [_relation(op) for op in node.ops]
 
     def compare(values: Mapping[str, object]) -> bool:
@@ -213,18 +263,46 @@ def _comparison(node: ast.Compare, names: set[str]) -> _Evaluator:
     return compare
 
 
+def _compared(node: ast.expr, names: set[str]) -> _Evaluator:
+    """As any other, but that a number keeps its text: `release == 2.10` asks for that text where release is one."""
+    if isinstance(node, ast.Constant) and is_number(node.value) and node.kind:
+        number = as_written(node.value, node.kind)
+        return lambda _: number
+    if isinstance(node, ast.Tuple | ast.List):
+        parts = [_compared(item, names) for item in node.elts]
+        return lambda values: tuple(part(values) for part in parts)
+    return _compile(node, names)
+
+
+def _equal(left: object, right: object) -> bool:
+    if isinstance(left, str) and is_number(right):
+        return left == str(right)
+    if isinstance(right, str) and is_number(left):
+        return right == str(left)
+    return left == right
+
+
+def _ordered(ordering: Callable[..., bool], left: object, right: object) -> bool:
+    if left is None or right is None:
+        return False
+    if isinstance(left, str) != isinstance(right, str):
+        text, number = (left, right) if isinstance(left, str) else (right, left)
+        raise ExpressionError(f"{text!r} is text and cannot be ordered beside the number {number}")
+    return ordering(left, right)
+
+
 def _relation(op: ast.cmpop) -> Callable[[object, object], bool]:
     match op:
         case ast.Eq() | ast.Is():
-            return operator.eq
+            return _equal
         case ast.NotEq() | ast.IsNot():
-            return operator.ne
+            return lambda left, right: not _equal(left, right)
         case ast.In():
-            return lambda left, right: left in _collection(right)
+            return lambda left, right: any(_equal(left, each) for each in _collection(right))
         case ast.NotIn():
-            return lambda left, right: left not in _collection(right)
+            return lambda left, right: not any(_equal(left, each) for each in _collection(right))
     ordering = _ORDERING[type(op)]
-    return lambda left, right: left is not None and right is not None and ordering(left, right)
+    return lambda left, right: _ordered(ordering, left, right)
 
 
 def _collection(value: object) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ Pure text: a workload puts it into its command, so that run.sh shows exactly how
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from ridgeline.records.site import Site
 RANK_ERRORS = "rank-{}.err"  # where a rank's stderr goes with the site's option `rank_errors`, until the job ends
 APPTAINER, PYXIS = "apptainer", "pyxis"
 CONTAINER_RUNTIMES = (APPTAINER, PYXIS)
+# launchers whose ranks are no children of theirs, so that nobody beside them can count what the ranks used
+STARTED_BY_DAEMONS = re.compile(r"\b(srun|aprun|pbsdsh)\b")
 
 
 class OnNode(str):

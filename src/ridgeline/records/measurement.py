@@ -108,7 +108,13 @@ def _latencies() -> Iterator[_Row]:
 
 _ROWS: tuple[_Row, ...] = (
     ("wall_s", "s", "lower", "Time that the run took, from its start to its end.", _ALL),
-    ("cpu_s", "s", "lower", "CPU time of all processes of the run, where the site reports it.", _PROGRAM),
+    (
+        "cpu_s",
+        "s",
+        "lower",
+        "CPU time of the command and what it waited for, on one node without `srun`; on PBS of the whole job.",
+        _PROGRAM,
+    ),
     ("max_rss_bytes", "bytes", "lower", "Most memory held at once, where the site reports it.", _PROGRAM),
     # throughput of an LLM
     ("total_tok_s", "tok/s", "higher", "Prompt and output tokens a second.", _LLM),
@@ -149,6 +155,8 @@ _ROWS: tuple[_Row, ...] = (
     ("host_memory_peak_bytes", "bytes", "lower", "Most memory in use on the node.", _ENGINE),
     ("monitored_s", "s", "", "Time that the node's monitor covered.", _ENGINE),
     ("predicted_tok_s", "tok/s", "", "Tokens a second that the twin predicted before the run.", _ENGINE),
+    ("twin_speed_low", "", "", "Of the twin: the real thing's speed over the predicted one, 90%: at least.", ("twin",)),
+    ("twin_speed_high", "", "", "Of the twin: the real thing's speed over the predicted one, 90%: at most.", ("twin",)),
     # latencies of a served LLM
     *_latencies(),
     ("goodput", "requests/s", "higher", "Requests a second that met every limit of `slo`.", ("serve", "twin"),

@@ -105,7 +105,7 @@ class Job:
     silence_limit_s: float | None = None
     grace_s: float | None = None  # what it needs to end in order once it is asked to; None: the site's usual seconds
     on_nodes: tuple[str, ...] = ()  # run there and nowhere else (blocked confirmation)
-    avoid_nodes: tuple[str, ...] = ()  # a node fault was seen there
+    avoid_nodes: tuple[str, ...] = ()  # as far as the site has others: a node fault was seen there, or enough of them
     modules: tuple[str, ...] = ()  # loaded after the site's
 
 

@@ -80,6 +80,7 @@ class Site:
     env: Mapping[str, str] = field(default_factory=dict)
     jobs_at_once: int = 1
     poll_s: float = 10.0
+    submit_every_s: float = 0.5
     directives: tuple[str, ...] = ()
     service_units_per_node_hour: float | None = None
     secrets: tuple[str, ...] = ()  # variables of the environment whose values are written down nowhere

@@ -6,10 +6,10 @@ import bisect
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from ridgeline.records.expression import Expression, ExpressionError, Value, is_number
+from ridgeline.records.expression import Expression, ExpressionError, Value, WrittenNumber, is_number, plain_number
 
 Point = Mapping[str, Value]  # values of the knobs that exist there: the identity of a setting
 Settings = Mapping[str, Value]  # a point with its derived values: what a workload sees
@@ -24,13 +24,19 @@ def point_key(point: Point) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Discrete:
-    """A knob with a countable list of values; `ordered` when nearness of values means something."""
+    """A knob with a countable list of values; `ordered` when nearness of values means something.
+
+    Numbers are in their own order, and `listed` as somebody wrote them down. `numbers` are what texts such as 0.80,
+    kept as they were written, count as in expressions.
+    """
 
     name: str
     values: Sequence[Value]
     ordered: bool
     log: bool = False
     when: Expression | None = None
+    listed: Sequence[Value] = field(default=(), compare=False)
+    numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -43,6 +49,17 @@ class Discrete:
     def contains(self, value: Value) -> bool:
         # 1 == True and 1 == 1.0 in Python; a study that lists true does not mean 1
         return any(v == value and isinstance(v, bool) == isinstance(value, bool) for v in self._near(value))
+
+    def meant(self, value: Value) -> Value:
+        """The knob's own value that somebody means who writes this one; None where there is none."""
+        if self.contains(value):
+            # 1 and 1.0 are the same setting but not the same text: take the knob's own spelling
+            same = (v for v in self._near(value) if v == value and isinstance(v, bool) == isinstance(value, bool))
+            own: Value = plain_number(next(same))
+            return own
+        if str(value) in self.values and is_number(value):
+            return str(value)
+        return next((text for text, number in self.numbers.items() if is_number(value) and number == value), None)
 
     def _near(self, value: Value) -> Sequence[Value]:
         if isinstance(self.values, range):
@@ -86,6 +103,10 @@ class Continuous:
         number = is_number(value)
         return number and self.low <= value <= self.high  # type: ignore[operator]
 
+    def meant(self, value: Value) -> Value:
+        """The knob's own value that somebody means who writes this one; None where it lies outside."""
+        return float(value) if self.contains(value) else None  # type: ignore[arg-type]  # a number, as just seen
+
     def at(self, share: float) -> Value:
         if self.log:
             return self.rounded(float(self.low * (self.high / self.low) ** share))
@@ -127,6 +148,11 @@ class Space:
     @property
     def names(self) -> tuple[str, ...]:
         return (*self.by_name, *self.derived)
+
+    @cached_property
+    def numbers(self) -> dict[str, Mapping[str, float]]:
+        """Of knobs whose numbers are kept as they were written: what each text counts as in expressions."""
+        return {k.name: k.numbers for k in self.knobs if isinstance(k, Discrete) and k.numbers}
 
     @cached_property
     def optional(self) -> frozenset[str]:
@@ -191,7 +217,7 @@ class Space:
             result = self.derived[name].evaluate(values)
             if not isinstance(result, bool | int | float | str | None):
                 raise ExpressionError(f"derived {name} is {result!r}, not a single value")
-            values[name] = result
+            values[name] = str(result) if isinstance(result, WrittenNumber) else result
         return values
 
     def fault(self, point: Point) -> tuple[tuple[str | int, ...], str] | None:

@@ -196,6 +196,7 @@ class JobLimits:
     silence_limit_s: float | None = None
     retries: int = 2
     output_bytes: int = 1 << 30  # that a run may write to stdout, stderr and the logs that are read
+    disk_bytes: int = 100 << 30  # that the run's folder may take, with all that it writes there
     modules: tuple[str, ...] = ()  # loaded after the site's; may name knobs
     optional: frozenset[str] = frozenset()  # `Space.optional` of the study
 

@@ -159,9 +159,18 @@ def _value(match: re.Match[str], values: Mapping[str, object]) -> str:
     if _too_wide(match):
         raise ExpressionError(f"{match[0]} {TOO_WIDE}")
     try:
-        return format(value, match["format"] or "")
+        return _formatted(value, match["format"] or "")
     except ValueError as error:
         raise ExpressionError(f"{match[0]} does not fit the value {value!r}: {error}") from None
+
+
+def _formatted(value: object, how: str) -> str:
+    try:
+        return format(value, how)
+    except ValueError:
+        if not isinstance(value, str):
+            raise
+        return format(float(value), how)  # a number that is kept as it was written, such as 0.80
 
 
 def unknown_fields(text: str, known: Iterable[str]) -> list[str]:

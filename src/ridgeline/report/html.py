@@ -149,13 +149,14 @@ def figure_html(figure: Figure, look: str = "") -> str:
 def _answer(card: AnswerCard) -> Iterator[str]:
     if card.ratio:
         yield f"<p class=ratio><strong>{_e(card.ratio)}</strong> <span>{_e(card.than)}</span></p>"
-        if card.before:
-            was, now = f"<span class=was>{_e(card.before)}</span>", f"<span class=now>{_e(card.after)}</span>"
-            yield f"<p class=change>{was} → {now} <small>{_e(card.unit)}</small></p>"
-        yield f"<p class=sure>{_e(card.interval)}</p>"
     else:
         more = f" <small>{prose(card.details)}</small>" if card.details else ""
         yield f"<p class=headline>{_e(card.lead)}{more}</p>"
+    if card.before:
+        was, now = f"<span class=was>{_e(card.before)}</span>", f"<span class=now>{_e(card.after)}</span>"
+        yield f"<p class=change>{was} → {now} <small>{_e(card.unit)}</small></p>"
+    if card.interval:
+        yield f"<p class=sure>{_e(card.interval)}</p>"
     if card.moved:
         yield f"<p class=moved>{_e(card.moved)}</p>"
     if card.facts:

@@ -64,7 +64,11 @@ def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]
         # a well-guided search tries few settings that change one knob alone
         together = [part.name for part in found if not part.small]
         line = f"the gain can't be attributed: {', '.join(together)} were almost always changed together"
-        return [f"{line}; `ridgeline steps` measures each step"] if len(together) > 1 else []
+        return (
+            [f"{line}; `ridgeline steps --each` measures one after the other, as far as each is legal by itself"]
+            if len(together) > 1
+            else []
+        )
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
     return [f"gain by change, in percent of {of}, estimated from the search: {text(found)}"]
 

@@ -93,6 +93,11 @@ def _methods(study: Study, history: History, answer: Answer, n: Callable[[str, s
         )
     if goal.metric == "goodput":
         yield f"Goodput counts the requests {within_each(study, lambda name, value: n(name, value, 'study.yaml'))}."
+    for limit in answer.broken:
+        value = n(f"{limit.metric} of {answer.to_use_label}", metric_text(limit.measured), ended)
+        most = n(limit.metric, metric_text(limit.limit), "study.yaml")
+        who = answer.to_use_label
+        yield f"Over all requests of a run {who} is over a limit: {limit.metric} is {value}, with {most} allowed."
     runs, failed = len(history.runs), sum(not is_ok(run) for run in history.runs.values())
     nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
     where = f" on {count(len(nodes), 'node')}" if nodes else ""

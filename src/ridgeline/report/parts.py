@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ridgeline.records.answer import OVER_LIMIT
 from ridgeline.records.exhibit import TextTable
 from ridgeline.report.figures.shapes import Figure, FigureGroup
 from ridgeline.report.table import Row
 
 _LONGEST_LEAD = 60  # of a statement in large letters
-_LEAD = re.compile(r"(?:Simulated: |Confirmed(?: in simulation)?: )?.{12,}?(?= \(|, |; |: )")
+# a broken limit of the question is never left out of it
+_LEAD = re.compile(
+    rf".{{0,60}}?{OVER_LIMIT}.+?(?=; )|(?:Simulated: |Confirmed(?: in simulation)?: )?.{{12,}}?(?= \(|, |; |: )"
+)
 
 _BRACKETED = re.compile(r"\(([^()]*)\)[,;]? ?(.*)", re.DOTALL)
 

@@ -138,7 +138,7 @@ def answer_card(found: Findings) -> AnswerCard:
         page_sentence(text, found),
         facts=tuple(_facts(study, history, answer)),
         command=command,
-        command_title=("Keep this:" if over else "Until then, keep this:") if answer.keep else "Use this:",
+        command_title=_command_title(answer),
         command_note=command_note,
         doubts=tuple(page_sentence(doubt, found) for doubt in found.exhibits.doubts),
         notes=(
@@ -164,11 +164,13 @@ def answer_card(found: Findings) -> AnswerCard:
         )
     change = goal.before_after(before, candidate.value).removesuffix(answer.unit).removeprefix(study.goal.metric)
     first, _, second = change.strip().partition(" -> ")
+    error = f"; {answer.model_error}" if answer.model_error else ""
     return replace(
         card,
-        ratio=ratio,
+        # what breaks a limit of the question stands in large, and what it gains in smaller letters below
+        ratio="" if answer.broken else ratio,
         than=f"{_than(answer, goal, candidate.label)}{'' if over else ', so far'}",
-        interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x",
+        interval=f"{_how_sure(answer)}{gain.level * 100:g}% interval {interval.replace(' to ', 'x to ')}x{error}",
         before=first,
         after=second,
         unit=f"{answer.unit} ({study.goal.metric})" if answer.unit else study.goal.metric,
@@ -195,7 +197,7 @@ def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
 
 
 def steps_command(history: History) -> str:
-    return f"ridgeline steps {folder_text(history)}"
+    return f"ridgeline steps {folder_text(history)} --each"
 
 
 def page_sentence(text: str, found: Findings) -> str:
@@ -247,6 +249,12 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
     yield "where", study.site.name, origin_text(study, history)
 
 
+def _command_title(answer: Answer) -> str:
+    if answer.keep:
+        return "Keep this:" if answer.conclusion else "Until then, keep this:"
+    return "To get a verdict:" if answer.next_step else "Use this:"
+
+
 def _command(history: History, answer: Answer) -> tuple[str, str]:
     """What to type now, and what that text is."""
     paste = _elsewhere(answer.paste)
@@ -257,7 +265,9 @@ def _command(history: History, answer: Answer) -> tuple[str, str]:
         again = f" To measure it again, in the study folder: `{repeat}`" if repeat else ""
         return paste, f"This is the command {answer.pasted_as}.{again}"
     if answer.keep and paste:
-        return paste, ""
+        return paste, f"This is the command {answer.pasted_as}." if answer.pasted_as else ""
+    if answer.next_step:
+        return answer.next_step.replace(shlex.quote(str(history.root)), folder_text(history)), ""
     return "", ""
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
+from shlex import quote
 
-from ridgeline.records.answer import CONFIRMED, Answer
+from ridgeline.records.answer import CONFIRMED, OVER_LIMIT, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, changes, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
@@ -20,7 +21,7 @@ from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
 from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
-from ridgeline.report.figures.serving import slos, within_each, within_limits
+from ridgeline.report.figures.serving import slos, within_each
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -52,7 +53,7 @@ from ridgeline.report.sections import (
     stopped_texts,
 )  # fmt: skip
 from ridgeline.stats.contribution import contributions
-from ridgeline.stats.wording import MetricText, count, node_time_text
+from ridgeline.stats.wording import MetricText, count, node_time_text, ratio_text
 from ridgeline.study.history import History
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
@@ -386,20 +387,20 @@ def next_steps(found: Findings) -> list[str]:
     said: list[str] = []
     if answer.conclusion is None:
         said.append(f"Finish it: ridgeline resume {folder}")
-    elif answer.undecided:
-        said.append(f"The interval is too wide for a verdict; more blocks: ridgeline resume {folder} --blocks +5")
+    elif answer.next_step:
+        said.append(f"There is no verdict; go on with: {answer.next_step.replace(quote(str(history.root)), folder)}")
     elif answer.keep and candidate is not None and candidate.gain is not None:
         gain = candidate.gain
         if gain.ratio > 1 and gain.high is not None and gain.high > 1 + _WORTH_BLOCKS:
-            seen = f"{gain.ratio:.3g}x was seen, and up to {gain.high:.3g}x is not ruled out"
+            seen = f"{ratio_text(gain.ratio)} was seen, and up to {ratio_text(gain.high)} is not ruled out"
             said.append(f"{seen}; more blocks, where nothing else runs: ridgeline resume {folder} --blocks +5")
     if answer.simulated:
         said.append("Measure it: these numbers are simulated. The same study runs on the machine itself")
-    if study.goal.metric == "goodput":
-        _, broken = (*within_limits(study, history, answer), "", "")[:2]
+    if answer.broken:
         limits = " ".join(f"--slo {name}={limit:g}" for name, limit in slos(study))
         find = f"ridgeline bench URL --find-goodput {limits}"
-        said += [f"{broken} To find the highest load that keeps them: {find}"] if broken else []
+        over = f"{answer.to_use_label} is {OVER_LIMIT}{' and '.join(map(str, answer.broken))}"
+        said.append(f"{over}. To find the highest load that keeps them: {find}")
     if candidate is not None and answer.kind not in NO_SEARCH:
         said += _ends_of_ranges(study, answer)
         said += _not_attributed(found)

@@ -16,7 +16,7 @@ from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure,
 from ridgeline.report.measured import versions
 from ridgeline.report.parts import Bullets, FactTiles, Paragraph, Part, Section
 from ridgeline.stats.compare import UnpairedRatio, together, unpaired
-from ridgeline.stats.wording import count, metric_text, ratio_range
+from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
 from ridgeline.study.history import History
 
 CAUTION = (
@@ -60,18 +60,29 @@ class StudiesCompared:
 
     @property
     def headline(self) -> str:
-        a, b = self.first.name, self.second.name
+        a, b = (f"{side.name}{self._mark(side)}" for side in (self.first, self.second))
         if self.overall is None:
             return f"{a} and {b} have no setting in common that passed in both"
         ratio, low, high = self.overall
         of = count(len(self.settings), "setting")
         if low is None or high is None:
             only = self.settings[0]
-            text = str(only.ratio) if len(self.settings) == 1 else f"{ratio:.3f}x, not proven with so few settings"
+            text = (
+                str(only.ratio) if len(self.settings) == 1 else f"{ratio_text(ratio)}, not proven with so few settings"
+            )
             return f"{b} against {a}: {text} ({of} in both)"
         shown, interval = ratio_range(ratio, low, high)
         side = "better" if low > 1 else "worse" if high < 1 else "no detectable difference"
         return f"{b} against {a}: {shown} ({self.level * 100:g}%: {interval}; {of} in both), {side}"
+
+    def _mark(self, side: StudySeen) -> str:
+        """Which side is simulated; nothing where both were measured."""
+        either = self.first.answer.simulated or self.second.answer.simulated
+        return "" if not either else " (simulated)" if side.answer.simulated else " (measured)"
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        return f"{self.first.name}{self._mark(self.first)}", f"{self.second.name}{self._mark(self.second)}"
 
     def as_json(self) -> dict[str, Any]:
         ratio, low, high = self.overall or (None, None, None)
@@ -82,6 +93,7 @@ class StudiesCompared:
             "low": low,
             "high": high,
             "level": self.level,
+            "simulated": {"first": self.first.answer.simulated, "second": self.second.answer.simulated},
             "settings": [
                 {
                     "point": dict(s.point),
@@ -150,6 +162,7 @@ def _differences(first: StudySeen, second: StudySeen) -> Iterator[tuple[str, str
 
 def _facts(side: StudySeen) -> Iterator[tuple[str, str]]:
     study, history, answer = side.study, side.history, side.answer
+    yield "how", "simulated" if answer.simulated else "measured"
     yield "verdict", answer.statement
     yield "change", answer.change or "–"
     if answer.to_use is not None:
@@ -187,7 +200,7 @@ def _endings(side: StudySeen) -> dict[str, str]:
 
 
 def studies_sections(found: StudiesCompared) -> list[Section]:
-    names = (found.first.name, found.second.name)
+    names = found.columns
     head: list[Part] = [
         Paragraph(found.headline, "headline"),
         Paragraph(CAUTION, "sub"),
@@ -206,11 +219,11 @@ def studies_sections(found: StudiesCompared) -> list[Section]:
 
 
 def _tiles(found: StudiesCompared) -> Iterator[tuple[str, str, str]]:
-    for side in (found.first, found.second):
+    for name, side in zip(found.columns, (found.first, found.second), strict=True):
         candidate = side.answer.candidate
         value = side.answer.reference.value if candidate is None else candidate.value
         label = side.answer.reference.label if candidate is None else candidate.label
-        yield f"{side.name}: {label}", "–" if value is None else metric_text(value), side.answer.unit
+        yield f"{name}: {label}", "–" if value is None else metric_text(value), side.answer.unit
 
 
 def _figure(found: StudiesCompared) -> IntervalFigure:
@@ -225,14 +238,13 @@ def _figure(found: StudiesCompared) -> IntervalFigure:
         )
         for s in found.settings
     )
-    says = f"{found.second.name} over {found.first.name}, for each setting that passed in both; right is better."
-    return IntervalFigure(
-        "both", "Ratio for each setting", says, Axis(f"{found.second.name} / {found.first.name}"), rows
-    )
+    first, second = found.columns
+    says = f"{second} over {first}, for each setting that passed in both; right is better."
+    return IntervalFigure("both", "Ratio for each setting", says, Axis(f"{second} / {first}"), rows)
 
 
 def settings_table(found: StudiesCompared) -> TextTable:
-    head = ("setting", found.first.name, found.second.name, "runs", "ratio")
+    head = ("setting", *found.columns, "runs", "ratio")
     rows = tuple(
         (
             s.setting,

@@ -2,7 +2,7 @@
 
 A sampler is made from a space, a seed and the study's options for it (`Factory`). Making one is cheap, and refuses a
 space or options that it cannot work with: an InputError, of an option as `option: what; remedy`. A factory with an
-attribute `form` (a `forms.form.Form` of its options) has them checked, completed by editors and listed in the
+attribute `form` (a `study.forms.Form` of its options) has them checked, completed by editors and listed in the
 reference. It promises:
 - `ask` returns a legal point that was neither observed nor pending, or None when there is none left;
 - the answer depends only on the seed, the observations so far (in order) and `pending`, so that a killed campaign goes
@@ -94,7 +94,7 @@ class PredictsRest(Protocol):
 
 @runtime_checkable
 class Resettable(Protocol):
-    """What a sampler may add that keeps what is dear to work out and does not depend on observations."""
+    """What a sampler may add that caches what is expensive to compute and does not depend on observations."""
 
     def forget(self) -> None:
         """As if newly made, with the same expectations: the same observations then bring the same answers."""

@@ -28,7 +28,6 @@ from ridgeline.service.form import (
     ScaleForm,
     ScheduleForm,
     ServiceForm,
-    UnitForm,
     day_numbers,
     minute_of_day,
 )
@@ -39,10 +38,7 @@ from ridgeline.service.servers import port_step, server_of
 from ridgeline.service.service import (
     ROLES,
     USUAL_ROUTER,
-    PodChoice,
     RoleScale,
-    RouterChoice,
-    ScaleRules,
     ScheduleEntry,
     Service,
     ServiceUnit,
@@ -191,45 +187,29 @@ def _impossible_layouts(service: Service) -> Iterator[Problem]:
 
 
 def _service(form: ServiceForm, path: Path) -> Service:
-    router = form.router
-    return Service(
+    router, scale = form.router, form.scale
+    found: Service = form.record(
         name=form.name or path.stem,
         model=_model(form.model, path),
         engine=form.engine.kind,
         release=_release(form),
-        units=tuple(_unit(unit) for unit in form.units),
-        router=None
-        if router is None
-        else RouterChoice(
-            router.kind,
-            router.policy,
-            router.port,
-            router.most_running,
-            router.most_waiting,
-            _from_file(router.python, path),
-            tuple(router.arguments),
-            router.longest_wait,
-            router.cores,
-            router.memory,
-        ),
-        site=load_site(form.site, path.parent),
+        planned_release=form.engine.release,
         python=_from_file(form.engine.python, path),
         gpu=form.engine.gpu,
-        served_name=form.served_name,
-        first_port=form.first_port,
-        first_bootstrap_port=form.first_bootstrap_port,
+        units=tuple(unit.record() for unit in form.units),
+        router=None if router is None else router.record(python=_from_file(router.python, path)),
+        site=load_site(form.site, path.parent),
         in_turn=form.start == "in-turn",
-        host=form.host,
-        api_key_env=form.api_key_env,
-        secrets=tuple(form.secrets),
-        limit_s=form.limit,
-        slo=form.slo,
-        expected=form.expected,
-        pods=PodChoice(**form.kubernetes.model_dump()),
-        notify=form.notify.record(),
-        scale=None if form.scale is None else _scale(form.scale),
-        planned_release=form.engine.release,
+        scale=None
+        if scale is None
+        else scale.record(roles={role: _role_scale(rule) for role, rule in _role_scales(scale)}),
     )
+    return found
+
+
+def _role_scale(form: RoleScaleForm) -> RoleScale:
+    found: RoleScale = form.record(schedule=tuple(_schedule_entry(entry) for entry in form.schedule))
+    return found
 
 
 def _from_file(text: str, file: Path) -> str:
@@ -243,39 +223,8 @@ def _model(text: str, file: Path) -> str:
     return str(path.absolute()) if path.is_dir() or text.startswith(("./", "../", "~/")) else text
 
 
-def _unit(form: UnitForm) -> ServiceUnit:
-    return ServiceUnit(
-        form.role,
-        form.replicas,
-        form.nodes,
-        form.gpus,
-        dict(form.settings),
-        tuple(form.arguments),
-        dict(form.env),
-        form.cores,
-        form.memory,
-    )
-
-
-def _scale(form: ScaleForm) -> ScaleRules:
-    roles = {role: _role_scale(rule) for role, rule in _role_scales(form)}
-    return ScaleRules(roles, form.down_after, form.most_servers, form.timezone)
-
-
 def _role_scales(form: ScaleForm) -> list[tuple[str, RoleScaleForm]]:
     return [(role, rule) for role in ROLES if (rule := getattr(form, role)) is not None]
-
-
-def _role_scale(form: RoleScaleForm) -> RoleScale:
-    return RoleScale(
-        form.least,
-        form.most,
-        form.running,
-        form.waiting,
-        form.kv,
-        form.ttft_p95_ms,
-        tuple(_schedule_entry(entry) for entry in form.schedule),
-    )
 
 
 def _schedule_entry(form: ScheduleForm) -> ScheduleEntry:
@@ -442,7 +391,7 @@ def _revealed(argv: Sequence[str]) -> bool:
 
 def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
     """Members may come to share a node, so each has ports of its own, and those that an engine derives from it."""
-    step = port_step(form.engine.kind, map(_unit, form.units))
+    step = port_step(form.engine.kind, (unit.record() for unit in form.units))
     last, highest = form.first_port + (servers - 1) * step, highest_port(server_of(form.engine.kind).port_offsets)
     if last > highest:
         reach = LAST_PORT - highest

@@ -8,14 +8,23 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field
 
-from ridgeline.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
+from ridgeline.ports import LAST_PORT
 from ridgeline.records.secrets import looks_secret
-from ridgeline.service.service import DAY_MIN, USUAL_ROUTER
+from ridgeline.service.service import (
+    DAY_MIN,
+    PodChoice,
+    RoleScale,
+    RouterChoice,
+    ScaleRules,
+    Service,
+    ServiceUnit,
+)
 from ridgeline.study.forms import (
     Accepts,
     DefaultText,
     Duration,
     Environment,
+    FieldName,
     Form,
     Lines,
     OneLine,
@@ -44,21 +53,22 @@ class UnitForm(Form):
     """Equal servers of one role."""
 
     whose = "a unit"
+    makes = ServiceUnit
 
-    role: Literal["both", "prefill", "decode"] = Field(default="both", description="What its servers do.")
-    replicas: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, le=512, description="How many of them.")
-    nodes: Annotated[int, ValueUnit("nodes")] = Field(default=1, ge=1, description="Nodes of each server.")
-    gpus: Annotated[int, ValueUnit("GPUs")] = Field(default=0, ge=0, description="GPUs of each of these nodes.")
-    settings: dict[str, Single] = Field(default={}, description="Knobs of the engine, as in a study.")
+    role: Literal["both", "prefill", "decode"] = Field(description="What its servers do.")
+    replicas: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="How many of them.")
+    nodes: Annotated[int, ValueUnit("nodes")] = Field(ge=1, description="Nodes of each server.")
+    gpus: Annotated[int, ValueUnit("GPUs")] = Field(ge=0, description="GPUs of each of these nodes.")
+    settings: dict[str, Single] = Field(description="Knobs of the engine, as in a study.")
     arguments: Annotated[Words, DefaultText("none")] = Field(
-        default=[], description="Further words of the server's command line, as they are."
+        description="Further words of the server's command line, as they are."
     )
-    env: Environment = Field(default={}, description="Environment of these servers.")
+    env: Environment = Field(description="Environment of these servers.")
     cores: Annotated[int | None, ValueUnit("cores"), DefaultText("the share of its GPUs")] = Field(
-        default=None, ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
+        ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
     )
-    memory: Annotated[Size | None, DefaultText("the share of its GPUs")] = Field(
-        default=None, description="Memory of each node, likewise."
+    memory: Annotated[Size | None, FieldName("memory_bytes"), DefaultText("the share of its GPUs")] = Field(
+        description="Memory of each node, likewise."
     )
 
 
@@ -66,32 +76,31 @@ class RouterForm(Form):
     """The router in front of the servers."""
 
     whose = "a router"
+    makes = RouterChoice
 
-    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default=USUAL_ROUTER, description="Which one.")
+    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(description="Which one.")
     policy: Annotated[OneLine, DefaultText("the router's own")] = Field(
-        default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
+        description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
     )
-    port: Annotated[int, ValueUnit("")] = Field(
-        default=ROUTER_PORT, ge=1, le=LAST_PORT, description="Where users reach it."
-    )
+    port: Annotated[int, ValueUnit("")] = Field(ge=1, le=LAST_PORT, description="Where users reach it.")
     most_running: Annotated[int | None, ValueUnit("requests"), DefaultText("no limit")] = Field(
-        default=None, ge=1, description="Requests under way at once; more wait."
+        ge=1, description="Requests under way at once; more wait."
     )
     most_waiting: Annotated[int | None, ValueUnit("requests"), DefaultText("the router's own")] = Field(
-        default=None, ge=0, description="Requests that may wait; more are refused with 429."
+        ge=0, description="Requests that may wait; more are refused with 429."
     )
-    longest_wait: Annotated[Duration | None, DefaultText("the router's own")] = Field(
-        default=None, description="How long a request may wait there before it is refused."
+    longest_wait: Annotated[Duration | None, FieldName("longest_wait_s"), DefaultText("the router's own")] = Field(
+        description="How long a request may wait there before it is refused."
     )
-    python: OneLine = Field(default="python3", description="The interpreter of the environment that has the router.")
+    python: OneLine = Field(description="The interpreter of the environment that has the router.")
     arguments: Annotated[Words, DefaultText("none")] = Field(
-        default=[], description="Further words of the router's command line, as they are."
+        description="Further words of the router's command line, as they are."
     )
     cores: Annotated[int | None, ValueUnit("cores"), DefaultText("an eighth of a node's, at most 4")] = Field(
-        default=None, ge=1, description="Cores of the router's own small job."
+        ge=1, description="Cores of the router's own small job."
     )
-    memory: Annotated[Size | None, DefaultText("an eighth of a node's, at most 8 GiB")] = Field(
-        default=None, description="Memory of the router's own small job."
+    memory: Annotated[Size | None, FieldName("memory_bytes"), DefaultText("an eighth of a node's, at most 8 GiB")] = (
+        Field(description="Memory of the router's own small job.")
     )
 
 
@@ -114,32 +123,31 @@ class PodForm(Form):
     """What Kubernetes needs to know; read by `deploy render --for kubernetes`."""
 
     whose = "kubernetes"
+    makes = PodChoice
 
     image: Annotated[OneLine, DefaultText("the engine's published one of this release")] = Field(
-        default="", description="The image of the servers."
+        description="The image of the servers."
     )
     router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
-        default="", description="An image that has the router."
+        description="An image that has the router."
     )
     keep_image: Annotated[OneLine, DefaultText("no watcher in the cluster")] = Field(
-        default="", description="An image that has ridgeline: `keep` then watches the service there."
+        description="An image that has ridgeline: `keep` then watches the service there."
     )
-    namespace: OneLine = Field(default="default", description="Where everything is made.")
+    namespace: OneLine = Field(description="Where everything is made.")
     model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
-        default="", description="The PersistentVolumeClaim that holds the model's folder."
+        description="The PersistentVolumeClaim that holds the model's folder."
     )
     secret: Annotated[OneLine, DefaultText("the service's name, then `-key`")] = Field(
-        default="", description="The Secret that holds the API key, under the name that `api_key_env` gives."
+        description="The Secret that holds the API key, under the name that `api_key_env` gives."
     )
     devices: dict[str, Annotated[int, ValueUnit("")]] = Field(
-        default={}, description="Further resources of each pod of a server, such as `rdma/hca: 8`."
+        description="Further resources of each pod of a server, such as `rdma/hca: 8`."
     )
     user: Annotated[int, ValueUnit("")] = Field(
-        default=1000, ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
+        ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
     )
-    ipc_lock: bool = Field(
-        default=False, description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it."
-    )
+    ipc_lock: bool = Field(description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it.")
 
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -212,20 +220,22 @@ class RoleScaleForm(Form):
     """
 
     whose = "scale"
+    makes = RoleScale
+    aside = frozenset(("schedule",))
 
     least: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, description="Never fewer.")
     most: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
     running: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Target: requests on each server, running or waiting."
+        gt=0, description="Target: requests on each server, running or waiting."
     )
     waiting: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Target: of these, how many wait."
+        gt=0, description="Target: of these, how many wait."
     )
     kv: Annotated[float | None, DefaultText("not looked at")] = Field(
-        default=None, gt=0, le=1, description="Target: share of each server's KV pool that is used."
+        gt=0, le=1, description="Target: share of each server's KV pool that is used."
     )
     ttft_p95_ms: Annotated[float | None, ValueUnit("ms"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Limit: time to the first token, p95 of a minute, as the servers measure it."
+        gt=0, description="Limit: time to the first token, p95 of a minute, as the servers measure it."
     )
     schedule: Annotated[list[ScheduleForm], DefaultText("none")] = Field(
         default=[], description="Other limits at times of the day."
@@ -236,6 +246,8 @@ class ScaleForm(Form):
     """How `keep` adds and removes servers while the service runs; `replicas` of the units is where it begins."""
 
     whose = "scale"
+    makes = ScaleRules
+    aside = frozenset(("both", "prefill", "decode"))
 
     both: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
         default=None, description="Servers that do prefill and decode."
@@ -246,14 +258,14 @@ class ScaleForm(Form):
     decode: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
         default=None, description="Decode servers, likewise."
     )
-    down_after: Duration = Field(
-        default=600.0, description="Low load for so long, and no change of the number, before a server is removed."
+    down_after: Annotated[Duration, FieldName("down_after_s")] = Field(
+        description="Low load for so long, and no change of the number, before a server is removed."
     )
     most_servers: Annotated[int | None, ValueUnit("servers"), DefaultText("the sum of the roles' most")] = Field(
-        default=None, ge=2, description="Of all roles together."
+        ge=2, description="Of all roles together."
     )
     timezone: Annotated[OneLine, AfterValidator(_zone), DefaultText("that of the machine that runs keep")] = Field(
-        default="", description="Of the schedule's times, such as Europe/Berlin."
+        description="Of the schedule's times, such as Europe/Berlin."
     )
 
 
@@ -261,17 +273,16 @@ class ServiceForm(Form):
     """A service: servers, their router, and where they run."""
 
     whose = "a deployment"
+    makes = Service
+    aside = frozenset(("version", "engine", "units", "router", "site", "start", "preflight", "scale"))
 
     version: Annotated[Literal[1], Accepts("1: write 1")] = Field(description="The version of this format.")
     name: Annotated[OneLine, DefaultText("the file's name")] = Field(
         default="", description="Shown in jobs and reports."
     )
     model: OneLine = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
-    served_name: Annotated[OneLine, DefaultText("the model's")] = Field(
-        default="", description="What requests call it."
-    )
+    served_name: Annotated[OneLine, DefaultText("the model's")] = Field(description="What requests call it.")
     secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
-        default=[],
         description="Variables that hold tokens of the servers: from the environment, ~/.ridgeline/secrets/NAME or a "
         "Kubernetes Secret; no file that is written holds their value.",
     )
@@ -284,10 +295,9 @@ class ServiceForm(Form):
         description="in-turn: each server only when the one before is ready, as servers that share a GPU need it.",
     )
     first_port: Annotated[int, ValueUnit("")] = Field(
-        default=SGLANG_PORT, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
+        ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
     )
     first_bootstrap_port: Annotated[int, ValueUnit("")] = Field(
-        default=BOOTSTRAP_PORT,
         ge=1024,
         le=60000,
         description="Where decode servers fetch KV from the first prefill server on a node; the next ones follow.",
@@ -297,19 +307,20 @@ class ServiceForm(Form):
         description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
     )
     host: Annotated[OneLine, DefaultText("loopback here, the node's address on a cluster")] = Field(
-        default="", description="The address that servers and router listen on."
+        description="The address that servers and router listen on."
     )
     api_key_env: Annotated[OneLine, AfterValidator(_key_variable), DefaultText("no key")] = Field(
-        default="", description="The environment variable that holds the API key."
+        description="The environment variable that holds the API key."
     )
-    limit: Annotated[Duration | None, DefaultText("a day on a batch system, none here")] = Field(
-        default=None,
+    limit: Annotated[Duration | None, FieldName("limit_s"), DefaultText("a day on a batch system, none here")] = Field(
         description="Time that a batch system is asked for; `keep` replaces members before it is over.",
     )
-    slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
-    expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
+    slo: dict[str, float] = Field(description="Limits such as `ttft_p95_ms: 2000`.")
+    expected: dict[str, Any] = Field(description="The plan's figures, each with its interval.")
     scale: Annotated[ScaleForm | None, DefaultText("as many as the units say")] = Field(default=None)
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
         default=NotifyForm.model_construct(), description="Whom `keep` tells what it sees and does."
     )
-    kubernetes: Annotated[PodForm, DefaultText("nothing beyond the defaults")] = Field(default=PodForm())
+    kubernetes: Annotated[PodForm, FieldName("pods"), DefaultText("nothing beyond the defaults")] = Field(
+        default=PodForm.model_construct()
+    )

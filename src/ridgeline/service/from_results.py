@@ -34,7 +34,7 @@ from ridgeline.service.members import Member, members_of, variable
 from ridgeline.service.routers import can_queue
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import USUAL_ROUTER
-from ridgeline.workloads.base import Workload
+from ridgeline.workloads.base import NO_WEIGHTS, Workload
 
 # SGLang waits five minutes by default, longer than clients do; prompts that wait only for KV room need a few seconds.
 _BOOTSTRAP_S = 10
@@ -379,6 +379,8 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
     resources = study.job.resources(settings)
     # a knob that does not exist at this setting is None
     known = {name: value for name, value in settings.items() if value is not None and flags.knows(name)}
+    if server.model == NO_WEIGHTS:
+        known.pop("load_format", None)
     chosen = {**server.flags, **known}
     engine: dict[str, Any] = {"kind": server_of(kind).name}
     if kind != "twin":  # whose servers are ours, whatever engine they stand for

@@ -17,6 +17,7 @@ import yaml
 
 from ridgeline.engines.knobs.releases import release_written
 from ridgeline.errors import InputError
+from ridgeline.service import probe
 from ridgeline.service.quoting import in_comment, in_pod, shell_line
 from ridgeline.service.routers import ROUTERS, PodSelectors, discovery_argv
 from ridgeline.service.servers import ServerPlace, server_argv, server_of
@@ -30,22 +31,23 @@ _PROBE_FOLDER = "/opt/ridgeline"
 _PROBE_FILE = "progress.py"
 
 
-def _progress_command(port: int, probe: str) -> list[str]:
-    """`probe` is ready or alive: each remembers its own last poll."""
-    return ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(port), probe]
+def _progress_command(port: int, name: str) -> list[str]:
+    """`name` is ready or alive: each remembers its own last poll."""
+    return ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(port), name]
 
 
 def _progress_script(engine: str, key_variable: str = "") -> str:
     """Python that runs in the server's own container and imports nothing of ours; exit code 1: it hangs.
 
-    Good is who makes a token within 15 s, or else has moved one of its counters since the last poll: the request may
-    wait behind long prompts. A server that cannot say what it counts fails: it answers nobody.
+    Good is who makes a token within 10 s, in a completion and, where it serves that, in a chat; or who has moved one of
+    its counters since the last poll: the request may wait behind long prompts. At its first poll only a token counts.
+    A server that cannot say what it counts fails: it answers nobody.
     """
     metrics = server_of(engine).metrics
     counted = (metrics.output_tokens, metrics.prompt_tokens, metrics.kv_share)
     return f'''\
 """python3 {_PROBE_FILE} PORT NAME: fails when no token is made and nothing has moved since NAME looked last."""
-import json, os, re, sys, urllib.request
+import json, os, re, sys, urllib.error, urllib.request
 
 address, port = os.environ.get("POD_IP", "127.0.0.1"), sys.argv[1]
 kept = "/tmp/ridgeline-%s.json" % sys.argv[2]
@@ -61,6 +63,15 @@ def ask(path, body=None, limit_s=5):
     return urllib.request.urlopen(request, timeout=limit_s).read().decode(errors="replace")
 
 
+def token(path, **asked):
+    """LookupError where the answer holds none."""
+    more = {{"max_tokens": {probe.CANARY_TOKENS}, "temperature": 0, "ignore_eos": True, "skip_special_tokens": False}}
+    choice = json.loads(ask(path, dict(more, model=model, **asked), 10))["choices"][0]
+    message = choice.get("message") or {{}}
+    if not (choice.get("text") or any(message.get(n) for n in ("content", "reasoning_content", "reasoning"))):
+        raise LookupError("an answer with an empty text")
+
+
 text = ask("/metrics")
 now = [re.findall(r"^%s(?:\\{{[^}}]*\\}})? (\\S+)$" % re.escape(name), text, re.MULTILINE) for name in {counted!r}]
 try:
@@ -72,10 +83,16 @@ with open(kept, "w") as file:
     json.dump(now, file)
 try:
     model = json.loads(ask("/v1/models"))["data"][0]["id"]
-    ask("/v1/completions", {{"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}}, 15)
-except (OSError, ValueError, LookupError) as error:
-    if now == before:
-        sys.exit("no token (%s), and nothing has moved since the last poll" % error)
+    token("/v1/completions", prompt="Hi")
+    try:
+        token("/v1/chat/completions", messages=[{{"role": "user", "content": "Hi"}}])
+    except urllib.error.HTTPError as error:
+        if error.code not in {probe.NO_CHAT!r}:
+            raise
+except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    waits = isinstance(error, OSError) and not (isinstance(error, urllib.error.HTTPError) and error.code in (401, 403))
+    if before is None or now == before or not waits:
+        sys.exit("no token (%s), and nothing shows that it waits behind others" % error)
 '''
 
 
@@ -86,7 +103,8 @@ _PROGRESS_LIMIT_S = 30
 _DRAIN_S = 300  # what is under way may finish when a pod is asked to end
 _PYTHON = "python3"  # of the images
 HOME = "/home/server"
-_KEEP_FOLDER, _KEEP_FILE, _KEEP_PORT = "/etc/ridgeline", "service.yaml", 9400
+_KEEP_FOLDER, _KEEP_FILE = "/etc/ridgeline", "service.yaml"
+KEEP_METRICS_PORT = 9400
 _PART_OF, _COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 # asked for where the file says nothing: tokenizers, schedulers and a process for each GPU; staged weights
 _CORES_PER_GPU, _MEMORY_BYTES_PER_GPU = 4, 32 * 2**30
@@ -187,7 +205,7 @@ def _router_pod(service: Service, name: str) -> _Spec:
 def _keep_pod(service: Service, name: str, url: str) -> _Spec:
     """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
     argv = [_PYTHON, "-m", "ridgeline", "keep", f"{_KEEP_FOLDER}/{_KEEP_FILE}", "--front", url]
-    argv += ["--metrics", str(_KEEP_PORT), "--metrics-host", "$(POD_IP)"]
+    argv += ["--metrics", str(KEEP_METRICS_PORT), "--metrics-host", "$(POD_IP)"]
     variables = (service.api_key_env, service.notify.webhook_env)
     container: _Spec = {
         "name": "keep",
@@ -196,7 +214,7 @@ def _keep_pod(service: Service, name: str, url: str) -> _Spec:
         "env": [*_address_variable(), *_secret_variables(service, name, variables)],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": _own_security(),
-        "ports": [{"name": "http", "containerPort": _KEEP_PORT}],
+        "ports": [{"name": "http", "containerPort": KEEP_METRICS_PORT}],
         "volumeMounts": [{"name": "service", "mountPath": _KEEP_FOLDER, "readOnly": True}],
         "readinessProbe": _asked("/metrics", _POLL_S),
         "livenessProbe": {**_asked("/metrics", _POLL_S), "initialDelaySeconds": 60},
@@ -383,7 +401,7 @@ def _object_name(service: Service) -> str:
 
 def _heading(service: Service, name: str) -> str:
     lines = ["kubectl apply -f . makes all of it, kubectl delete -f . ends it; the LWS controller must be installed"]
-    if variables := service.secret_variables:
+    if variables := _secret_names(service):
         # through a pipe: the arguments of kubectl could be read by everybody
         values = " ".join(f'"{variable}=${variable}"' for variable in variables)
         create = ["kubectl", "create", "secret", "generic", _key_secret(service, name)]
@@ -401,10 +419,16 @@ def _heading(service: Service, name: str) -> str:
     return "".join(f"# {in_comment(line)}\n" for line in lines)
 
 
+def _secret_names(service: Service) -> tuple[str, ...]:
+    """All that the Secret must hold: also where alerts go, for the `keep` of the cluster."""
+    hook = (service.notify.webhook_env,) if service.pods.keep_image and service.notify.webhook_env else ()
+    return tuple(dict.fromkeys((*service.secret_variables, *hook)))
+
+
 def _servers(service: Service, name: str) -> Iterator[_Spec]:
     if not server_of(service.engine).generate_path:
-        probe = {_PROBE_FILE: _progress_script(service.engine, service.api_key_env)}
-        yield _object(service, "v1", "ConfigMap", f"{name}-probe", data=probe)
+        script = {_PROBE_FILE: _progress_script(service.engine, service.api_key_env)}
+        yield _object(service, "v1", "ConfigMap", f"{name}-probe", data=script)
     sets = [{"replicas": u.replicas, "leaderWorkerTemplate": _group(service, u, name)} for u in service.units]
     names = _unit_names(service.units)
     if service.split:

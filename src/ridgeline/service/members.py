@@ -70,7 +70,6 @@ def members_of(
     nobody.
     """
     servers: list[Member] = []
-    backends: list[Backend] = []
     free, rows = _FreeGpus(node_gpus), itertools.count()
     numbers = {role: itertools.count() for role in ROLES}
     for unit in service.units:
@@ -92,8 +91,14 @@ def members_of(
             env = (*_key_variable(service), *unit.env.items())
             follow = server_of(service.engine).follower_argv if unit.nodes > 1 else ()
             servers.append(Member(name, unit.role, at.port, argv, resources, env, (), more, follow, node))
-            backends.append(Backend(unit.role, OnNode(f"http://${variable(name)}:{at.port}"), at.bootstrap_port))
-    return [*servers, *_router(service, servers, backends)]
+    return [*servers, *router_of(service, servers)]
+
+
+def every_member(service: Service) -> dict[str, Member]:
+    """By its name, each that there may ever be, in its first slot."""
+    rules = service.scale.roles if service.scale is not None else {}
+    every = {unit.role: range(service.slots(unit)) for unit in service.units if unit.role in rules}
+    return {member.name: member for member in members_of(service, scaled=every)}
 
 
 class _FreeGpus:
@@ -137,9 +142,15 @@ def _second_row(service: Service) -> int:
     return row
 
 
-def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:
+def router_of(service: Service, servers: Sequence[Member]) -> list[Member]:
+    """The router of a service before these servers; none where it has none."""
     if service.router is None:
         return []
+    urls = [OnNode(f"http://${variable(server.name)}:{server.port}") for server in servers]
+    backends = [
+        Backend(m.role, url, m.more_ports[0] if m.role == "prefill" else 0)
+        for m, url in zip(servers, urls, strict=True)
+    ]
     argv = tuple(router_argv(service, backends))
     after, more = tuple(server.name for server in servers), (metrics_port(service.router),)
     resources = _router_resources(service)

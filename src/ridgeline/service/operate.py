@@ -22,14 +22,14 @@ from ridgeline import catalog
 from ridgeline.engines.failures import leading_cause
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Activity, Executor
-from ridgeline.files import write_whole
 from ridgeline.ports import why_not_free
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.run import Ending, Resources
 from ridgeline.service import keys, probe
-from ridgeline.service.folder import ServiceFolder, Started
-from ridgeline.service.members import ROUTER, Member, first_slot, members_of, server_name
-from ridgeline.service.scripts import START_FILE
+from ridgeline.service.accepted import Accepted
+from ridgeline.service.folder import ServiceFolder
+from ridgeline.service.history import Started
+from ridgeline.service.members import ROUTER, Member, first_slot, members_of, router_of, server_name
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 from ridgeline.study.lock import LockHeld, StudyLock
@@ -41,11 +41,11 @@ TOKEN_S = 5.0  # for one token, of a server or through the router
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """`state` is down, starting, ready, drained (out of the router), silent (runs, does not answer) or ended; back-off
-    is one that ended, and that `keep` starts again after a wait.
+    """`state` is down, starting, ready, drained (out of the router), silent (was ready, answers no more) or ended;
+    back-off is one that ended, and that `keep` starts again after a wait.
 
-    A server that answers and makes no token on request is stalled; a router that turns a request away although
-    servers make tokens refuses. `detail` says more where there is more.
+    A server that answers and makes no token on request is stalled; one that refuses to try refuses, and so does a
+    router that turns a request away although servers make tokens. `detail` says more where there is more.
     """
 
     name: str
@@ -73,7 +73,7 @@ def _state_of(
     if not url:
         return MemberState(member.name, member.role, "starting", detail=waits)
     if not probe.is_healthy(url):
-        return MemberState(member.name, member.role, "silent", url)
+        return MemberState(member.name, member.role, "silent" if start.ready else "starting", url)
     if member.is_router:
         return MemberState(member.name, member.role, "ready", url)
     metrics, seen = server_of(engine).metrics, probe.metrics(url)
@@ -93,18 +93,20 @@ def _asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, ke
         if state.role == ROUTER:
             why = probe.why_refused(state.url, name, key, TOKEN_S)
             return replace(state, state="refuses", detail=why) if why else state
-        try:
-            good = probe.makes_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
-        except OSError as error:
-            return replace(state, detail=f"takes no request for a token: {error}")
-        stalled = f"no token within {TOKEN_S:g} s: busy with long prompts, or hung"
-        return state if good else replace(state, state="stalled", detail=stalled)
+        found = probe.ask_for_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
+        if found.good:
+            return state
+        if found.refused:
+            return replace(state, state="refuses", detail=f"refuses a request for a token: {found.why}")
+        stalled = f"{found.why}: busy with long prompts, or hung" if not found.broken else found.why
+        return replace(state, state="stalled", detail=stalled)
 
     with ThreadPoolExecutor(max(1, len(states))) as at_once:
         found = list(at_once.map(asked, states))
     serves = any(state.role != ROUTER and state.state == "ready" for state in found)
     # without a server that makes tokens it is not the router's fault
-    return [was if now.state == "refuses" and not serves else now for was, now in zip(states, found, strict=True)]
+    spared = [now.role == ROUTER and now.state == "refuses" and not serves for now in found]
+    return [was if spare else now for was, now, spare in zip(states, found, spared, strict=True)]
 
 
 POLL_S = 0.2
@@ -118,15 +120,15 @@ _CANCEL_AGAIN_S = 60.0  # a batch system may have lost the request
 class Operator:
     """Operates one service. `say` gets a line for each thing that happens."""
 
-    def __init__(self, service: Service, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
-        self.service, self.say = service, say
-        self.file_limit = service.router.most_running or 0 if service.router is not None else 0
+    def __init__(self, service: Service | None, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
+        """`service` is what the deployment file says; None where it cannot be read, and what was accepted is enough."""
+        self.file, self.say = service, say
         self.folder = ServiceFolder(root, service)
-        self.members = self._members(self.folder.second)
         self._endings: dict[str, Ending] = {}
         self._warm_ups: dict[str, threading.Thread] = {}  # by ticket
         self._cancelled: dict[str, float] = {}  # ticket -> when it was cancelled last
         self.apply_journal()
+        service = self.service
         self.key = probe.key_of(service.api_key_env)
         self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
         if service.api_key_env and not self.key:
@@ -135,32 +137,52 @@ class Operator:
                 f"{keys.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
             )
 
-    def apply_journal(self) -> None:
-        """What `keep` has changed of what the file says: a lower limit, and servers that run in their second slots.
+    @property
+    def service(self) -> Service:
+        """What was accepted for the service as a whole; the file's where nothing was yet."""
+        return self.folder.service
 
-        A lowered limit holds until the file is given another one, or the service is taken down.
-        """
-        lowered, router = self.folder.lowered, self.service.router
-        if router is not None:
-            holds = lowered is not None and lowered.instead_of == self.file_limit
-            most = lowered.most_running if holds and lowered is not None else self.file_limit or None
-            if most != router.most_running:
-                self.service = replace(self.service, router=replace(router, most_running=most))
-                self.folder.service = self.service
+    def apply_journal(self) -> None:
+        """The members as they were accepted, each in the slot that it runs in, and those that scaling left or added."""
         self.members = self._members(self.folder.second)
 
     def _members(self, second: Collection[str]) -> list[Member]:
-        return members_of(self.service, second, scaled=self.scaled_numbers())
+        """Each as it was accepted itself: a file that is applied to one after the other may have moved their ports."""
+        servers = self._servers(self.service, second)
+        for n, server in enumerate(servers):
+            if (own := self.folder.settings_of(server.name)) is not self.service:
+                servers[n] = next((m for m in self._servers(own, second) if m.name == server.name), server)
+        return [*servers, *router_of(self.folder.settings_of(ROUTER), servers)]
 
-    def scaled_numbers(self) -> dict[str, set[int]] | None:
+    def _servers(self, service: Service, second: Collection[str] = ()) -> list[Member]:
+        found = members_of(service, second, scaled=self.scaled_numbers(service))
+        return [member for member in found if not member.is_router]
+
+    def proposed(self) -> list[Member]:
+        """The members as the deployment file would have them now. InputError where it could not be read."""
+        if self.file is None:
+            raise InputError("the deployment file cannot be read as it is; correct it: `ridgeline deploy check FILE`")
+        servers = self._servers(self.file, self.folder.second)
+        return [*servers, *router_of(self.file, servers)]
+
+    def edited(self) -> tuple[list[str], list[str]]:
+        """Members that the file would start otherwise than they were accepted, and which of its keys differ."""
+        if self.file is None or self.folder.accepted is None or self.folder.is_down:
+            return [], []
+        members, keys = self.folder.accepted.edits(self.file, [member.name for member in self.members])
+        # of a service that an earlier release started nobody knows what was accepted, but its scripts are there
+        other = [m.name for m in self.servers if self.folder.serves(m.name) and not self.folder.has_script_of(m)]
+        return list(dict.fromkeys([*members, *other])), keys
+
+    def scaled_numbers(self, service: Service) -> dict[str, set[int]] | None:
         """The servers of each role that scaling left or added, by their numbers; None where nothing is scaled."""
-        if self.service.scale is None:
+        if service.scale is None:
             return None
         found: dict[str, set[int]] = {}
-        for unit in self.service.units:
-            if unit.role not in self.service.scale.roles:
+        for unit in service.units:
+            if unit.role not in service.scale.roles:
                 continue  # these may be several units of a role
-            slots = range(self.service.slots(unit))
+            slots = range(service.slots(unit))
             names = {server_name(unit.role, number): number for number in slots}
             here = {n for name, n in names.items() if n < unit.replicas or name in self.folder.added}
             found[unit.role] = here - {n for name, n in names.items() if name in self.folder.removed}
@@ -255,28 +277,64 @@ class Operator:
     # up
 
     def up(self, limit_s: float) -> str:
-        """The URL that serves, after a real request through it. Members that already run are left alone."""
+        """The URL that serves, after a real request through it. What the file says is accepted.
+
+        Members that already run are left alone, with the settings that they were accepted with.
+        """
         with self.commanding():
             began_s = time.monotonic()
+            proposed = self.proposed()
             with self.action():
+                self._accept_file([member.name for member in proposed])
                 self.folder.record({"event": "going-up"})
             for stray in [m for m in self._everybody() if m not in self.present]:
                 self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline deploy down` ends it too")
             for group in [[member] for member in self.servers] if self.service.in_turn else [self.servers]:
                 for member in group:
-                    self.ensure(member)
-                self.until_ready(group, limit_s)
+                    self.ensure(member, self.file)
+                self.until_ready([self.member(member.name) for member in group], limit_s)
             if self.router is not None:
-                self.ensure(self.router)
-                self.until_ready([self.router], limit_s)
+                self.ensure(self.router, self.file)
+                self.until_ready([self.member(ROUTER)], limit_s)
             self.first_request(self.front, limit_s)
             with self.action():
                 self.folder.record({"event": "up", "url": self.folder.url(self.front)})
             self.say(f"serves after {time.monotonic() - began_s:.0f} s")
         return self.folder.url(self.front)
 
-    def ensure(self, member: Member, script: str | None = None) -> None:
-        """Running, or started now; by this start script instead of the file's where one is given."""
+    def _accept_file(self, names: Sequence[str]) -> None:
+        """For the service as a whole and all that does not run; what runs keeps what it was started with."""
+        assert self.file is not None, "who proposes members has one"
+        before = self.folder.accepted or Accepted(self.file)
+        running = [n for n in names if n in self.folder.started and not self.folder.started[n].ended]
+        self.folder.accept(before.with_service(self.file, running))
+        self.apply_journal()
+
+    def adopt(self) -> None:
+        """A service that an earlier release started: the file is accepted, unless it was edited since."""
+        if self.folder.accepted is not None or self.file is None or not self.folder.started:
+            return
+        running = [member for member in self.servers if self.folder.serves(member.name)]
+        if unlike := [member.name for member in running if not self.folder.has_script_of(member)]:
+            raise InputError(
+                f"{', '.join(unlike)} were started by an earlier release, with other settings than the file has now; "
+                "accept these with `ridgeline deploy up FILE`, or give the file its old ones back"
+            )
+        with self.action():
+            self._accept_file([member.name for member in self.members])
+
+    def accept_member(self, name: str, settings: Service) -> None:
+        """What it is started with from now on, by whoever starts it."""
+        servers = [m.name for m in self._servers(settings, self.folder.second)]
+        before = self.folder.accepted or Accepted(self.service)
+        self.folder.accept(before.with_member(name, settings, servers))
+        self.apply_journal()
+
+    def ensure(self, member: Member, settings: Service | None = None, trial: bool = False) -> None:
+        """Running, or started now: as it was accepted, or with these settings, which are accepted by that.
+
+        A `trial` of settings is not their acceptance: whoever starts the member next starts it as it was before.
+        """
         with self.action():
             start = self.folder.started.get(member.name)
             if start is not None and not start.ended:
@@ -284,12 +342,16 @@ class Operator:
                 if ticket and self.note_ending(member) is None:
                     self.say(f"{member.name}: runs already{self._as_before(member)}")
                     return
+            if settings is not None and not trial and self.folder.accepted is not None:
+                self.accept_member(member.name, settings)
+                member = self.member(member.name)
             self._check_ports(member)
-            generation = 1 if start is None else start.generation + 1
-            self.folder.record({"event": "planned", "member": member.name, "generation": generation})
-            job = self.folder.prepare(member, generation)
-            if script is not None:
-                write_whole(self.folder.of(member) / START_FILE, script, mode=0o755)
+            generation = self.folder.generation(member.name) + 1
+            event = {"event": "planned", "member": member.name, "generation": generation}
+            self.folder.record({**event, "trial": True} if trial else event)
+            job = self.folder.prepare(
+                member, generation, settings if trial and settings is not None else self.folder.settings_of(member.name)
+            )
             ticket = self.executor.submit(job)
             self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
         shown = job.folder.relative_to(Path.cwd()) if job.folder.is_relative_to(Path.cwd()) else job.folder
@@ -306,9 +368,9 @@ class Operator:
         return ticket or ""
 
     def _as_before(self, member: Member) -> str:
-        if self.folder.has_script_of(member) or (member.is_router and self.service.scale is not None):
-            return ""  # servers are added to a running router
-        return f", as the file was before: `ridgeline deploy restart FILE {member.name}` applies what was changed"
+        if member.name not in self.edited()[0]:
+            return ""
+        return f", as it was accepted before: `ridgeline deploy restart FILE {member.name}` applies the edited file"
 
     def _check_ports(self, member: Member) -> None:
         if not self.service.on_this_machine:
@@ -340,6 +402,19 @@ class Operator:
         """What the processes of its job have done, where they can be seen from here."""
         start = self.folder.started.get(member.name)
         return self.executor.activity(start.ticket) if start is not None and start.ticket else None
+
+    def model_of(self, member: Member) -> str:
+        """What requests call the model on this server."""
+        url = self.folder.url(member)
+        return self.service.served_name or probe.served_model(url, self.key) or self.service.model
+
+    def ask_for_token(self, member: Member, limit_s: float) -> bool:
+        url, model, engine = self.folder.url(member), self.model_of(member), self.service.engine
+        return probe.ask_for_token(url, model, self.key, limit_s, engine=engine, role=member.role).good
+
+    def is_commanded(self) -> bool:
+        """Whether a person's command runs now; one that was killed does not."""
+        return self.folder.is_commanded()
 
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""
@@ -394,8 +469,7 @@ class Operator:
         if member.role != "both":
             return True
         if ticket not in self._warm_ups:
-            model = self.service.served_name or probe.served_model(url, self.key) or self.service.model
-            arguments = (url, model, self.key)
+            arguments = (url, self.model_of(member), self.key)
             self._warm_ups[ticket] = threading.Thread(target=probe.warm_up, args=arguments, daemon=True)
             self._warm_ups[ticket].start()
         self._warm_ups[ticket].join(_WARM_S)
@@ -426,8 +500,7 @@ class Operator:
         url, deadline = self.folder.url(front), time.monotonic() + limit_s
         while True:
             try:
-                model = self.service.served_name or probe.served_model(self.folder.url(self.servers[0]), self.key)
-                probe.first_answer(url, model or self.service.model, self.key)
+                probe.first_answer(url, self.model_of(self.servers[0]), self.key)
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise SiteError(

@@ -8,8 +8,10 @@ import json
 import os
 import random
 import re
+import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.errors import SiteError
@@ -81,7 +83,101 @@ def buckets(text: str, name: str) -> dict[float, float]:
     return found
 
 
-def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
+CANARY_TOKENS = 8  # of a request that shows how fast a server is, too; one alone may be half a character
+# also where the model would end at once, or begins with a word that nobody is shown
+_WHATEVER_IT_SAYS = {"temperature": 0, "ignore_eos": True, "skip_special_tokens": False}
+NO_CHAT = (400, 404, 405, 422, 501)  # to a plain question: the model has no chat template, or the server no chat
+_WRONG_KEY = (401, 403)
+_BUSY = (429, 503)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """What came of a request for tokens. `why` there were none; empty: they came, after `took_s`.
+
+    `refused`: the server answered that it would not try; `wrong_key` where that is our key's fault. `broken`: it said
+    that all was well, or that it failed, and there was no token. `chat`: whether it serves chat; None: not known.
+    """
+
+    why: str = ""
+    refused: bool = False
+    wrong_key: bool = False
+    broken: bool = False
+    took_s: float = 0.0
+    chat: bool | None = None
+
+    @property
+    def good(self) -> bool:
+        return not self.why
+
+
+def why_no_token(content: bytes) -> str:
+    """What is wrong with the body of an answer that should hold a token; empty: it does."""
+    try:
+        choice = json.loads(content)["choices"][0]
+        message = choice.get("message") or {}
+        said = [choice.get("text"), *(message.get(name) for name in ("content", "reasoning_content", "reasoning"))]
+    except ValueError:
+        return f"an answer that is not JSON: {' '.join(content[:80].decode(errors='replace').split())}"
+    except (LookupError, TypeError, AttributeError):
+        return "an answer without choices"
+    return "" if any(isinstance(text, str) and text for text in said) else "an answer with an empty text"
+
+
+def _asked(url: str, body: object, key: str, limit_s: float) -> TokenAnswer:
+    """A path that takes no body says by its status alone whether a token was made."""
+    try:
+        content = ask(url, body, key=key, timeout_s=limit_s)
+        why = why_no_token(content) if body is not None else ""
+    except urllib.error.HTTPError as error:
+        why = f"{error.code}: {' '.join(error.read().decode(errors='replace').split())[:200]}"
+        refused, broken = error.code < 500, error.code >= 500 and error.code not in _BUSY
+        return TokenAnswer(why, refused, error.code in _WRONG_KEY, broken)
+    except (OSError, http.client.HTTPException) as error:
+        late = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
+        return TokenAnswer(f"no token within {limit_s:g} s" if late else str(error) or type(error).__name__)
+    return TokenAnswer(why, broken=bool(why))
+
+
+def ask_for_token(
+    url: str,
+    model: str,
+    key: str,
+    limit_s: float,
+    *,
+    engine: str = "",
+    role: str = "both",
+    tokens: int = 0,
+    chat: bool | None = None,
+) -> TokenAnswer:
+    """A canary: a request for a few tokens, and what came. Chat is asked as well, unless it is known not to be served.
+
+    Servers of split roles are asked by the path that their engine has for it, if it has one. `tokens` is the length of
+    a random prompt, which no prefix cache has, and whose one token may be any; 0: a word.
+    """
+    began_s = time.monotonic()
+    if role in ("prefill", "decode") and (path := server_of(engine).generate_path):
+        return replace(_asked(f"{url}{path}", None, key, limit_s), took_s=time.monotonic() - began_s)
+    if tokens:
+        prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)]
+        body: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+        found = _asked(f"{url}/v1/completions", body, key, limit_s)
+        any_token = TokenAnswer() if found.why == "an answer with an empty text" else found
+        return replace(any_token, took_s=time.monotonic() - began_s)
+    more = {"model": model, "max_tokens": CANARY_TOKENS, **_WHATEVER_IT_SAYS}
+    found = _asked(f"{url}/v1/completions", {"prompt": "Hi", **more}, key, limit_s)
+    took_s = time.monotonic() - began_s
+    if not found.good or chat is False:
+        return replace(found, took_s=took_s, chat=chat)
+    said = {"messages": [{"role": "user", "content": "Hi"}], **more}
+    talked = _asked(f"{url}/v1/chat/completions", said, key, limit_s)
+    if chat is None and talked.why[:3] in map(str, NO_CHAT):
+        return TokenAnswer(took_s=took_s, chat=False)
+    why = f"chat: {talked.why}" if talked.why else ""
+    return replace(talked, why=why, took_s=took_s, chat=chat or talked.good or None)
+
+
+def first_answer(url: str, model: str, key: str) -> None:
     """A real request through the front door. Raises OSError with what was said."""
     body = {"model": model, "prompt": "Say one word.", "max_tokens": 4, **_SAMPLED}
     try:
@@ -89,32 +185,9 @@ def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         refuse_wrong_key(url, error)
         raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:300]}") from None
-    answer: dict[str, Any] = json.loads(content)
-    return answer
-
-
-def makes_token(
-    url: str, model: str, key: str, limit_s: float, *, engine: str = "", role: str = "both", tokens: int = 0
-) -> bool:
-    """A canary: a request for one token, and whether it was made. OSError where the server refuses to try, with why.
-
-    Servers of split roles are asked by the path that their engine has for it, if it has one. `tokens` is the length of
-    a random prompt, which no prefix cache has; 0: a word.
-    """
-    try:
-        if role in ("prefill", "decode") and (path := server_of(engine).generate_path):
-            ask(f"{url}{path}", timeout_s=limit_s)
-        else:
-            prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)] if tokens else "Hi"
-            body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
-            json.loads(ask(f"{url}/v1/completions", body, key=key, timeout_s=limit_s))["choices"]
-    except urllib.error.HTTPError as error:
-        if error.code >= 500:
-            return False
-        raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:200]}") from None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return False
-    return True
+    # a sampled answer of a healthy model may be empty: it may end at once
+    if (why := why_no_token(content)) and why != "an answer with an empty text":
+        raise OSError(why)
 
 
 def warm_up(url: str, model: str, key: str) -> None:
@@ -126,16 +199,9 @@ def warm_up(url: str, model: str, key: str) -> None:
 
 def why_refused(url: str, model: str, key: str, limit_s: float) -> str:
     """Why a request through a router was not served, in its own words; empty where it was, or only too much came."""
-    body = {"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
-    try:
-        ask(f"{url}/v1/completions", body, key=key, timeout_s=limit_s)
-    except urllib.error.HTTPError as error:
-        if error.code < 500 and error.code != 408:
-            return ""
-        return f"{error.code}: {' '.join(error.read().decode(errors='replace').split())[:200]}"
-    except (OSError, http.client.HTTPException) as error:
-        return f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
-    return ""
+    body = {"model": model, "prompt": "Hi", "max_tokens": CANARY_TOKENS, **_WHATEVER_IT_SAYS}
+    found = _asked(f"{url}/v1/completions", body, key, limit_s)
+    return "" if found.why.startswith("429:") else found.why
 
 
 def refuse_wrong_key(url: str, error: urllib.error.HTTPError) -> None:

@@ -324,7 +324,7 @@ def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
     runs.start()
     try:
         deadline = time.monotonic() + _KEEPER_S
-        while not keeper.knows_paces and time.monotonic() < deadline:
+        while not keeper.seen.knows_paces and time.monotonic() < deadline:
             time.sleep(0.1)  # as one that has watched the service for a while
         yield
     finally:

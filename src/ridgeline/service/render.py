@@ -13,7 +13,7 @@ from ridgeline.errors import InputError
 from ridgeline.executors.base import Executor
 from ridgeline.files import write_whole
 from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.kubernetes import manifests
+from ridgeline.service.kubernetes import KEEP_METRICS_PORT, manifests
 from ridgeline.service.members import members_of
 from ridgeline.service.quoting import in_comment, in_unit
 from ridgeline.service.scripts import ADDRESS_FILE, START_FILE, URL_FILE, start_script
@@ -32,7 +32,7 @@ def _unit_text(service: Service, file: Path) -> str:
         f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
         f"EnvironmentFile={_text(str(secrets))}",
     ]
-    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute())]
+    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute()), "--metrics", str(KEEP_METRICS_PORT)]
     return "\n".join(
         [
             f"# For you alone: ~/.config/systemd/user/{_unit_name(service)}, `systemctl --user enable --now` it, and",
@@ -40,6 +40,7 @@ def _unit_text(service: Service, file: Path) -> str:
             "# /etc/systemd/system, with `User=` below [Service].",
             "[Unit]",
             f"Description=ridgeline keep {_text(service.name)}",
+            "Wants=network-online.target",
             "After=network-online.target",
             "StartLimitIntervalSec=0",
             "",

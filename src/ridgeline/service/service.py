@@ -99,8 +99,8 @@ class ScheduleEntry:
 class RoleScale:
     """How many servers of a role there may be, and the load at which there should be more. None: it doesn't count."""
 
-    least: int = 1
-    most: int = 1
+    least: int
+    most: int
     running: float | None = None  # requests on each server, running or waiting
     waiting: float | None = None  # of these, those that wait
     kv: float | None = None  # share of each server's KV pool

@@ -25,7 +25,7 @@ from typing import Literal
 from ridgeline.stats.sign_flips import flip_interval, least_p, sign_flip_p
 from ridgeline.stats.student import interval, t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, FirstRunEffect, Scale, Verdict
-from ridgeline.stats.wording import count, ratio_range
+from ridgeline.stats.wording import count, effect_text, ratio_range, ratio_text
 
 __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confirm", "holm", "smallest_effect"]
 
@@ -202,7 +202,8 @@ def levelled(block: Block, scale: Scale) -> Block:
     places: dict[str | None, list[int]] = {}
     for place, name in enumerate(block.order):
         places.setdefault(name, []).append(place)
-    runs = {None: block.baseline, **block.candidates}
+    runs: dict[str | None, Sequence[float]] = {None: block.baseline}
+    runs.update(block.candidates)
     whole = [name for name in places if len(places[name]) == len(runs.get(name, ())) > 1]
     if len(whole) < _LEAST_LEVELLED:
         return block
@@ -436,7 +437,7 @@ def reach(comparison: Comparison, where: str = "") -> str:
     effect = comparison.smallest_effect
     if not effect:
         return ""
-    size = f"{effect:.1%}" if comparison.scale == "ratio" else f"{effect:.2g}"
+    size = effect_text(effect) if comparison.scale == "ratio" else f"{effect:.2g}"
     blocks = f"{count(comparison.blocks, 'block')}{' ' if where else ''}{where}"
     return f"; {blocks} could show {size} or more{comparison.on_these_nodes}"
 
@@ -527,7 +528,7 @@ class UnpairedRatio:
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
-            return f"{self.ratio:.3f}x, {self.verdict}"
+            return f"{ratio_text(self.ratio)}, {self.verdict}"
         shown, interval = ratio_range(self.ratio, self.low, self.high)
         return f"{shown} ({interval}), {self.verdict}"
 

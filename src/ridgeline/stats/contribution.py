@@ -16,7 +16,7 @@ from ridgeline.records.space import Point
 from ridgeline.stats.coding import KnobCoding
 from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.student import interval
-from ridgeline.stats.wording import MetricText, percent
+from ridgeline.stats.wording import MetricText, percent, ratio_text
 
 # A value that alone decides a coefficient leaves no residual to learn from; its error is taken as so many times larger.
 _ALONE = 1e-3
@@ -190,7 +190,7 @@ class SearchGain:
     def text(self, goal: MetricText) -> str:
         """What was seen, and what is left of it: 'looks 1.03x baseline in the search; with one run a setting, chance
         alone could explain it'."""
-        seen = f"looks {goal.ratio_to(f'{1 + self.seen:.2f}x', 'baseline')} in the search"
+        seen = f"looks {goal.ratio_to(ratio_text(1 + self.seen), 'baseline')} in the search"
         if self.seen <= 0:
             return f"{seen}, no better than the baseline"
         if self.low is None or self.high is None:
@@ -200,7 +200,7 @@ class SearchGain:
         if self.low <= 0:
             return f"{seen}; with one run a setting, chance alone could explain it"
         picked = f"allowing for having picked the best of {self.tried}, " if self.tried > 1 else ""
-        return f"{seen}; {picked}{self.level * 100:g}%: {1 + self.low:.2f}x to {1 + self.high:.2f}x"
+        return f"{seen}; {picked}{self.level * 100:g}%: {ratio_text(1 + self.low)} to {ratio_text(1 + self.high)}"
 
 
 def search_gain(

@@ -9,6 +9,10 @@ noise, and is read off the pairs of stored runs.
 Looks are group-sequential (power-family error spending, exponent 2, both ways): the standardised statistic at look k
 behaves as a random walk at time I(n) = 1/(1/m + 1/n), with m stored and n new runs, although the stored ones are
 always the same. The limits are found by simulating that walk with a fixed seed.
+
+Pairs: the old program and the new one in turn, which of the two comes first drawn for each pair. If nothing changed,
+the sign of a pair's difference is a fair coin, whatever the machine does meanwhile and however runs follow each other.
+The statistic is Wilcoxon's signed rank of the differences; looks and limits are as above, at time n pairs.
 """
 
 from __future__ import annotations
@@ -152,6 +156,93 @@ def judge_gate(plan: GatePlan, reference: Sequence[float], values: Sequence[floa
         if z < pass_at or runs == plan.most_runs:
             return GateResult(False, change.change, change.low, change.high, runs)
     return _change(stored, new, plan.stretch)
+
+
+FEWEST_PAIRS = 8  # before the first look: how far their differences scatter says how many there are to be
+_ALL_POSITIVE = math.sqrt(3) / 2  # the drift at time 1 of a shift that turns every mean of two pairs around
+
+
+def pairs_plan(
+    pairs: Sequence[tuple[float, float]],
+    direction: Direction,
+    slower: float = SLOWER,
+    false_alarm: float = FALSE_ALARM,
+    power: float = POWER,
+    most_pairs: int = MOST_RUNS,
+) -> GatePlan:
+    """How many pairs of an old run and a new one a gate takes at most, and what it finds with them.
+
+    By the scatter of the first FEWEST_PAIRS pairs alone, whatever follows them. ValueError where there are fewer, or
+    where so many pairs show no slowdown at these rates, however large.
+    """
+    if len(pairs) < FEWEST_PAIRS:
+        raise ValueError(f"{len(pairs)} pairs of runs, {FEWEST_PAIRS} are needed")
+    needed = _drift_needed(false_alarm, power) * _SPARE
+    if (needed / _ALL_POSITIVE) ** 2 > most_pairs:
+        raise ValueError(
+            f"{most_pairs} runs of each show no slowdown with {power:.0%} at 1 false alarm in {1 / false_alarm:.0f}; "
+            f"allow {math.ceil((needed / _ALL_POSITIVE) ** 2)}, more false alarms or less power"
+        )
+    # what two pairs differ by does not contain what all of them share
+    gaps = _gaps(_pair_changes(pairs[:FEWEST_PAIRS], direction)) / 2
+    found = slower
+    while (time := _pairs_needed(gaps, found, needed)) > most_pairs:
+        found *= 1.02
+    runs = max(FEWEST_PAIRS, math.ceil(time))
+    looks = tuple(sorted({max(FEWEST_PAIRS, math.ceil(runs * k / _LOOKS)) for k in range(1, _LOOKS + 1)}))
+    times = tuple(round(n / runs, 2) for n in looks)
+    _, alarm_at, pass_at = _boundaries(times, false_alarm, power)
+    return GatePlan(looks, alarm_at, pass_at, found, slower, false_alarm, power)
+
+
+def judge_pairs(plan: GatePlan, pairs: Sequence[tuple[float, float]], direction: Direction) -> GateResult:
+    """What the pairs (old, new) show, looked at as the plan says; those beyond the look that decided are left out."""
+    changes = _pair_changes(pairs, direction)
+    for runs, alarm_at, pass_at in zip(plan.looks, plan.alarm_at, plan.pass_at, strict=True):
+        if len(changes) < runs:
+            break
+        z, found = _signed_rank(changes[:runs]), _pairs_change(changes[:runs])
+        if z >= alarm_at and found.change >= math.expm1(math.log1p(plan.asked) * _WORTH):
+            return GateResult(True, found.change, found.low, found.high, runs)
+        if z < pass_at or runs == plan.most_runs:
+            return GateResult(False, found.change, found.low, found.high, runs)
+    return _pairs_change(changes)
+
+
+def _pair_changes(pairs: Sequence[tuple[float, float]], direction: Direction) -> list[float]:
+    """How much worse the new run of each pair was, in logs."""
+    old, new = (_worse([pair[side] for pair in pairs], direction) for side in (0, 1))
+    return [after - before for before, after in zip(old, new, strict=True)]
+
+
+def _pairs_needed(gaps: Any, slower: float, needed: float) -> float:
+    """Pairs until a shift by `slower` is found; few differences say little of their tails, so a gap more is counted."""
+    shift = math.log1p(slower)
+    turned = 0.5 * (np.searchsorted(gaps, shift, "left") + np.searchsorted(gaps, shift, "right")) / (len(gaps) + 1)
+    return (needed / (_ALL_POSITIVE * float(turned))) ** 2 if turned else math.inf
+
+
+def _signed_rank(changes: Sequence[float]) -> float:
+    """Standardised; what did not change is left out, ties share their rank. 0 where nothing changed."""
+    moved = np.asarray([change for change in changes if change])
+    if not len(moved):
+        return 0.0
+    rank = _ranks(np.abs(moved)) + 1
+    return float(np.sum(np.sign(moved) * rank) / math.sqrt(float(rank @ rank)))
+
+
+def _pairs_change(changes: Sequence[float]) -> GateResult:
+    """How much worse, by the median over the means of any two differences (Hodges and Lehmann)."""
+    n = len(changes)
+    if not n:
+        return GateResult(None, 0.0, -1.0, math.inf, 0)
+    at = np.asarray(changes)
+    first, second = np.triu_indices(n)
+    means = np.sort((at[first] + at[second]) / 2)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    edge = max(0, math.floor(len(means) / 2 - half))
+    low, high = float(means[edge]), float(means[len(means) - 1 - edge])
+    return GateResult(None, math.expm1(float(median(means))), math.expm1(low), math.expm1(high), n)
 
 
 def _stretch(stored: Sequence[float], slower: float, errors: float) -> float:

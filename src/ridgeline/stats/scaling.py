@@ -13,6 +13,7 @@ from ridgeline.stats.student import interval
 from ridgeline.stats.wording import count
 
 _RESAMPLES = 400
+WORTH = 0.5  # of a step: doubling that gives less than half of what it costs does not pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def scaling(
     runs: Mapping[int, Sequence[float]],
     direction: Direction,
     rng: random.Random,
-    worth: float = 0.5,
+    worth: float = WORTH,
     level: float = 0.95,
     unit: str = "rank",
 ) -> Scaling:
@@ -101,7 +102,7 @@ def scaling(
     steps = tuple(_step(sizes, i, logs, noise, freedom, level) for i in range(len(sizes)))
     law = _law(logs, noise, freedom, rng, level) if len(sizes) >= 3 else None
     pays_to, sure = _stops(steps, worth)
-    headline = _headline(steps, pays_to, sure, level, unit)
+    headline = _headline(steps, pays_to, sure, level, unit, worth)
     return Scaling(steps, law, pays_to, sure, worth, level, headline)
 
 
@@ -154,10 +155,17 @@ def _stops(steps: Sequence[ScalingStep], worth: float) -> tuple[int | None, bool
     return None, False
 
 
-def _headline(steps: Sequence[ScalingStep], pays_to: int | None, sure: bool, level: float, unit: str) -> str:
+def _headline(
+    steps: Sequence[ScalingStep], pays_to: int | None, sure: bool, level: float, unit: str, worth: float
+) -> str:
     last = steps[-1]
     if pays_to is None:
-        return f"still pays at {count(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"
+        sized = f"at {count(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"
+        if any(step.marginal_low is None for step in steps[1:]):
+            return f"seems to pay still {sized} (single runs: repeat to be sure)"
+        if all(step.marginal_low is not None and step.marginal_low >= worth for step in steps[1:]):
+            return f"still pays {sized}"
+        return f"seems to pay still {sized}; more repeats would tell"
     step = next(s for s in steps if s.size > pays_to)
     assert step.marginal is not None
     grown = step.size / pays_to

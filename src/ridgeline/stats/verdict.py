@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from ridgeline.stats.wording import MetricText, count, decimals, percent_range, ratio_range
+from ridgeline.stats.wording import MetricText, count, decimals, effect_text, percent_range, ratio_range
 
 FEWEST_BLOCKS = 3  # with two, the t-interval is 12.7 standard errors wide on each side: nothing real could show
 
@@ -124,9 +124,9 @@ class Comparison:
         )
 
     def _refusal(self, blocks: str) -> str:
-        if self.smallest_effect is None:
+        if not self.smallest_effect:  # unknown, or no noise was seen
             return f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed"
-        effect = f"{self.smallest_effect:.2g}" if self.scale == "difference" else f"{self.smallest_effect:.1%}"
+        effect = f"{self.smallest_effect:.2g}" if self.scale == "difference" else effect_text(self.smallest_effect)
         return (
             f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed; with the noise seen,"
             f" {FEWEST_BLOCKS} could show a difference of {effect} or more"

@@ -1,4 +1,7 @@
-"""How an effect and its interval are written, so that a small but real effect never reads as '1.00 to 1.00'."""
+"""How an effect and its interval are written, so that a small but real effect never reads as '1.00 to 1.00'.
+
+A ratio has three digits, wherever it is shown: more would claim what no interval holds.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,46 @@ def percent(change: float, places: int = 1) -> str:
 
 
 def percent_range(low: float, high: float) -> str:
-    """'-1.9% to +9.8%' from changes as fractions."""
+    """'-1.9% to +9.8%' from changes as fractions; beyond 100% '0.98x to 4.09x'."""
+    if high > 1 and low > -1:
+        return f"{ratio_text(1 + low)} to {ratio_text(1 + high)}"
     places = decimals((high - low) * 100, 1)
     return f"{percent(low, places)} to {percent(high, places)}"
 
 
+def ratio_text(ratio: float) -> str:
+    """'1.23x', '12.3x', '0.953x': three digits, or all before the point."""
+    return f"{_digits(ratio)}x"
+
+
+def _digits(ratio: float, least: int = 0) -> str:
+    """Three digits, and at least so many decimals."""
+    size = abs(ratio)
+    places = 2 if 0.9995 <= size < 9.995 else 3 if size < 0.9995 else 1 if size < 99.95 else 0
+    return f"{ratio:,.{max(places, least)}f}"
+
+
+_MOST_PLACES = 6
+
+
 def ratio_range(estimate: float, low: float, high: float) -> tuple[str, str]:
-    """('1.62x', '1.55 to 1.70'); a ratio that lies off 1 never reads as 1.00x."""
-    places = decimals(high - low, 2)
-    if (low >= 1 or high <= 1) and estimate != 1 and round(estimate, places) == 1:
-        places = decimals(abs(estimate - 1), places)
-    return f"{estimate:.{places}f}x", f"{low:.{places}f} to {high:.{places}f}"
+    """('1.62x', '1.55 to 1.70'): three digits, and more only where an effect that is shown would read as none."""
+    shown, places = low >= 1 or high <= 1, 0
+    off = [value for value in (estimate, low, high) if value != 1] if shown else []
+    while places < _MOST_PLACES and any(float(_digits(value, places).replace(",", "")) == 1 for value in off):
+        places += 1
+    first, *ends = (_digits(value, places) for value in (estimate, low, high))
+    return f"{first}x", " to ".join(ends)
+
+
+def effect_text(change: float) -> str:
+    """A change as a fraction: '4.1%'; from a doubling on the ratio that it comes to: '4.09x'."""
+    if change < 1:
+        return f"{change:.1%}"
+    return ratio_text(1 + change) if change < _IMMENSE else f"more than {_IMMENSE:,.0f}x"
+
+
+_IMMENSE = 1000.0
 
 
 def count(number: float, noun: str, shown: str = "") -> str:
@@ -111,6 +143,8 @@ class MetricText:
     def changed(self, better: float, places: int = 0) -> str:
         """'wall_s 50% higher' of runs that are a third slower."""
         change = self.own_change(better)
+        if change > 1:
+            return f"{self.metric} {ratio_text(1 + change)} as high"
         return f"{self.metric} {abs(change) * 100:.{places}f}% {'higher' if change > 0 else 'lower'}"
 
     def range(self, low: float, high: float) -> str:

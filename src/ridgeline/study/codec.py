@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ridgeline.records.duration import show_duration
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending, Machine, Resources
@@ -381,6 +382,7 @@ class RunBegun:
     folder: str
     resources: Resources
     on_nodes: tuple[str, ...] = ()
+    avoid_nodes: tuple[str, ...] = ()  # as far as the site has others
 
 
 _RUN = _Line(
@@ -391,6 +393,7 @@ _RUN = _Line(
     _Key("folder", _TEXT),
     _Key("resources", read=_resources_read, write=_resources_line),
     _Key("on_nodes", default=(), read=_tuple_of(_TEXT), write=list),
+    _Key("avoid_nodes", default=(), read=_tuple_of(_TEXT), write=list),
 )
 
 
@@ -571,23 +574,28 @@ def _verdict_read(line: Any) -> VerdictLine:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks.
+    """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks; or, where the
+    budget ended before there was a verdict, what there was no room for.
 
-    `wall_s` and `node_hours` are added to a budget that has such a limit.
+    `wall_s` and `node_hours` are added to a budget that has such a limit. `undecided`: before it there were too few
+    blocks for any conclusion, so that nothing of the error was spent.
     """
 
     trials: int = 0
     blocks: int = 0
     wall_s: float = 0.0
     node_hours: float = 0.0
+    undecided: bool = False
 
     @property
     def what(self) -> str:
-        return "trials" if self.trials else "blocks"
+        return "trials" if self.trials else "blocks" if self.blocks else "budget"
 
     def __str__(self) -> str:
-        number = self.trials or self.blocks
-        return f"{number} {self.what if number > 1 else self.what[:-1]}"
+        if number := self.trials or self.blocks:
+            return f"{number} {self.what if number > 1 else self.what[:-1]}"
+        added = [show_duration(self.wall_s)] if self.wall_s else []
+        return " and ".join([*added, *([f"{self.node_hours:g} node-hours"] if self.node_hours else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,6 +631,7 @@ _LINES: dict[str, _Line[Any]] = {
         _Key("blocks", _WHOLE),
         _Key("wall_s", _NUMBER, 0.0),
         _Key("node_hours", _NUMBER, 0.0),
+        _Key("undecided", _BOOL, False),
     ),
     "instruction": _INSTRUCTION,
     "stopped": _Line(Stopped, _Key("reason", _TEXT)),
@@ -669,6 +678,12 @@ def record_of(event: Mapping[str, Any]) -> Any:
 
 
 def run_event(
-    number: int, trial: int, attempt: int, folder: Path, resources: Resources, on_nodes: Sequence[str] = ()
+    number: int,
+    trial: int,
+    attempt: int,
+    folder: Path,
+    resources: Resources,
+    on_nodes: Sequence[str] = (),
+    avoid_nodes: Sequence[str] = (),
 ) -> Event:
-    return event_of(RunBegun(number, trial, attempt, folder.as_posix(), resources, tuple(on_nodes)))
+    return event_of(RunBegun(number, trial, attempt, folder.as_posix(), resources, tuple(on_nodes), tuple(avoid_nodes)))

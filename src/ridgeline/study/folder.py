@@ -9,6 +9,8 @@ sources/             the files that the study names, at the same relative places
 
 from __future__ import annotations
 
+import ast
+import filecmp
 import hashlib
 import json
 import re
@@ -20,13 +22,14 @@ from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
 from ridgeline.files import is_there, open_regular, read_text, write_whole
+from ridgeline.records.expression import WrittenNumber
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import read_events
 from ridgeline.study.study_file import StudyFile, read_study_file
-from ridgeline.study.yaml_tree import YamlTree
+from ridgeline.study.yaml_tree import YamlTree, parse_yaml
 
 # Whether a study folder's study file and its journal still describe the same campaign.
 #
@@ -37,14 +40,30 @@ from ridgeline.study.yaml_tree import YamlTree
 QUESTION = ("workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task")
 
 
-def asked(tree: YamlTree) -> dict[str, str]:
+_LENGTH, _LENGTH_OF_OLD = 16, 12  # of a fingerprint; an old one does not tell 2.10 from 2.1
+
+
+def asked(tree: YamlTree, *, written: bool = True) -> dict[str, str]:
     """A short fingerprint of each part of the study file that makes up the question."""
-    children = tree.root.children
-    return {
-        name: hashlib.sha256(json.dumps(children[name].plain(), default=str).encode()).hexdigest()[:12]
+    children, length = tree.root.children, _LENGTH if written else _LENGTH_OF_OLD
+    texts = {
+        name: json.dumps(_numbers_as_written(children[name].plain(written=written)), default=str)
         for name in QUESTION
         if name in children
     }
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:length] for name, text in texts.items()}
+
+
+def _numbers_as_written(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _numbers_as_written(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_numbers_as_written(each) for each in value]
+    return [str(value)] if isinstance(value, WrittenNumber) else value
+
+
+def _is_old(before: Mapping[str, str]) -> bool:
+    return any(len(each) == _LENGTH_OF_OLD for each in before.values())
 
 
 def binding(history: History) -> Mapping[str, str]:
@@ -55,7 +74,7 @@ def binding(history: History) -> Mapping[str, str]:
 
 def require_same_question(path: Path, tree: YamlTree, before: Mapping[str, str]) -> None:
     """StoreError names the parts that were changed; `before` is empty for a campaign that has not begun."""
-    now = asked(tree)
+    now = asked(tree, written=not _is_old(before))
     changed = [name for name in QUESTION if before and before.get(name) != now.get(name)]
     if changed:
         raise StoreError(
@@ -79,6 +98,7 @@ STUDY, JOURNAL, _LOCK, _REPORT = "study.yaml", "journal.jsonl", "lock", "report.
 ORIGIN = "origin"
 RUNS, SOURCES, SITES = "runs", "sources", "sites"
 LARGEST_COPY_BYTES = 64 * 2**20  # larger inputs are linked, not copied
+_LONGEST_LINE_BYTES = 2**20
 _FIELD = re.compile(r"\{[^{}]*\}")
 _WORD = re.compile(r"[^\s'\"=,;:<>|&()\[\]]+")
 
@@ -102,19 +122,48 @@ class StudyFolder:
             folder._check_free()
             # logs and settings are private on machines that many people share
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written ({error.strerror}); free space or check permissions") from None
+        folder.take(source, extra, in_place)
+        return folder
+
+    def take(self, source: StudyFile, extra: Iterable[Path] = (), in_place: Collection[str] = ()) -> None:
+        """Puts the study into the folder, with its site file and the files it needs."""
+        path = self.path
+        try:
             (path / SOURCES).mkdir(exist_ok=True)
             for file in dict.fromkeys((*needed_files(source.study, in_place), *extra)):
-                folder._take(file, source.study.folder, path / SOURCES)
+                self._take(file, source.study.folder, path / SOURCES)
             if source.site_path is not None:
                 beside = source.site_path.parent.absolute()
                 for file in (source.site_path.absolute(), *_site_files(source.study, beside)):
-                    folder._take(file, beside, path / SITES)
+                    self._take(file, beside, path / SITES)
             if not _same(source.path, path / STUDY):
                 write_whole(path / ORIGIN, f"{source.study.origin.absolute()}\n")
                 write_whole(path / STUDY, source.text)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written ({error.strerror}); free space or check permissions") from None
-        return folder
+
+    def changed(self, source: StudyFile, in_place: Collection[str], *, whole: bool) -> list[str]:
+        """What differs between this study and the one in the folder: keys, of the `whole` study or of its question,
+        and files that it names."""
+        written, tree = not self._is_old(), parse_yaml(read_text(self.path / STUDY), str(self.path / STUDY))
+        sides = [
+            {
+                key: json.dumps(_numbers_as_written(node.plain(written=written)))
+                for key, node in one.root.children.items()
+            }
+            for one in (tree, source.tree)
+        ]
+        keys = [key for key in dict.fromkeys((*sides[0], *sides[1])) if whole or key in QUESTION]
+        found = [str(key) for key in keys if sides[0].get(key) != sides[1].get(key)]
+        for file in needed_files(source.study, in_place):
+            name = file.relative_to(source.study.folder)
+            if not _same_content(file, self.path / SOURCES / name):
+                workload = source.study.workload
+                function = workload.kind == "python" and str(name) == workload.options.get("file")
+                found.append(f"the function in {name}" if function else str(name))
+        return found
 
     @classmethod
     def open(cls, path: Path) -> StudyFolder:
@@ -142,7 +191,13 @@ class StudyFolder:
         be started: what they said when the campaign ran is taken from the journal.
         """
         site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
-        file = read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES, home=self._origin())
+        file = read_study_file(
+            self.path / STUDY,
+            site_path=site_path,
+            files=self.path / SOURCES,
+            home=self._origin(),
+            written=not self._is_old(),
+        )
         if history is not None:
             require_same_question(file.path, file.tree, binding(history))
             require_consistent(file.study, history)
@@ -165,6 +220,16 @@ class StudyFolder:
             return Path(read_text(self.path / ORIGIN).rstrip("\n"))
         except OSError:
             return None  # a folder from before 0.1.0
+
+    def _is_old(self) -> bool:
+        """Whether its campaign was begun by a release that ran 2.10 as 2.1: then the study is read as it was run."""
+        try:
+            with open_regular(self.path / JOURNAL) as journal:
+                first = json.loads(journal.readline(_LONGEST_LINE_BYTES) or b"{}")
+        except (OSError, ValueError):
+            return False  # not begun; or damaged, which whoever reads the journal says
+        fingerprints = first.get("asked") if isinstance(first, dict) else None
+        return bool(first) and (not fingerprints or _is_old(fingerprints))
 
     def missing(self, recorded: Iterable[Path]) -> list[Path]:
         """Of the recorded folders (as in the journal, relative), those that have been deleted."""
@@ -292,6 +357,20 @@ def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
+def _same_content(one: Path, other: Path) -> bool:
+    """Of Python files, what Python makes of them: a comment changes nothing."""
+    if not other.is_file():
+        return False
+    if _same(one, other) or filecmp.cmp(one, other, shallow=False):
+        return True
+    if one.suffix != ".py":
+        return False
+    try:
+        return ast.dump(ast.parse(one.read_bytes())) == ast.dump(ast.parse(other.read_bytes()))
+    except (SyntaxError, ValueError):
+        return False
+
+
 # A study folder opened read-only: as far as it is intact, and what lies beside it.
 
 
@@ -313,11 +392,18 @@ def read_history_as_far(folder: Path) -> tuple[History, tuple[str, ...]]:
     return history, ()
 
 
+STEPS_ENDINGS = ("-steps-each", "-steps")  # of folders beside a campaign's own, the finer one first
+
+
 def read_ladder(folder: Path) -> History | None:
-    """The steps to this campaign's winner, which `tune --ladder` runs in a folder beside its own; None without."""
-    beside = folder.resolve().with_name(f"{folder.resolve().name}-steps")
-    try:
-        found = read_history(beside) if (beside / "journal.jsonl").is_file() else None
-    except StoreError:
-        return None  # the report of that folder itself says what is wrong with it
-    return found if found is not None and found.question.kind == "steps" else None
+    """The steps to this campaign's winner, which `tune --ladder` and `steps` run in a folder beside its own; None
+    without."""
+    for ending in STEPS_ENDINGS:
+        beside = folder.resolve().with_name(f"{folder.resolve().name}{ending}")
+        try:
+            found = read_history(beside) if (beside / "journal.jsonl").is_file() else None
+        except StoreError:
+            continue  # the report of that folder itself says what is wrong with it
+        if found is not None and found.question.kind == "steps" and (found.verdict or ending == STEPS_ENDINGS[-1]):
+            return found
+    return None

@@ -40,7 +40,7 @@ from ridgeline.errors import InputError, Problem, Where, near, nearest
 from ridgeline.files import is_there
 from ridgeline.matching import LONGEST_PATTERN
 from ridgeline.records.duration import parse_duration
-from ridgeline.records.expression import is_number
+from ridgeline.records.expression import WrittenNumber, is_number, plain_number
 from ridgeline.records.template import NO_VARIABLE, is_variable
 
 FOLDER = "folder"  # the context of a validation: where relative names start
@@ -183,6 +183,11 @@ def _as_text(value: object) -> object:
 
 
 def _as_expression(value: object) -> object:
+    if isinstance(value, WrittenNumber):
+        number = plain_number(value)
+        raise ValueError(  # noqa: TRY004  pydantic takes no TypeError
+            f"{value} would be {number}; write {number}, or '\"{value}\"' for text as it is written"
+        )
     return repr(value) if isinstance(value, bool | int | float) else value
 
 
@@ -193,10 +198,14 @@ def _single(value: object) -> object:
     return value
 
 
+def _single_number_plain(value: object) -> object:
+    return plain_number(_single(value))
+
+
 def _number(value: object) -> object:
     if not is_number(value) or not math.isfinite(value):
         raise ValueError(f"{value!r} is not a number; write one, without quotes or units")
-    return value
+    return plain_number(value)
 
 
 def _one_line(text: str) -> str:
@@ -232,7 +241,7 @@ def _beside(name: str, info: ValidationInfo) -> str:
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
         raise ValueError(f"{name[:200]!r} holds a control character; rename the file")
     if folder is not None and not is_there(folder / name):
-        raise ValueError(f"{name[:200]} is not in {folder}; correct the name")
+        raise ValueError(f"{name[:200]} is not in {folder}; put it there, or correct the name")
     return name
 
 
@@ -309,6 +318,13 @@ ExpressionText = Annotated[
     WithJsonSchema({**_ANY_SCALAR, "title": "Expression"}),
 ]
 Single = Annotated[
+    Any,
+    BeforeValidator(_single_number_plain),
+    Accepts("a number, text, or true or false"),
+    WithJsonSchema({**_ANY_SCALAR, "title": "Value"}),
+]
+# a knob's value: of a number that is printed in another way than it was written, the text is kept
+KnobValue = Annotated[
     Any,
     BeforeValidator(_single),
     Accepts("a number, text, or true or false"),
@@ -538,16 +554,21 @@ def read_form(
         return form.model_validate(left, context=context), []
     except ValidationError as error:
         problems = [Problem((*under, *p.where), p.message) for p in problems_of(error, form, also)]
-        left = _without(left, error, form)
+        return sound_part(form, left, error, context), problems
+
+
+def sound_part(form: type[F], given: Mapping[str, object], error: ValidationError, context: Any = None) -> F:
+    """The form without what is wrong with it; a required key that is missing is None."""
+    left = _without(given, error, form)
     while True:
         lenient = _without_required(form, left)
         try:
-            return lenient.model_validate(left, context=context), problems
-        except ValidationError as error:
+            return lenient.model_validate(left, context=context)
+        except ValidationError as again:
             # not reported: it may only be found because something was left out
             if not left:
-                return lenient.model_construct(), problems  # a condition of the form as a whole
-            smaller = _without(left, error, form)
+                return lenient.model_construct()  # a condition of the form as a whole
+            smaller = _without(left, again, form)
             left = smaller if smaller != left else {}
 
 

@@ -28,12 +28,19 @@ BATCH_SYSTEM, MEASURED = "batch system", "measured"  # who says what a run took
 _EXACT = 1e-9  # sums of hours are not exact
 
 
+Paid = int | str  # the number of a run, or a build on the site by its name
+
+
+class GrantUsedUp(SiteError):  # noqa: N818  nothing went wrong
+    """What is left of a grant is less than a job may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class GrantedRun:
-    """What a run has reserved, or has spent once it is settled, in the grant's unit."""
+    """What a run or a build has reserved, or has spent once it is settled, in the grant's unit."""
 
     study: str
-    run: int
+    run: Paid
     who: str
     at: float
     reserved: float = 0.0
@@ -48,7 +55,7 @@ class Grant:
     unit: str = NODE_HOURS
     per_node_hour: float = 1.0
     total: float = 0.0
-    runs: dict[tuple[str, int], GrantedRun] = field(default_factory=dict)
+    runs: dict[tuple[str, Paid], GrantedRun] = field(default_factory=dict)
     chain: str = ""  # digest of the last line
 
     @property
@@ -63,7 +70,7 @@ class Grant:
     def left(self) -> float:
         return self.total - self.spent - self.reserved
 
-    def unsettled(self, study: str) -> list[int]:
+    def unsettled(self, study: str) -> list[Paid]:
         """Runs that are reserved, or settled as measured and not yet as the batch system charged them."""
         return [run.run for run in self.runs.values() if run.study == study and run.source != BATCH_SYSTEM]
 
@@ -74,7 +81,7 @@ class Grant:
             self.unit = str(line.get("unit", self.unit))
             self.per_node_hour = float(line.get("per_node_hour", self.per_node_hour))
             return
-        key = str(line["study"]), int(line["run"])
+        key = str(line["study"]), line["run"] if isinstance(line["run"], str) else int(line["run"])
         known = self.runs.get(key) or GrantedRun(*key, str(line["by"]), float(line["at"]))
         if act == "reserve":
             self.runs[key] = replace(known, reserved=amount)
@@ -105,24 +112,25 @@ def top_up(path: Path, amount: float) -> Grant:
     return ledger.grant
 
 
-def reserve(path: Path, study: str, run: int, node_hours: float) -> None:
-    """Set aside what a run may take at most. SiteError where that is more than is left; what is reserved stays so."""
+def reserve(path: Path, study: str, run: Paid, node_hours: float) -> None:
+    """Set aside what a run may take at most. GrantUsedUp where that is more than is left; what is reserved stays so."""
     with _locked(path) as ledger:
         grant = ledger.grant
         amount = node_hours * grant.per_node_hour
-        if (study, run) in grant.runs:
+        if (known := grant.runs.get((study, run))) is not None and known.reserved:
             return  # by a controller that did not live to submit it
         if amount > grant.left + _EXACT:
-            raise SiteError(
+            what, limit = ("a build", "builds: limit") if isinstance(run, str) else ("a run", "job: limit")
+            raise GrantUsedUp(
                 f"the grant {path} has {grant.left:.4g} of {grant.total:.4g} {grant.unit} left ({grant.spent:.4g} "
-                f"spent, {grant.reserved:.4g} reserved for runs under way), and a run may take {amount:.4g}: nothing "
-                f"more is submitted. Add to it with `ridgeline grant top-up {path} AMOUNT`, or shorten `job: limit`, "
+                f"spent, {grant.reserved:.4g} reserved for runs under way), and {what} may take {amount:.4g}: nothing "
+                f"more is submitted. Add to it with `ridgeline grant top-up {path} AMOUNT`, or shorten `{limit}`, "
                 "then resume"
             )
         ledger.append(act="reserve", study=study, run=run, amount=amount)
 
 
-def settle(path: Path, study: str, run: int, node_hours: float, source: str) -> None:
+def settle(path: Path, study: str, run: Paid, node_hours: float, source: str) -> None:
     """What a run took, instead of what was reserved for it; what is so settled already is not written again."""
     with _locked(path) as ledger:
         known = ledger.grant.runs.get((study, run))

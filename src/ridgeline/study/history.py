@@ -85,6 +85,7 @@ class History:
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
     openings: int = 0  # how often a controller took up the campaign
     pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was pinned to
+    kept_off: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes that it was to avoid
     early_stops: dict[int, EarlyStop] = field(default_factory=dict)  # run -> why it was stopped
     opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
@@ -99,8 +100,9 @@ class History:
     busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
     wall_s: float = 0.0  # time during which a controller was running and a run in flight
     node_hours: float = 0.0  # of all runs, and of builds on the site
-    uncharged: dict[str, Run | float] = field(default_factory=dict)  # ticket -> ended run, or node-seconds of a build,
-    # of which the batch system has not said yet for how long they are charged
+    build_s: dict[str, float] = field(default_factory=dict)  # node-seconds of each variant, however often it was built
+    uncharged: dict[str, Run | Build] = field(default_factory=dict)  # ticket -> ended run, or build, of which the batch
+    # system has not said yet for how long it is charged
     last_run_number: int = 0
     reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
     short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
@@ -207,15 +209,20 @@ class History:
         self.busy_until_s = None
         self.build_outcomes.add(build.outcome)
         self.builds[build.key] = build
-        self.node_hours += (build.node_s or 0.0) / 3600.0
+        self._spend_on(build, build.node_s or 0.0)
         if build.estimated_s is not None:
-            self.uncharged[build.ticket] = build.estimated_s
+            self.uncharged[build.ticket] = build
+
+    def _spend_on(self, build: Build, seconds: float) -> None:
+        if build.node_s is not None:  # on the site, where a build takes one node
+            self.build_s[build.key] = self.build_s.get(build.key, 0.0) + seconds
+        self.node_hours += seconds / 3600.0
 
     def _charge(self, charged: Charged) -> None:
         """What the batch system says in the end, instead of what was known when the job ended."""
         what = self.uncharged.pop(charged.ticket)
         if not isinstance(what, Run):
-            self.node_hours += (charged.seconds - what) / 3600.0  # builds take one node
+            self._spend_on(what, charged.seconds - (what.estimated_s or 0.0))
             return
         run = replace(self.runs[what.number], ending=replace(what.ending, charged_s=charged.seconds))
         self.node_hours += run.node_hours - what.node_hours
@@ -237,6 +244,8 @@ class History:
         self.opening_of[number] = self.openings
         if begun.on_nodes:
             self.pinned_to[number] = begun.on_nodes
+        if begun.avoid_nodes:
+            self.kept_off[number] = begun.avoid_nodes
         folder = self.root / begun.folder
         self.open_runs[number] = OpenRun(number, begun.trial, begun.attempt, folder, begun.resources, at)
 
@@ -305,18 +314,23 @@ class History:
         return max(blocks, default=-1) + 1
 
     def _extend(self, asked: Extension) -> None:
-        """More blocks join those there are. More trials may lead to other settings: blocks for them are added too."""
-        if self.verdict is None or (asked.blocks and not self.candidates):
+        """More blocks join those there are. More trials may lead to other settings: blocks for them are added too.
+
+        Blocks where there are none yet, and more room alone, are for the settings that were found: nothing is searched
+        for, unless nothing was tried.
+        """
+        if self.verdict is None:
             raise ValueError("a campaign without a verdict cannot be extended")
         self.extensions.append(asked)
         self.instructions.extend(asked.wall_s, asked.node_hours)
         self.verdicts_before.append(self.verdict)
         self.verdict = None
         self.last_trial_before, self.searched_before = len(self.trials), self.count(Stage.SEARCH)
-        if asked.blocks:
+        if self.candidates and not asked.trials:
             self.blocks += asked.blocks
             return
-        self.search_limit = self.searched_before + asked.trials
+        if asked.trials or self.searched_before:
+            self.search_limit = self.searched_before + asked.trials
         self.candidates = None
 
     def _apply_instruction(self, event: Mapping[str, Any]) -> None:
@@ -338,8 +352,9 @@ class History:
 
     @property
     def looks(self) -> int:
-        """How many verdicts there have been, this one included: extensions without a new comparison don't count."""
-        return 1 + len(self.extensions_compared - {0})
+        """How many verdicts there have been, this one included: neither those that no new comparison stood behind nor
+        those with too few blocks for any conclusion."""
+        return 1 + sum(not self.extensions[number - 1].undecided for number in self.extensions_compared if number)
 
     def final_run(self, trial: Trial) -> Run | None:
         """The run that counts for a trial: its last one."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from ridgeline.errors import InputError
-from ridgeline.records.expression import Expression, Value, is_number
+from ridgeline.records.expression import Expression, Value, WrittenNumber, is_number, plain_number
 from ridgeline.records.space import Continuous, Discrete, Knob
 from ridgeline.records.study import (
     BaselineStage,
@@ -38,6 +38,7 @@ from ridgeline.study.forms import (
     ExpressionText,
     FieldName,
     Form,
+    KnobValue,
     Lines,
     Number,
     Single,
@@ -185,7 +186,7 @@ _Condition = Annotated[ExpressionText | None, DefaultText("always")]
 class ValuesForm(Form):
     """A knob with listed values."""
 
-    values: Annotated[list[Single], Accepts("a list of values")] = Field(
+    values: Annotated[list[KnobValue], Accepts("a list of values")] = Field(
         description="The values to choose from; ordered when all are numbers."
     )
     when: _Condition = Field(default=None, description="The knob exists only where this expression holds.")
@@ -232,7 +233,7 @@ def _knob_tag(value: object) -> str:
 
 
 KnobForm = Annotated[
-    Annotated[list[Single], Tag("<list>")]
+    Annotated[list[KnobValue], Tag("<list>")]
     | Annotated[ValuesForm, Tag("<values>")]
     | Annotated[RangeForm, Tag("<range>")]
     | Annotated[_Fixed, Tag("<fixed>")],
@@ -241,17 +242,27 @@ KnobForm = Annotated[
 ]
 
 
-def knob(name: str, form: Any, when: Expression | None) -> Knob:
-    """The knob that a form of the study file describes. ValueError says what is wrong with it."""
+def knob(name: str, form: Any, when: Expression | None, *, as_text: bool) -> Knob:
+    """The knob that a form of the study file describes. ValueError says what is wrong with it.
+
+    `as_text`: the program is given its values as text, so that one may be kept as it was written.
+    """
     if isinstance(form, RangeForm):
         return _range(name, form, when)
     values = form.values if isinstance(form, ValuesForm) else form if isinstance(form, list) else [form]
-    return _listed(name, values, when)
+    return _listed(name, values, when, as_text)
 
 
-def _listed(name: str, values: Sequence[Value], when: Expression | None) -> Knob:
+def _listed(name: str, values: Sequence[Value], when: Expression | None, as_text: bool) -> Knob:
     if not values:
         raise ValueError("no values; list at least one")
+    written = [value for value in values if isinstance(value, WrittenNumber)]
+    is_label = bool(written) and _are_labels([value for value in values if is_number(value)])
+    if is_label and not as_text:
+        number = plain_number(written[0])
+        raise ValueError(f'{written[0]} would be passed on as {number}; write "{written[0]}" in quotes, or {number}')
+    numbers = {str(value): value for value in values if is_number(value)} if written and as_text else {}
+    values = [str(v) if str(v) in numbers else plain_number(v) for v in values]
     seen: set[tuple[bool, Value]] = set()
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
@@ -259,9 +270,30 @@ def _listed(name: str, values: Sequence[Value], when: Expression | None) -> Knob
         if (isinstance(value, bool), value) in seen:
             raise ValueError(f"{value!r} is listed twice; list each value once")
         seen.add((isinstance(value, bool), value))
-    numbers = all(is_number(v) for v in values)
-    ordered = sorted(values) if numbers else values  # type: ignore[type-var]  # numbers, as just seen
-    return Discrete(name, tuple(ordered), ordered=numbers, when=when)
+    ordered = all(is_number(value) or value in numbers for value in values)
+    in_order = list(values)
+    if ordered and not is_label:
+        in_order.sort(key=lambda value: numbers.get(value, value))  # type: ignore[arg-type, return-value]
+    return Discrete(
+        name, tuple(in_order), ordered, when=when, listed=tuple(values), numbers={} if is_label else numbers
+    )
+
+
+_DECIMAL = re.compile(r"\d+(?:\.\d+)?")
+_COMMIT = re.compile(r"(?=.{7,40}$)\d+e\d+")  # Git shortens to seven digits or more
+
+
+def _are_labels(values: Sequence[float]) -> bool:
+    """Whether these numbers are names, such as those of releases and commits.
+
+    Read as releases they come in another order than as numbers (2.9, 2.10), or two are the same number (2.1, 2.10).
+    """
+    if len(set(values)) < len(values) or any(_COMMIT.fullmatch(str(value)) for value in values):
+        return True
+    if not all(_DECIMAL.fullmatch(str(value)) for value in values):
+        return False
+    by_release = sorted(values, key=lambda value: tuple(map(int, str(value).split("."))))
+    return by_release != sorted(values)
 
 
 def _range(name: str, form: RangeForm, when: Expression | None) -> Knob:
@@ -332,7 +364,7 @@ _SiteChoice = Annotated[
     Accepts("`local`, a site's name, the path of a site file, or the site itself as a mapping"),
     WithJsonSchema({"type": ["string", "object"]}),
 ]
-_Point = Annotated[dict[str, Single], Accepts("a mapping of knobs to values")]
+_Point = Annotated[dict[str, KnobValue], Accepts("a mapping of knobs to values")]
 
 
 class WorkloadForm(Form):
@@ -433,6 +465,9 @@ class JobForm(Form):
     )
     output: Annotated[Size, Field(gt=0), FieldName("output_bytes"), DefaultText("1 GiB")] = Field(
         description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
+    )
+    disk: Annotated[Size, Field(gt=0), FieldName("disk_bytes"), DefaultText("100 GiB")] = Field(
+        description="A run whose folder takes more than this, whatever it writes there, is ended as a crash."
     )
     retries: Annotated[int, ValueUnit("attempts")] = Field(
         ge=0, description="Further attempts after a node's or the site's fault."

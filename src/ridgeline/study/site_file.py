@@ -126,6 +126,10 @@ class SiteForm(Form):
     poll_s: Annotated[float, ValueUnit("seconds")] = Field(
         gt=0, description="Time between polls of the queue; one poll covers all jobs."
     )
+    submit_every_s: Annotated[float, ValueUnit("seconds")] = Field(
+        ge=0,
+        description="Time between two submissions to a batch system, builds included; 0: as fast as it takes them.",
+    )
     directives: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
@@ -177,7 +181,7 @@ def _path(named: object, relative_to: Path) -> Path:
 
 def _from_tree(tree: YamlTree, path: Path) -> Site:
     problems = list(tree.problems)
-    plain = tree.plain()
+    plain = tree.plain(written=True)
     if not isinstance(plain, Mapping):
         raise StudyError([*problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
     site, found = read_site({"name": path.stem, **plain}, path.parent)

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ridgeline.errors import StudyError, nearest_first
+from ridgeline import catalog
+from ridgeline.errors import InputError, StudyError, nearest_first
 from ridgeline.files import below_home, is_there
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
@@ -25,8 +26,8 @@ from ridgeline.records.study import (
 )
 from ridgeline.records.template import unknown_fields
 from ridgeline.stats.verdict import FEWEST_BLOCKS
-from ridgeline.study.forms import problems_of
-from ridgeline.study.schema import ConfirmForm, StudyForm, margin_of
+from ridgeline.study.forms import problems_of, read_form, sound_part
+from ridgeline.study.schema import ConfirmForm, StudyForm, WorkloadForm, margin_of
 from ridgeline.study.site_file import SHIPPED, load_site, read_site
 from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
@@ -42,6 +43,7 @@ class StudyFile:
     path: Path
     tree: YamlTree
     site_copy: Path | None = None  # of a study folder: the site file that was read instead of the one it names
+    written: bool = True  # whether numbers were kept as they are written
 
     @property
     def text(self) -> str:
@@ -72,52 +74,82 @@ class StudyFile:
 
 
 def read_study_file(
-    path: Path, *, site_path: Path | None = None, files: Path | None = None, home: Path | None = None
+    path: Path,
+    *,
+    site_path: Path | None = None,
+    files: Path | None = None,
+    home: Path | None = None,
+    written: bool = True,
 ) -> StudyFile:
     """The study with its text; StudyError names all its problems.
+
+    `written`: numbers of the space are kept as they were written. Campaigns before 0.3 ran 2.10 as 2.1.
 
     A study folder holds copies: `site_path` is read instead of the site that the study names, and relative paths start
     in `files` instead of the study file's own folder, but those of what is never copied in `home`.
     """
     tree = parse_yaml(read_text(path), str(path))
-    form = _form(tree)
-    problems: list[str] = []
+    form, problems, doubted = _form(tree, written)
 
     def report(where: Where, what: str) -> None:
         problems.append(tree.message(where, what))
 
-    study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
-    if study is None or problems:
-        raise StudyError(sorted(problems, key=_line_number))
-    return StudyFile(replace(study, home=home), path, tree, site_path)
+    folder = (files or path.parent).resolve()
+    study = None
+    if not {"space", "derived", "workload", "goal"} & doubted and form.space is not None:
+        study = _Assembly(form, folder, report, site_path, doubted).study(problems)
+    file = None if study is None else StudyFile(replace(study, home=home), path, tree, site_path, written)
+    if file is None or problems:
+        if file is None and form.workload is not None:
+            problems += _workload_problems(form.workload, folder, tree)
+        raise StudyError(sorted(dict.fromkeys(problems), key=line_number), partly=file)
+    return file
 
 
-def _line_number(problem: str) -> tuple[int, str]:
+def _workload_problems(form: WorkloadForm, folder: Path, tree: YamlTree) -> list[str]:
+    """Of a study of which there is too little to ask the workload itself: what its form says."""
+    try:
+        own = getattr(catalog.part("workloads", form.kind), "form", None)
+    except InputError:
+        return []  # said once the rest is right
+    if own is None:
+        return []
+    _, found = read_form(own, form.model_extra or {}, folder, ("workload",))
+    return [tree.message(problem.where, problem.message) for problem in found]
+
+
+def line_number(problem: str) -> tuple[int, str]:
     parts = problem.split(":", 2)
     return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
 
 
-def _form(tree: YamlTree) -> StudyForm:
-    content = tree.plain()
+def _form(tree: YamlTree, written: bool) -> tuple[StudyForm, list[str], set[str]]:
+    """The form as far as it is sound, its problems, and the keys that have some."""
+    content = tree.plain(written=written)
     if not isinstance(content, dict):
         raise StudyError(
             [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
         )
     try:
-        form = StudyForm.model_validate(content)
+        return StudyForm.model_validate(content), list(tree.problems), set()
     except ValidationError as error:
-        found = [tree.message(problem.where, problem.message) for problem in problems_of(error, StudyForm)]
-        raise StudyError(sorted({*tree.problems, *found}, key=_line_number)) from None
-    if tree.problems:
-        raise StudyError(tree.problems)
-    return form
+        found = problems_of(error, StudyForm)
+        said = [*tree.problems, *(tree.message(problem.where, problem.message) for problem in found)]
+        return (
+            sound_part(StudyForm, content, error),
+            said,
+            {str(problem.where[0]) for problem in found if problem.where},
+        )
 
 
 class _Assembly:
     """Makes the records of a study from its form; what does not fit is reported and the rest is still checked."""
 
-    def __init__(self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None) -> None:
+    def __init__(
+        self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None, doubted: Collection[str]
+    ) -> None:
         self.form, self.folder, self.report, self.site_path = form, folder, report, site_path
+        self.doubted = doubted  # keys of which something was left out
 
     def study(self, problems: list[str]) -> Study | None:
         form = self.form
@@ -135,15 +167,20 @@ class _Assembly:
         if space is None or goal is None:
             return None
         job = replace(self.job(space.names), optional=space.optional)
+        counts = {name: count for name in COUNTS if (count := getattr(job, name)) is not None}
+        job = replace(job, **{name: count.reading(space.numbers) for name, count in counts.items()})
         if builds is not None:
             self.check_build_fields(builds, space.names)
             builds = replace(builds, optional=space.optional)
-        baseline = checked_point(space, form.baseline, ("baseline",), self.report)
+        baseline = None
+        if "baseline" not in self.doubted:
+            baseline = checked_point(space, form.baseline, ("baseline",), self.report)
         presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
         groups = self.groups(space.by_name)
-        if problems or baseline is None:
-            return None
-        self.check_counts(job, space.settings(baseline))
+        if baseline is None:  # the rest is looked at as well, at any point
+            baseline = space.restrict({knob.name: knob.at(0.0) for knob in space.knobs})
+        else:
+            self.check_counts(job, space.settings(baseline))
         return Study(
             name=form.name,
             workload=WorkloadChoice(form.workload.kind, dict(form.workload.model_extra or {})),
@@ -229,8 +266,8 @@ class _Assembly:
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
         for name in COUNTS:
             expression: Expression | None = getattr(job, name)
-            if expression is None:
-                continue
+            if expression is None or not expression.names <= settings.keys():
+                continue  # a name that nobody knows was reported already
             least = 0 if name == "gpus" else 1
             try:
                 count = expression.evaluate(settings)

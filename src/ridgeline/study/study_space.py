@@ -6,6 +6,7 @@ import itertools
 import keyword
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from ridgeline.errors import near, nearest_first
 from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
@@ -40,7 +41,7 @@ def build_space(form: StudyForm, report: Reporter) -> Space | None:
             rules.append(Rule(expression, rule.because))
     if found.any:
         return None
-    space = Space(tuple(knobs), derived, tuple(rules))
+    space = _with_numbers_read(Space(tuple(knobs), derived, tuple(rules)))
     for where, order in ((("space",), "order"), (("derived",), "_derived_order")):
         try:
             getattr(space, order)
@@ -49,6 +50,15 @@ def build_space(form: StudyForm, report: Reporter) -> Space | None:
     if not found.any:
         _check_conditions(space, found)
     return None if found.any else space
+
+
+def _with_numbers_read(space: Space) -> Space:
+    numbers = space.numbers
+    return Space(
+        tuple(k if k.when is None else replace(k, when=k.when.reading(numbers)) for k in space.knobs),
+        {name: expression.reading(numbers) for name, expression in space.derived.items()},
+        tuple(replace(rule, refuse=rule.refuse.reading(numbers)) for rule in space.rules),
+    )
 
 
 def _check_conditions(space: Space, report: Reporter) -> None:
@@ -116,7 +126,7 @@ def _knob(name: str, value: object, form: StudyForm, report: Reporter) -> Knob |
             known = ", ".join(nearest_first(other, form.space))
             report((*where, "when"), f"{other} is not a knob; known: {known}")
     try:
-        return knob(name, value, when)
+        return knob(name, value, when, as_text=form.workload.kind == "command")
     except ValueError as error:
         report(where, str(error).removeprefix(f"knob {name} "))
         return None
@@ -160,13 +170,10 @@ def checked_point(space: Space, values: Mapping[str, Value], where: Where, repor
 
 
 def _take(point: dict[str, Value], knob: Knob, value: Value, where: Where, report: Reporter) -> None:
-    if not knob.contains(value):
+    own = knob.meant(value)
+    if own is None:
         report(where, f"{shown(value)} is not in the space ({_domain(knob)}); add it to space.{knob.name} or change it")
-    elif isinstance(knob, Continuous):
-        point[knob.name] = float(value)  # type: ignore[arg-type]  # contains() has seen a number
     else:
-        # 1 and 1.0 are the same setting but not the same text: take the space's own spelling
-        own = value if isinstance(knob.values, range) else next(v for v in knob.values if v == value)
         point[knob.name] = own
 
 

@@ -1,8 +1,9 @@
 """YAML text as a tree that remembers its lines.
 
 Scalars are read as YAML 1.2 reads them: `on`, `off`, `yes` and `no` are text, 1e-6 is a number, and so is every number
-of a JSON file. Of YAML 1.1 only digits grouped by underscores are kept (1_000). A number with a leading zero is
-refused, because YAML readers disagree whether 010 is ten or eight, and 012e4 a number or text. Keys are always text.
+of a JSON file. Of YAML 1.1 only digits grouped by underscores are kept (1_000). A number that prints in another way
+than it was written, such as 2.10, keeps its text for those who ask for it. A number with a leading zero is refused,
+because YAML readers disagree whether 010 is ten or eight, and 012e4 a number or text. Keys are always text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import yaml
 
 from ridgeline.errors import StudyError
 from ridgeline.files import open_regular
+from ridgeline.records.expression import as_written, is_number, plain_number
 
 _Step = str | int
 Where = Sequence[_Step]  # the path of keys and indices to a value, such as ("space", "tp", "values", 0)
@@ -57,12 +59,13 @@ class _YamlNode:
     size: int = 1
     depth: int = 0
 
-    def plain(self) -> object:
+    def plain(self, *, written: bool = False) -> object:
+        """The value; a number with the text it was `written` as, where that is asked for."""
         if self.kind == "mapping":
-            return {key: child.plain() for key, child in self.children.items()}
+            return {key: child.plain(written=written) for key, child in self.children.items()}
         if self.kind == "list":
-            return [child.plain() for child in self.children.values()]
-        return self.value
+            return [child.plain(written=written) for child in self.children.values()]
+        return self.value if written else plain_number(self.value)
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ class YamlTree:
     root: _YamlNode
     problems: tuple[str, ...] = ()
 
-    def plain(self) -> object:
-        return self.root.plain()
+    def plain(self, *, written: bool = False) -> object:
+        return self.root.plain(written=written)
 
     def line_of(self, where: Where) -> int:
         """The line of the key or list item at `where`, or of the deepest one on the way that exists."""
@@ -279,7 +282,10 @@ class _Builder:
             problem = f'{event.value} has a leading zero; write {digits} or "{event.value}" in quotes'
             self.problems.append(f"{self.name}:{line}: {problem}")
         value = resolve(event.value)
-        return float(value) if tag == "float" and isinstance(value, int) else value
+        if tag == "float" and isinstance(value, int):
+            return float(value)
+        word = event.value in _WORDS or "_" in event.value
+        return as_written(value, event.value) if is_number(value) and not word and not tag else value
 
 
 def resolve(text: str) -> bool | int | float | str | None:

@@ -49,6 +49,8 @@ class RequestRecord:
     error: str = ""
     worker: str = ""
     counted_tokens: int | None = None  # events that carried text, where output_tokens is the server's own count
+    prompt_by_usage: int | None = None  # the server's own counts, believed or not; None where it sent none
+    output_by_usage: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -155,7 +157,11 @@ class Slo:
         return cls(parts[0], parts[1], limit_ms)
 
     def __str__(self) -> str:
-        return f"{self.latency}_{self.quantile}_ms={self.limit_ms:g}"
+        return f"{self.metric}={self.limit_ms:g}"
+
+    @property
+    def metric(self) -> str:
+        return f"{self.latency}_{self.quantile}_ms"
 
     def met_by(self, record: RequestRecord) -> bool:
         """Whether this one request stayed under the limit; ITL of one request is the mean of its gaps."""
@@ -171,6 +177,17 @@ class Slo:
         if self.latency in ("itl", "tpot"):
             return record.tpot_s if record.output_tokens > 1 else 0.0
         return record.ttft_s if self.latency == "ttft" else record.e2e_s
+
+
+def stated_slos(given: object) -> list[Slo]:
+    """The limits that a study gives its workload as `slo`: a text or a list of them; what is none is left out."""
+    found = []
+    for text in given if isinstance(given, list | tuple) else (given,):
+        try:
+            found.append(Slo.parse(str(text)))
+        except InputError:
+            continue
+    return found
 
 
 def _meant(text: str) -> str:

@@ -303,8 +303,8 @@ class Engine:
         self.blocked_by_kv = False
 
     def _retract(self) -> None:
-        """Sends back those with the shortest answers so far until the rest can go on for a while."""
-        order = sorted(self.running, key=lambda e: (e[2].joined_step, -e[2].arrival.input_tokens))
+        """Sends back one after the other until the rest can go on for a while."""
+        order = sorted(self.running, key=self._kept_before)
         while len(order) > 1:
             if self._free_tokens >= len(order) * RETRACT_STEPS * self.applied.accept_length:
                 break
@@ -315,6 +315,11 @@ class Engine:
         made = sum(r.generated + self._decoded(r) for _, _, r in order)
         asked = sum(r.arrival.output_tokens for _, _, r in order)
         self.share = min(1.0, (made + RETRACT_STEPS * len(order)) / max(1, asked))
+
+    def _kept_before(self, entry: tuple[int, int, Request]) -> tuple[int, int, int]:
+        """SGLang sends back the shortest answer so far, of equal ones that to the longest prompt."""
+        _, number, request = entry
+        return -(request.generated + self._decoded(request)), request.arrival.input_tokens, number
 
     def _decoded(self, request: Request) -> int:
         """Tokens that the current stay in the batch has brought."""

@@ -1,7 +1,7 @@
 """The seam: how to run a program and read it.
 
 A workload is a subclass of `Workload`, made from a study and its site (`WorkloadFactory`). It says how to prepare a run
-and how to read it; all else has a default. A factory with an attribute `form` (a `forms.form.Form` of its keys in a
+and how to read it; all else has a default. A factory with an attribute `form` (a `study.forms.Form` of its keys in a
 study) has them completed by editors and listed in the reference.
 """
 
@@ -23,10 +23,15 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 
+NO_WEIGHTS = "/path/to/real/weights"  # the model of a server that was measured without real ones
+
 
 @dataclass(frozen=True, slots=True)
 class ServedAs:
-    """What a server has beside its knobs, as it can be deployed from any folder; `release` "" where nobody knows it."""
+    """What a server has beside its knobs, as it can be deployed from any folder; `release` "" where nobody knows it.
+
+    `model` is NO_WEIGHTS where none were measured: a place for people to name theirs.
+    """
 
     model: str
     python: str
@@ -69,6 +74,10 @@ class Workload(ABC):
     def paste(self, settings: Settings) -> str:
         """The setting as a person would type it: flags, environment, input lines."""
 
+    def offered(self, settings: Settings) -> str:
+        """What people are told to use: `paste`, unless that is good for measuring alone."""
+        return self.paste(settings)
+
     def served_as(self, settings: Settings) -> ServedAs | None:
         """None where it is not a server."""
         return None
@@ -85,6 +94,10 @@ class Workload(ABC):
 
     def remarks(self, settings: Settings) -> list[str]:
         """Sentences about what it will find out on the node, shown by `ridgeline check`."""
+        return []
+
+    def doubts(self) -> list[str]:
+        """Why what it measures may not hold where it will be used: shown by `check`, and with every answer."""
         return []
 
     def programs(self) -> Mapping[str, object]:

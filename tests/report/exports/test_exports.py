@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import shutil
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -223,3 +228,22 @@ def test_prometheus_knows_whether_somebody_is_at_work(presence: str, verdict: st
 )
 def test_a_column_of_parquet_has_the_narrowest_type_that_holds_it(values: list[object], kind: str) -> None:
     assert parquet._kind(values).name == kind
+
+
+def test_parquet_goes_to_a_pipe_as_to_a_file_but_not_to_a_terminal(tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(Path(__file__).parents[2] / "samples" / "study-folders" / "search-finished", folder)
+    asked = [sys.executable, "-m", "ridgeline", "export", str(folder), "--format", "parquet"]
+    piped = subprocess.run(asked, capture_output=True, check=True, timeout=600)
+    subprocess.run([*asked, "--out", str(tmp_path / "runs.parquet")], capture_output=True, check=True, timeout=600)
+    assert piped.stdout == (tmp_path / "runs.parquet").read_bytes() and read_parquet(piped.stdout)
+    shown, terminal = pty.openpty()
+    try:
+        refused = subprocess.run(asked, stdout=terminal, stderr=subprocess.PIPE, text=True, check=False, timeout=600)
+    finally:
+        os.close(shown)
+        os.close(terminal)
+    assert refused.returncode == 2 and "redirect it to a file, or write --out runs.parquet" in refused.stderr
+    for form, what in (("mlflow", "a folder"), ("optuna", "a storage")):
+        said = subprocess.run([*asked[:-1], form], capture_output=True, text=True, check=False, timeout=600)
+        assert said.returncode == 2 and f"writes {what} of its own" in said.stderr and "terminal" not in said.stderr

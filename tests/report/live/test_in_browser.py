@@ -229,6 +229,8 @@ def test_the_journal_of_a_kept_service_has_the_same_page(tmp_path: Path, browser
         tab.until(says("running", "ready <b>"))
         tab.until(says("events", "no token for 8 s"))
         with (service / "journal.jsonl").open("a") as journal:
+            ready = {"event": "ready", "member": "server-1", "url": "http://127.0.0.1:1", "at": 1.0}
+            journal.write(json.dumps(ready) + "\n")
             journal.write(json.dumps({"event": "back", "member": "server-1", "at": 1.0}) + "\n")
         tab.until(says("running", "server-1: ready"))
         assert tab.value("document.getElementById('steering')") is None

@@ -101,11 +101,11 @@ def test_files_are_copied_or_linked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("run", "named"),
     [
-        ("app decks/{block}.nw", "decks/64.nw, which"),
+        ("cat decks/{block}.nw", "decks/64.nw, which"),
         ("cat 'decks/64.nw'|app", "decks/64.nw, which"),
-        ("app <./notes.txt", " notes.txt, which"),
-        ("app species.dat in.txt --out=none decks64.nw", ""),
-        ("app {build}/notes.txt $HOME/notes.txt /tmp ..", ""),
+        ("cat <./notes.txt", " notes.txt, which"),
+        ("cat species.dat in.txt --out=none decks64.nw", ""),
+        ("cat {build}/notes.txt $HOME/notes.txt /tmp ..", ""),
     ],
 )
 def test_a_file_that_only_the_study_has_is_remarked(tmp_path: Path, run: str, named: str) -> None:

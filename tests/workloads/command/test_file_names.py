@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.campaign.check import check_study
 from ridgeline.cli.main import run
-from ridgeline.errors import StudyError
+from ridgeline.errors import NothingFound, StudyError
 
 STUDY = """\
 version: 1
@@ -60,7 +60,7 @@ def measured(out: Path) -> list[str]:
 def test_a_file_that_check_accepts_is_there_in_the_run(tmp_path, name, below, capsys):
     study, out = written(tmp_path / "my study", name, below=below), tmp_path / "out"
     check_study(study)
-    with pytest.raises(SystemExit):
+    with pytest.raises(NothingFound, match="the study asks for no confirmation"):
         run(["tune", str(study), "--out", str(out)])
     assert measured(out) == ["rate 1\n", "rate 2\n"]
 
@@ -86,6 +86,6 @@ def test_a_source_with_a_blank_in_its_name_reaches_the_build(tmp_path, name, cap
     make = json.dumps(f"cp {shlex.quote(name)} prog")
     text = STUDY.format(run="'echo $(cat prog) {k}'", files="[]") + f"builds: {{make: {make}, keep: [prog]}}\n"
     study.write_text(text)
-    with pytest.raises(SystemExit):
+    with pytest.raises(NothingFound, match="the study asks for no confirmation"):
         run(["tune", str(study), "--out", str(out)])
     assert measured(out) == ["rate 1\n", "rate 2\n"]

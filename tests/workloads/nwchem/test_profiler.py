@@ -85,7 +85,7 @@ def test_a_campaign_profiles_the_baseline_and_its_best_setting(tmp_path: Path) -
         ("minimize: wall_s", "minimize: nproc"),  # which of two settings is faster would be luck on a busy machine
         (
             "stages: {baseline: {repeats: 1}}",
-            "stages: {baseline: {repeats: 1}, confirm: {top: 1, blocks: 2, repeats: 1}, profile: {tool: perf}}\n"
+            "stages: {baseline: {repeats: 1}, confirm: {top: 1, blocks: 3, repeats: 1}, profile: {tool: perf}}\n"
             "budget: {trials: 1}",
         ),
     )

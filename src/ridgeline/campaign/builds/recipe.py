@@ -64,6 +64,7 @@ class Recipe:
     def _matching(self, pattern: str) -> Iterable[Path]:
         found = sorted(self.study_folder.glob(pattern))
         if not found:
-            raise StudyError(f"builds.sources: nothing matches {pattern} in {self.study_folder}; correct the name")
+            where = f"in {self.study_folder}; put it there, or correct the name"
+            raise StudyError(f"builds.sources: nothing matches {pattern} {where}")
         for path in found:
             yield from (p for p in sorted(path.rglob("*")) if p.is_file()) if path.is_dir() else [path]

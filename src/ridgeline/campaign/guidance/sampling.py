@@ -86,7 +86,7 @@ def _formula(study: Study) -> _Prediction | None:
     text = study.search.options.get(_FORMULA)
     if not text:
         return None
-    formula = Expression.parse(str(text))
+    formula = Expression.parse(str(text)).reading(study.space.numbers)
 
     def predicted(settings: Settings) -> Expectation | None:
         value = formula.evaluate(settings)

@@ -437,7 +437,7 @@ def bisect_question(
     knob = study.space.by_name[over]
     if not isinstance(knob, Discrete):
         raise InputError(f"--over {over}: is a range; list its values in the study, from old to new: {over}: [A, B, C]")
-    values = list(knob.values)
+    values = list(knob.listed or knob.values)
     first, last = (_place(values, over, option, text) for option, text in (("good", good), ("bad", bad)))
     first, last = 0 if first is None else first, len(values) - 1 if last is None else last
     if first == last:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes, side_by_side
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -86,7 +87,8 @@ class ComparisonQuestion:
         a, candidate = self._pair(study, history, verdict)
         metric = study.goal.metric
         line = history.verdict
-        if line is not None and verdict is not None and verdict.spoken_of is not None:
+        unproven = line is not None and bool(line.details.get(NOT_PROVABLE))
+        if line is not None and verdict is not None and verdict.spoken_of is not None and not unproven:
             # said anew, with before and after; and comparisons once spoke of a baseline
             text = _headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
             text = confirmation.with_circumstances(text, study, history, verdict)
@@ -106,7 +108,9 @@ class ComparisonQuestion:
             return answer
         worse = verdict.conclusion == _WORSE
         why = "B is worse than A; keep A" if worse else answer.headline
-        return replace(answer, worse=worse, undecided=verdict.conclusion == UNCONFIRMED, not_better=why)
+        # what cannot be proven is no question of more runs: those there are do not show what was said of them
+        undecided = verdict.conclusion == UNCONFIRMED and not unproven
+        return replace(answer, worse=worse, undecided=undecided, not_better=why)
 
     def _pair(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None
@@ -186,8 +190,10 @@ def _value(study: Study, history: History, point: Point) -> float | None:
     return confirmation.mean_value(study, history, key, *Stage) if value is None else value
 
 
-def comparison(found: CheckedStudy, a: str, b: str, blocks: int | None = None) -> ComparisonQuestion:
-    """The question as it is typed: `b` changes `a`, `a` changes the baseline."""
+def comparison(
+    found: CheckedStudy, a: str | Mapping[str, Any], b: str | Mapping[str, Any], blocks: int | None = None
+) -> ComparisonQuestion:
+    """The question as it is typed, or as the Python API gives it: `b` changes `a`, `a` changes the baseline."""
     first = parse_point(found, a, found.study.baseline)
     second = parse_point(found, b, first)
     if point_key(first) == point_key(second):

@@ -65,19 +65,19 @@ class EdgeRules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ladder:
+class EdgeLadder:
     """The legal values from low to high, and those that a rule or the memory model refused without a run."""
 
     values: tuple[_Number, ...]
     refused: Mapping[_Number, str] = field(default_factory=dict)
     predicted: int | None = None  # index of the largest value that is expected to work, where something can tell
 
-    def with_values(self, values: Collection[_Number], refused: Mapping[_Number, str]) -> _Ladder:
+    def with_values(self, values: Collection[_Number], refused: Mapping[_Number, str]) -> EdgeLadder:
         if not refused and all(value in self.values for value in values):
             return self
         merged = tuple(sorted({*self.values, *values}))
         predicted = None if self.predicted is None else merged.index(self.values[self.predicted])
-        return _Ladder(merged, {**self.refused, **refused}, predicted)
+        return EdgeLadder(merged, {**self.refused, **refused}, predicted)
 
 
 @dataclass(slots=True)
@@ -114,14 +114,16 @@ def _ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     if isinstance(knob, Continuous):
         values = [knob.at(step / _STEPS_OF_A_RANGE) for step in range(_STEPS_OF_A_RANGE + 1)]
     elif not knob.ordered or not all(is_number(value) for value in (knob.values[0], knob.values[-1])):
-        raise InputError(f"{knob.name} is not a knob of ordered numbers; an edge needs one that can be raised")
+        kept = next(iter(knob.numbers), "")
+        why = f"; {kept} is kept as text, as it is written: write {float(knob.numbers[kept])}" if kept else ""
+        raise InputError(f"{knob.name} is not a knob of ordered numbers; an edge needs one that can be raised{why}")
     else:
         stride = -(-len(knob.values) // _LONGEST_LADDER)
         values = [*knob.values[::stride], knob.values[-1]]
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
 
 
-def _bracket(ladder: _Ladder, seen: Mapping[int, RungResult], knob: str) -> _Bracket:
+def _bracket(ladder: EdgeLadder, seen: Mapping[int, RungResult], knob: str) -> _Bracket:
     safe = [index for index, what in seen.items() if what.safe]
     too_small: list[int] = []
     too_large: list[int] = []
@@ -150,7 +152,7 @@ def _wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def _next_index(ladder: _Ladder, seen: Mapping[int, RungResult], rules: EdgeRules) -> tuple[int, str] | None:
+def _next_index(ladder: EdgeLadder, seen: Mapping[int, RungResult], rules: EdgeRules) -> tuple[int, str] | None:
     """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
     now = _bracket(ladder, seen, rules.knob)
     flying = any(what.flying for what in seen.values())
@@ -171,7 +173,7 @@ def _next_index(ladder: _Ladder, seen: Mapping[int, RungResult], rules: EdgeRule
     return _climb(ladder, now)
 
 
-def _climb(ladder: _Ladder, now: _Bracket) -> tuple[int, str] | None:
+def _climb(ladder: EdgeLadder, now: _Bracket) -> tuple[int, str] | None:
     start = now.floor if now.low is None else now.low
     width = now.high - start
     if width <= 1:
@@ -186,7 +188,7 @@ def _climb(ladder: _Ladder, now: _Bracket) -> tuple[int, str] | None:
     return start + step, below + above
 
 
-def _production(ladder: _Ladder, now: _Bracket, rules: EdgeRules) -> int:
+def _production(ladder: EdgeLadder, now: _Bracket, rules: EdgeRules) -> int:
     """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
     assert now.low is not None
     edge = ladder.values[now.low]
@@ -202,7 +204,7 @@ def _choice(seen: Mapping[int, RungResult], index: int) -> int:
     return 1 + max((what.chosen for what in seen.values()), default=0)
 
 
-def _oddities(ladder: _Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
+def _oddities(ladder: EdgeLadder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
     """What speaks against one cliff with nothing failing below it."""
     failed = [index for index, what in seen.items() if what.failures]
     lines = []
@@ -414,7 +416,7 @@ class EdgeQuestion:
         return [f"{runs:.0f} runs that pass show that at most {_share(rate)} of them fail: `{shlex.join(words)}`"]
 
 
-def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> _Ladder:
+def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> EdgeLadder:
     """The values that may run with the other knobs as in `start`. InputError where the knob cannot have an edge."""
     space = found.study.space
     if knob not in space.by_name:
@@ -423,7 +425,7 @@ def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> _Ladder:
     if not is_number(first):
         raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
     legal, refused = _legal(found, knob, start, _ladder_values(space.by_name[knob], first))
-    return _Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
+    return EdgeLadder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
 
 
 def _legal(
@@ -442,16 +444,16 @@ def _legal(
     return legal, refused
 
 
-def _between(found: CheckedStudy, knob: str, start: Point, low: _Number, high: _Number) -> _Ladder:
+def _between(found: CheckedStudy, knob: str, start: Point, low: _Number, high: _Number) -> EdgeLadder:
     """The values that a long ladder passed over between two of its own."""
     known = found.study.space.by_name[knob]
     if isinstance(known, Continuous):
-        return _Ladder(())
+        return EdgeLadder(())
     values = sorted(value for value in known.values if isinstance(value, int | float))
     passed_over = values[bisect_right(values, low) : bisect_left(values, high)]
     stride = -(-len(passed_over) // _LONGEST_LADDER) or 1
     legal, refused = _legal(found, knob, start, passed_over[::stride])
-    return _Ladder(tuple(legal), refused)
+    return EdgeLadder(tuple(legal), refused)
 
 
 def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_Number]) -> int | None:
@@ -470,13 +472,13 @@ def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_N
 class EdgeAgenda(Agenda):
     """Hands out the start value, then the climb, the repeats at the edge, and the value for production."""
 
-    coarse: _Ladder
+    coarse: EdgeLadder
     rules: EdgeRules
-    between: Callable[[_Number, _Number], _Ladder] = lambda low, high: _Ladder(())
+    between: Callable[[_Number, _Number], EdgeLadder] = lambda low, high: EdgeLadder(())
     out_of_budget: bool = field(default=False, init=False)
 
     @property
-    def ladder(self) -> _Ladder:
+    def ladder(self) -> EdgeLadder:
         """The coarse ladder, and once the edge lies between two of its values, those in between as well."""
         own = {trial.point.get(self.rules.knob) for trial in self.history.trials.values()}
         tried = {value for value in own if isinstance(value, int | float)}
@@ -487,7 +489,7 @@ class EdgeAgenda(Agenda):
                 return ladder
             low = ladder.values[now.low]
             above = [*ladder.values[now.low + 1 :][:1], *(value for value in ladder.refused if value > low)]
-            finer = self.between(low, min(above)) if above else _Ladder(())
+            finer = self.between(low, min(above)) if above else EdgeLadder(())
             if not ({*finer.values} - {*ladder.values} or {*finer.refused} - {*ladder.refused}):
                 return ladder
             ladder = ladder.with_values(finer.values, finer.refused)
@@ -513,7 +515,7 @@ class EdgeAgenda(Agenda):
     def point(self, value: _Number) -> Point:
         return self.study.space.restrict({**self.study.baseline, self.rules.knob: value})
 
-    def seen(self, ladder: _Ladder) -> dict[int, RungResult]:
+    def seen(self, ladder: EdgeLadder) -> dict[int, RungResult]:
         """By index of the ladder. A trial that was cancelled or lost to the site shows nothing."""
         places = {value: index for index, value in enumerate(ladder.values)}
         found: dict[int, RungResult] = {}
@@ -560,7 +562,7 @@ def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
     return result if now.low is None else _with_edge(result, agenda, ladder, now, now.low)
 
 
-def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket, low: int) -> EdgeVerdict:
+def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket, low: int) -> EdgeVerdict:
     rules, seen = agenda.rules, agenda.seen(ladder)
     chosen = _production(ladder, now, rules)
     at_edge, below = (agenda.point(ladder.values[index]) for index in (low, chosen))
@@ -584,7 +586,7 @@ def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _B
     return replace(result, headline=_headline(result, agenda, ladder, now))
 
 
-def _untried(agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket, low: int) -> int | None:
+def _untried(agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket, low: int) -> int | None:
     """How many values lie between the edge and the first one that failed; None of a range without steps."""
     if now.high >= len(ladder.values):
         return 0
@@ -614,7 +616,7 @@ def _price(agenda: EdgeAgenda, edge: Point, production: Point) -> float | None:
     return (agenda.study.goal.score(at_edge) - agenda.study.goal.score(below)) / abs(at_edge)
 
 
-def _headline(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket) -> str:
+def _headline(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket) -> str:
     knob, low, chosen = result.knob, result.edge, result.production
     assert low is not None and chosen is not None
     above = _above(result, agenda, ladder, now)
@@ -633,7 +635,7 @@ def _headline(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _Br
     return text + _shown(result, agenda.rules)
 
 
-def _above(result: EdgeVerdict, agenda: EdgeAgenda, ladder: _Ladder, now: _Bracket) -> str:
+def _above(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket) -> str:
     """What is known of larger values: which failed, and how many were not tried."""
     seen = agenda.seen(ladder)
     if now.high in seen:

@@ -10,12 +10,16 @@ import copy
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
+from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
+from ridgeline.stats.verdict import FEWEST_BLOCKS
+from ridgeline.stats.wording import count
 from ridgeline.study.codec import Extension
 from ridgeline.study.history import History
 
@@ -32,11 +36,11 @@ def parse_extension(
     for name, text in given.items():
         if not re.fullmatch(r"\+\d{1,6}", text) or int(text) == 0:
             raise InputError(f"--{name} {text}: say how many more, with a plus, such as --{name} +5")
-        return Extension(**{name: int(text)}, wall_s=_more_s(wall), node_hours=_more_hours(node_hours))
-    for name, amount in (("wall", wall), ("node-hours", node_hours)):
-        if amount is not None:
-            raise InputError(f"--{name} {amount}: say what for, with --trials +N or --blocks +N")
-    return None
+        more = Extension(wall_s=_more_s(wall), node_hours=_more_hours(node_hours))
+        return replace(more, trials=int(text)) if name == "trials" else replace(more, blocks=int(text))
+    if wall is None and node_hours is None:
+        return None
+    return Extension(wall_s=_more_s(wall), node_hours=_more_hours(node_hours))
 
 
 def _more_s(text: str | None) -> float:
@@ -59,6 +63,9 @@ def _more_hours(text: str | None) -> float:
 def require_extendable(kind: str, takes: Sequence[str], history: History, asked: Extension) -> None:
     """InputError where a campaign of this kind, which can go on by what it `takes`, has nothing to go on with."""
     what = asked.what
+    if what == "budget":
+        _require_use_of_room(history, asked)
+        return
     if what not in takes:
         instead = f"use --{takes[0]}" if takes else "start a new one"
         raise InputError(f"{history.root}: a campaign of kind {kind} cannot be extended by {what}; {instead}")
@@ -68,8 +75,33 @@ def require_extendable(kind: str, takes: Sequence[str], history: History, asked:
             f"finish it with `ridgeline resume {history.root}` first"
         )
     if what == "blocks" and not history.candidates:
-        more = "; use --trials to search on" if "trials" in takes else ""
-        raise InputError(f"{history.root}: nothing was compared in blocks, so there is nothing to add to{more}")
+        if history.verdict.conclusion != UNCONFIRMED or not history.count(Stage.SEARCH):
+            more = "; use --trials to search on" if "trials" in takes else ""
+            raise InputError(f"{history.root}: nothing was compared in blocks, so there is nothing to add to{more}")
+        if asked.blocks < FEWEST_BLOCKS:
+            raise InputError(
+                f"{history.root}: no block has run yet and a verdict needs {FEWEST_BLOCKS}: --blocks +{FEWEST_BLOCKS}"
+            )
+
+
+def _require_use_of_room(history: History, asked: Extension) -> None:
+    """InputError where time or node-hours alone would change nothing."""
+    options = " ".join(
+        text
+        for text in (
+            f"--wall +{show_duration(asked.wall_s)}" if asked.wall_s else "",
+            f"--node-hours +{asked.node_hours:g}" if asked.node_hours else "",
+        )
+        if text
+    )
+    if history.verdict is None or history.verdict.conclusion not in (UNCONFIRMED, UNFINISHED):
+        raise InputError(f"{options}: say what for, with --trials +N or --blocks +N")
+    if history.candidates and history.blocks_begun >= history.blocks:
+        missing = max(1, FEWEST_BLOCKS - history.blocks)
+        raise InputError(
+            f"{options}: all {count(history.blocks, 'block')} that were planned have run, so there is nothing to use "
+            f"it for; add blocks too: --blocks +{missing}"
+        )
 
 
 def require_room(study: Study, history: History, asked: Extension) -> None:
@@ -123,7 +155,8 @@ def extension_text(history: History, brief: bool = False) -> str:
         return ""
     last = history.extensions[-1]
     added = ", then ".join(str(extension) for extension in history.extensions)
-    text = f"extended by {added} after a verdict"
+    decided = any(not extension.undecided for extension in history.extensions)
+    text = f"extended by {added} after {'a verdict' if decided else 'too few blocks for a verdict'}"
     if brief:
         return f" ({text})"
     if last.trials and (ran := history.count(Stage.SEARCH) - history.searched_before) < last.trials:
@@ -132,6 +165,8 @@ def extension_text(history: History, brief: bool = False) -> str:
         return f"; {text}: without fresh interleaved runs, the earlier blocks stand"
     if history.protocol < 2:
         return f"; {text}: its level allows for {history.looks} looks"
+    if history.looks == 1:
+        return f"; {text}"
     spent = f"{error_share(history) * 100:.2g}% of the error that the level allows"
     return f"; {text}: look {history.looks}, for which {spent} was left, so that it holds for all looks"
 

@@ -1,12 +1,15 @@
 """Is it slower than its reference? Fresh runs of one setting against stored ones, until that is decided either way.
 
-Without stored runs the same campaign measures them: as many as a gate with the stated rates needs.
+Without stored runs the same campaign measures them: as many as a gate with the stated rates needs. Or the reference is
+another setting, an old program, that runs in turn with it: then nothing is stored, and a machine that is another than
+yesterday, or changes meanwhile, does so for both.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.machine_state import MachineState, clock_settings, clocks_changed, machine_state
 from ridgeline.campaign.receipt import receipt
 from ridgeline.campaign.verdict import answer_of, goal_text
 from ridgeline.errors import CannotJudge, InputError
@@ -26,13 +30,14 @@ from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Referenc
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run, short_names
-from ridgeline.records.space import Point
+from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.drift import Repeat, outliers
+from ridgeline.stats.drift import Repeat, drift, outliers
 from ridgeline.stats.gate import (
     FALSE_ALARM,
+    FEWEST_PAIRS,
     FEWEST_REFERENCE,
     MOST_RUNS,
     POWER,
@@ -41,6 +46,8 @@ from ridgeline.stats.gate import (
     GateResult,
     gate_plan,
     judge_gate,
+    judge_pairs,
+    pairs_plan,
     reference_wanted,
 )
 from ridgeline.stats.wording import count, percent, percent_range
@@ -53,6 +60,10 @@ _MEASURED = "measured"
 CANNOT_JUDGE = "cannot-judge"
 _FORMAT = 1  # of reference files
 MOST_STORED = 300  # runs of a reference
+# How sure it must be that the machine changed within a gate's runs. At the 95% of a report one gate in twenty of a
+# steady machine would have no answer.
+_CHANGE_LEVEL = 0.99
+_CHANGE_WORTH = 0.5  # of the slowdown that is looked for: a smaller change of the machine decides nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,8 @@ class GateVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GateQuestion(RepeatedSettings):
-    """Runs at `point` against the `stored` values, which were measured on `nodes` (empty: any will do).
+    """Runs at `point` against the `stored` values, which were measured on `nodes` (empty: any will do) while the
+    machine was as `state` says; or against runs at `old` in turn with them.
 
     `most_runs` is the limit of new runs; of stored ones where there are none yet.
     """
@@ -94,6 +106,8 @@ class GateQuestion(RepeatedSettings):
     power: float = POWER
     most_runs: int = MOST_RUNS
     nodes: Sequence[str] = field(default_factory=list)
+    state: Mapping[str, Any] | None = None
+    old: Point | None = None
 
     kind: ClassVar[str] = "gate"
     reference: ClassVar[str] = "the reference"
@@ -102,14 +116,32 @@ class GateQuestion(RepeatedSettings):
     most_is_planned: ClassVar[bool] = True
 
     @property
+    def against(self) -> str:
+        return self.reference if self.old is None else "the old one"
+
+    @property
     def asked(self) -> str:
+        if self.old is not None:
+            return "Is it slower than the old one?"
         return "Is it slower than the reference?" if self.stored else "What is the reference for later gates?"
 
     @property
     def first(self) -> Point:
-        return self.point
+        return self.point if self.old is None else self.old
+
+    def applied_to(self, study: Study) -> Study:
+        # what a report says of a machine that changed is what the verdict goes by
+        applied = RepeatedSettings.applied_to(self, study)
+        return replace(applied, confirm=replace(applied.confirm, level=_CHANGE_LEVEL))
+
+    def called(self, trial: Trial) -> str:
+        if self.old is None or trial.stage is Stage.WARM_UP:
+            return RepeatedSettings.called(self, trial)
+        return "old" if trial.key == point_key(self.old) else "new"
 
     def most(self, study: Study) -> int:
+        if self.old is not None:
+            return 2 * self.most_runs
         return self.plan(study.goal.direction).most_runs if self.stored else self.most_runs
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> GateAgenda:
@@ -134,17 +166,37 @@ class GateQuestion(RepeatedSettings):
         except ValueError as error:
             raise InputError(f"gate: {error} (`--runs`, `--false-alarms`, `--power`)") from None
 
+    def pairs_plan(self, direction: Direction, pairs: Sequence[tuple[float, float]]) -> GatePlan:
+        rates = (self.slower, self.false_alarm, self.power, self.most_runs)
+        try:
+            return pairs_plan(pairs, direction, *rates)
+        except ValueError as error:
+            raise InputError(f"gate: {error} (`--runs`, `--false-alarms`, `--power`)") from None
+
+    def pairs_wanted(self, study: Study, pairs: Sequence[tuple[float, float]]) -> int:
+        """How many pairs of runs there are to be before the next look."""
+        if len(pairs) < FEWEST_PAIRS:
+            return FEWEST_PAIRS
+        plan = self.pairs_plan(study.goal.direction, pairs)
+        if judge_pairs(plan, pairs, study.goal.direction).slower is not None:
+            return len(pairs)
+        return next((number for number in plan.looks if number > len(pairs)), plan.most_runs)
+
     def judged(self, plan: GatePlan, study: Study, values: Sequence[float]) -> GateResult:
         return judge_gate(plan, self.stored, values, study.goal.direction)
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)
-        values = _gate_values(study, history)
-        trial = next(iter(history.trials.values()), None)
+        values, before_value = _gate_values(study, history), median(self.stored) if self.stored else None
+        trial = next((each for each in history.trials.values() if each.key == point_key(self.point)), None)
+        if self.old is not None:
+            pairs = _pair_values(self, study, history)
+            values = [new for _, new in pairs]
+            before_value = median(old for old, _ in pairs) if pairs else None
         now = None
         if values and trial is not None:
             now = Candidate("now", trial.number, self.point, trial.settings, median(values), short="now")
-        before = Reference(self.reference, self.point, median(self.stored) if self.stored else None)
+        before = Reference(self.against, self.first, before_value)
         facts = {} if verdict is None else {"gate": {**verdict.details(), "values": values}}
         answer = answer_of(self.kind, history.verdict, before, now, facts, offers=False)
         if verdict is None or verdict.conclusion in (_PASSED, _MEASURED, NOTHING_PASSED):
@@ -153,7 +205,9 @@ class GateQuestion(RepeatedSettings):
         return replace(answer, worse=not undecided, undecided=undecided, not_better=verdict.headline)
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        runs = [run for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH)]
+        runs = [
+            run for trial, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH) if trial.key == point_key(self.point)
+        ]
         repeats = [Repeat(run.metrics[study.goal.metric], run.ending.nodes) for run in runs]
         notes = [f"{odd} (#{runs[odd.index].trial})" for odd in outliers(repeats, study.goal.direction)]
         return Exhibits(notes=tuple(notes), groups={t.number: self.called(t) for t in history.trials.values()})
@@ -162,6 +216,20 @@ class GateQuestion(RepeatedSettings):
 def _gate_values(study: Study, history: History) -> list[float]:
     """What the runs that passed measured, in the order they ended."""
     return [run.metrics[study.goal.metric] for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH)]
+
+
+def _pair_values(asked: GateQuestion, study: Study, history: History) -> list[tuple[float, float]]:
+    """Old and new of every pair that is whole, up to the first that is not, in the order they were started."""
+    passed = {trial.number: run.metrics[study.goal.metric] for trial, run in history.ok_runs(Stage.SEARCH)}
+    trials = [trial for trial in history.trials.values() if trial.stage is Stage.SEARCH]
+    found = []
+    for pair in zip(trials[::2], trials[1::2], strict=False):
+        if not all(trial.number in passed for trial in pair):
+            break
+        new_last = pair[1].key == point_key(asked.point)
+        old, new = pair if new_last else pair[::-1]
+        found.append((passed[old.number], passed[new.number]))
+    return found
 
 
 @dataclass
@@ -177,6 +245,8 @@ class GateAgenda(Agenda):
             return first
         if self._failed() or self._elsewhere():
             return None
+        if self.question.old is not None:
+            return self._next_of_pair(self.question.old)
         values = _gate_values(self.study, self.history)
         if min(values, default=1.0) <= 0:
             return None  # ratios need values above 0
@@ -184,6 +254,19 @@ class GateAgenda(Agenda):
         if started >= self.question.wanted(self.study, values):
             return None
         return self.new(self.study.baseline, Stage.SEARCH, "gate") if self.fits(self.study.baseline) else None
+
+    def _next_of_pair(self, old: Point) -> NextTrial | None:
+        """Which of the two comes first is drawn for each pair: no course of the machine can go with it."""
+        pairs = _pair_values(self.question, self.study, self.history)
+        if min((value for pair in pairs for value in pair), default=1.0) <= 0:
+            return None  # ratios need values above 0
+        started = self.history.count(Stage.SEARCH)
+        if started >= 2 * self.question.pairs_wanted(self.study, pairs):
+            return None
+        dice = random.Random(f"{self.study.search.seed} pair {started // 2}")
+        new_now = (dice.random() < 0.5) == (started % 2 == 0)
+        point = self.question.point if new_now else old
+        return self.new(point, Stage.SEARCH, "gate", "new" if new_now else "old") if self.fits(point) else None
 
     def _baselines_that_failed(self) -> int:
         passed = {trial.number for trial, _ in self.history.ok_runs(Stage.BASELINE)}
@@ -214,6 +297,8 @@ class GateAgenda(Agenda):
             known = ", ".join(asked.nodes)
             text = f"cannot judge: it ran on {host}, and the reference is of {known}; measure one there with --update"
             return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
+        if asked.old is not None:
+            return self._pairs()
         if min(values, default=0.0) <= 0:
             text = f"cannot judge: {study.goal.metric} is {min(values):g}, and ratios need values above 0"
             return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
@@ -235,8 +320,57 @@ class GateAgenda(Agenda):
         if found.slower is None:
             text = f"cannot judge: the budget ended after {count(len(values), 'run')}; {text}"
             return GateVerdict(CANNOT_JUDGE, text, *change)
+        if why := self._another_machine(values[: found.runs], found.slower):
+            return GateVerdict(CANNOT_JUDGE, f"cannot judge: {why}; {text}", *change)
         word, conclusion = ("slower than", _SLOWER) if found.slower else ("not slower than", _PASSED)
         return GateVerdict(conclusion, f"{word} the reference: {text}; this gate {rates}", *change)
+
+    def _another_machine(self, values: Sequence[float], slower: bool) -> str:
+        """What the machine did that the program may not be blamed for, and what to do; empty where nothing shows.
+
+        Others slow a program down, so they excuse what is slower now, and not what is slower on a quieter machine;
+        what is not slower may hide behind a reference that others had slowed down.
+        """
+        asked = self.question
+        if len({*values}) == 1 and len({*asked.stored}) == 1:
+            return ""  # a count that is the same in every run does not depend on the machine
+        turn = "run the old program in turn with the new one (--against-command), or run it again when it is quiet"
+        before = MachineState.from_json(asked.state or {})
+        now = machine_state(run for _, run in self.history.ok_runs(Stage.BASELINE, Stage.SEARCH))
+        if slower and now is not None and (busier := now.busier_than(before)):
+            when = "when the reference was measured" if before else "assumed for the reference, which does not say"
+            return f"the machine is busier: {busier} {when}; {turn}"
+        if not slower and now is not None and before is not None and (busier := before.busier_than(now)):
+            return f"the reference was measured on a busier machine: {busier} now; measure it again with --update"
+        found = drift(values, self.study.goal.direction, random.Random(0), _CHANGE_LEVEL)
+        if (
+            found.kind in ("step", "trend")
+            and abs(math.log1p(found.change)) >= math.log1p(asked.slower) * _CHANGE_WORTH
+        ):
+            return f"the machine changed while it ran: {found}; {turn}"
+        return ""
+
+    def _pairs(self) -> GateVerdict:
+        study, asked = self.study, self.question
+        pairs = _pair_values(asked, study, self.history)
+        values = [value for pair in pairs for value in pair]
+        if min(values, default=1.0) <= 0:
+            text = f"cannot judge: {study.goal.metric} is {min(values):g}, and ratios need values above 0"
+            return GateVerdict(CANNOT_JUDGE, text, runs=len(pairs))
+        if len(pairs) < FEWEST_PAIRS:
+            text = f"cannot judge: the budget ended after {count(len(pairs), 'run')} of each, {FEWEST_PAIRS} are needed"
+            return GateVerdict(CANNOT_JUDGE, text, runs=len(pairs))
+        plan = asked.pairs_plan(study.goal.direction, pairs)
+        found = judge_pairs(plan, pairs, study.goal.direction)
+        before, now = (median(pair[side] for pair in pairs) for side in (0, 1))
+        text = f"{goal_text(study, self.history).before_after(before, now)}, slowdown {percent(found.change)}"
+        text += f" (95%: {percent_range(found.low, found.high)}; {count(found.runs, 'run')} of each, in turn)"
+        change = (found.change, found.low, found.high, found.runs, plan.slower)
+        if found.slower is None:
+            return GateVerdict(CANNOT_JUDGE, f"cannot judge: the budget ended after so many runs; {text}", *change)
+        rates = str(plan) + (f" ({asked.most_runs} runs of each show no less)" if plan.slower > plan.asked else "")
+        word, conclusion = ("slower than", _SLOWER) if found.slower else ("not slower than", _PASSED)
+        return GateVerdict(conclusion, f"{word} {asked.against}: {text}; this gate {rates}", *change)
 
     def _measured(self, values: Sequence[float]) -> GateVerdict:
         study, asked = self.study, self.question
@@ -249,6 +383,9 @@ class GateAgenda(Agenda):
         spread = mean_and_spread([math.log(value) for value in values])[1]
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
+        state = machine_state(run for _, run in self.history.ok_runs(Stage.BASELINE, Stage.SEARCH))
+        if len({*values}) > 1 and state is not None and (busy := state.busier_than(None)):
+            text += f"; {busy.rpartition(',')[0]} meanwhile: better measure it on a quiet machine"
         text += f"; a gate {plan}, in {plan.most_runs} runs at most"
         return GateVerdict(_MEASURED, text, runs=len(values), finds=plan.slower)
 
@@ -330,6 +467,13 @@ class ReferenceFile:
         if asked != (self.metric, self.direction, dict(self.setting)):
             of = f"{self.direction} {self.metric} at {json.dumps(dict(self.setting))}"
             raise InputError(f"{path}: is of {of}; name the reference of this setting, or measure it with --update")
+        if changed := clocks_changed(
+            self.measured.get("clocks", {}), clock_settings() if "nodes" not in self.machine else {}
+        ):
+            raise CannotJudge(
+                f"cannot judge: the clocks of this machine are set otherwise than for {path} ({changed}); set them "
+                "back, measure the reference again with --update, or run the old program in turn with --against-command"
+            )
         differ = [name for name in self.machine if name != "nodes" and self.machine[name] != machine.get(name)]
         if differ:
             name = differ[0]
@@ -371,6 +515,9 @@ def measured_reference(
         "runs": len(values),
         **{name: facts[name] for name in ("host", "kernel", "driver", "command") if facts.get(name)},
     }
+    state = machine_state(run for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH))
+    if study.site.batch == "local":
+        measured |= {"clocks": clock_settings(), **({} if state is None else {"state": state.as_json()})}
     before = () if old is None else (*old.before, {**old.measured, "median": median(old.values)})
     return ReferenceFile(
         study.name,

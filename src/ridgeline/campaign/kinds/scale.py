@@ -6,7 +6,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
@@ -23,7 +23,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import order_of_block
-from ridgeline.stats.scaling import ScalingLaw, ScalingStep, scaling
+from ridgeline.stats.scaling import WORTH, ScalingLaw, ScalingStep, scaling
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
@@ -51,6 +51,13 @@ class ScalingVerdict:
     sure: bool = False
     level: float = 0.95
     failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> bool:
+        """Whether the runs show where more stops paying, or that it pays up to the largest size; else more would."""
+        if self.pays_to is not None:
+            return self.sure
+        return all(step.marginal_low is not None and step.marginal_low >= WORTH for step in self.steps[1:])
 
     @property
     def recommended(self) -> Point | None:
@@ -159,7 +166,7 @@ class ScalingQuestion(RepeatedSettings):
         means = {size: statistics.fmean(values) for size, values in self.values(study, history).items()}
         facts = {} if verdict is None else {"scaling": dict(verdict.details())}
         first = self.points[0]
-        return answer_of(
+        answer = answer_of(
             self.kind,
             history.verdict,
             Reference(self.reference, first, means.get(_size(first, self.over))),
@@ -167,6 +174,9 @@ class ScalingQuestion(RepeatedSettings):
             facts,
             offers=False,  # the question was how far, not which
         )
+        if verdict is None or verdict.conclusion != _SCALED or verdict.shown:
+            return answer
+        return replace(answer, undecided=True, not_better=f"not shown: {verdict.headline}")
 
     def _candidate(
         self, history: History, means: Mapping[int, float], verdict: ScalingVerdict | None

@@ -10,7 +10,7 @@ from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.carried import carried_table
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.confirmation import ConfirmationVerdict
 from ridgeline.campaign.front import front_figures, front_tables
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.guidance.warm_start import kept
@@ -19,7 +19,7 @@ from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger
 from ridgeline.campaign.short_trials import ShortTrials
 from ridgeline.campaign.verdict import answer_of
-from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side
 from ridgeline.records.space import point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
@@ -82,6 +82,8 @@ class SearchQuestion:
         reference = Reference(self.reference, study.baseline, base)
         answer = answer_of(self.kind, history.verdict, reference, candidate, facts)
         keep = _keeps_the_baseline(study, verdict, base, candidate)
+        if answer.unproven:
+            return answer
         if verdict is None:
             text = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
             return replace(answer, headline=text, keep=keep, offers=not keep)

@@ -28,7 +28,7 @@ from ridgeline.stats.wording import count
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-_SHRUNK, NOT_REPRODUCED, UNFINISHED = "shrunk", "not-reproduced", "unfinished"
+SHRUNK, NOT_REPRODUCED, UNFINISHED = "shrunk", "not-reproduced", "unfinished"
 
 
 def shrink(
@@ -206,7 +206,7 @@ class ShrinkAgenda(Agenda):
         text = f"{count(len(smallest), 'change')} of {len(changed)} are enough for {failure}: {what}"
         if part is not None:
             text += "; the budget is spent before all were tried"
-        conclusion = _SHRUNK if part is None else UNFINISHED
+        conclusion = SHRUNK if part is None else UNFINISHED
         return ShrinkVerdict(conclusion, text, point, tuple(self._tried()))
 
     def _tried(self) -> list[tuple[str, str]]:

@@ -6,16 +6,17 @@ neighbours of a block ran on the same nodes in the same hour, so their ratio is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
@@ -23,7 +24,7 @@ from ridgeline.campaign.kinds.staged import knob_groups
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -205,13 +206,15 @@ _MOST_STEPS = 6  # changed knobs that are steps of their own; more go group by g
 class StepsQuestion:
     """`points` lead from the baseline to the setting, one change more with each; `names` say which.
 
-    `simpler` is a setting with fewer changes that may do as well, and takes part in the blocks.
+    `simpler` is a setting with fewer changes that may do as well, and takes part in the blocks. `together` says of each
+    step why it changes more than one knob; empty where it changes one, and in journals that did not keep it.
     """
 
     points: Sequence[Point]
     names: Sequence[str]
     simpler: Point | None = None
     blocks: int | None = None
+    together: Sequence[str] = field(default_factory=list)
 
     kind: ClassVar[str] = "steps"
     reference: ClassVar[str] = "the baseline"
@@ -284,9 +287,16 @@ class StepsQuestion:
             tables=(_steps_table(verdict, study.goal.metric),) if verdict.steps else (),
             comparisons_title="Each setting on the way against the baseline, in fresh interleaved runs",
             comparisons=confirmation.compared_settings(study.baseline, verdict.comparisons),
-            notes=(verdict.simpler,) if verdict.simpler else (),
+            notes=(*self._notes(study, verdict), *([verdict.simpler] if verdict.simpler else [])),
             groups=called,
         )
+
+    def _notes(self, study: Study, verdict: StepsVerdict) -> Iterator[str]:
+        """Why a row has more than one change."""
+        yield from filter(None, self.together)
+        for before, point in zip((study.baseline, *self.points), self.points, strict=False):
+            if why := verdict.disqualified.get(point_key(point)):
+                yield f"{changes(before, point)} did not pass without what follows ({why}); told with the next step"
 
 
 @dataclass
@@ -309,63 +319,119 @@ class StepsAgenda(SearchAgenda):
 
 
 def steps_question(
-    found: CheckedStudy, setting: Point, blocks: int | None = None, matters: Sequence[str] | None = None
+    found: CheckedStudy,
+    setting: Point,
+    blocks: int | None = None,
+    matters: Sequence[str] | None = None,
+    each: bool = False,
 ) -> StepsQuestion:
     """The steps from the study's baseline to this setting, in the order of groups.
 
-    `matters` are knobs of which a search has shown that they bring something: a setting that changes only them is tried
-    as a simpler one.
+    More than a few changes go group by group, unless `each` asks for a step of every knob. `matters` are knobs of which
+    a search has shown that they bring something: a setting that changes only them is tried as a simpler one.
     """
     study = found.study
     changed = [name for name in dict.fromkeys((*study.baseline, *setting)) if _moved(study.baseline, setting, name)]
     if not changed:
         raise InputError("the setting is the baseline itself; there are no steps between the two")
     groups = {group: [knob for knob in knobs if knob in changed] for group, knobs in knob_groups(study).items()}
-    each = len(changed) <= _MOST_STEPS
-    wanted = [(group, part) for group, knobs in groups.items() if knobs for part in _parts(knobs, each)]
-    points, names = _legal_steps(found, setting, wanted)
-    return StepsQuestion(points, names, _simpler(found, setting, matters, points), blocks)
+    each = each or len(changed) <= _MOST_STEPS
+    wanted = [
+        _Part((group,), part, merged=len(part) > 1)
+        for group, knobs in groups.items()
+        if knobs
+        for part in _parts(knobs, each)
+    ]
+    points, names, together = _legal_steps(found, setting, wanted)
+    return StepsQuestion(points, names, _simpler(found, setting, matters, points), blocks, together)
 
 
-def _parts(knobs: Sequence[str], each: bool) -> list[list[str]]:
-    return [[knob] for knob in knobs] if each else [list(knobs)]
+def _parts(knobs: Sequence[str], each: bool) -> list[tuple[str, ...]]:
+    return [(knob,) for knob in knobs] if each else [tuple(knobs)]
 
 
 def _moved(baseline: Point, setting: Point, knob: str) -> bool:
     return (knob in baseline, baseline.get(knob)) != (knob in setting, setting.get(knob))
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Knobs that are to change in one step, the groups they are of, and what keeps some of them from changing alone."""
+
+    groups: tuple[str, ...]
+    knobs: tuple[str, ...]
+    why: str = ""
+    merged: bool = False  # knobs of one group that were not tried one by one
+
+    def __add__(self, other: _Part) -> _Part:
+        groups = tuple(dict.fromkeys((*self.groups, *other.groups)))
+        return _Part(groups, (*self.knobs, *other.knobs), self.why or other.why, self.merged or other.merged)
+
+    @property
+    def together(self) -> str:
+        if len(self.knobs) == 1:
+            return ""
+        said = f"{', '.join(self.knobs[:-1])} and {self.knobs[-1]} are one step"
+        why = f": they are only legal together ({self.why})" if self.why else ""
+        if not self.merged:
+            return f"{said}{why}"
+        of = f"{said}, {'groups' if len(self.groups) > 1 else 'the group'} {' and '.join(self.groups)}{why}"
+        return f"{of}; `ridgeline steps --each` takes them one by one"
+
+
 def _legal_steps(
-    found: CheckedStudy, setting: Point, wanted: Sequence[tuple[str, Sequence[str]]]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Changes that cannot be made one by one (16 GPUs: tp up, pp down) are one step."""
+    found: CheckedStudy, setting: Point, wanted: Sequence[_Part]
+) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    """Changes that cannot be made one by one (16 GPUs: tp up, pp down) are one step, and no others with them.
+
+    What is not legal yet waits for the change that makes it so; what follows meanwhile is not held up by it.
+    """
     points: list[dict[str, Any]] = []
-    names: list[str] = []
+    taken: list[_Part] = []
     done: list[str] = []
-    waiting: list[str] = []
-    for group, knobs in wanted:
-        done += knobs
-        waiting += [] if group in waiting else [group]
-        point = _with_changes(found, setting, done)
+    waiting: list[_Part] = []
+
+    def take(part: _Part) -> str:
+        """Why it is not legal now; empty once it is a step."""
+        point, why = _with_changes(found, setting, [*done, *part.knobs])
         before = points[-1] if points else found.study.baseline
         if point is None or point_key(point) == point_key(before):
-            continue
+            return why or "alone it changes nothing"
         points.append(point)
-        names.append(" and ".join(waiting))
-        waiting = []
+        taken.append(part)
+        done.extend(part.knobs)
+        return ""
+
+    for part in wanted:
+        if why := take(part):
+            part = replace(part, why=why)
+            # the fewest that are legal with it: one that waits, else all of them
+            tries = [[other] for other in waiting] + ([waiting] if len(waiting) > 1 else [])
+            used = next((some for some in tries if not take(reduce(add, some) + part)), None)
+            waiting = [*waiting, part] if used is None else [other for other in waiting if other not in used]
+        while freed := next((other for other in waiting if not take(replace(other, why=""))), None):
+            waiting = [other for other in waiting if other is not freed]
     if not points or point_key(points[-1]) != point_key(setting):
+        rest = reduce(add, waiting) if waiting else _Part(("the rest",), ())
         points.append(dict(setting))
-        names.append(" and ".join(waiting) or "the rest")
-    return points, names
+        taken.append(rest)
+    return (
+        points,
+        [" and ".join(part.groups) for part in taken],
+        [part.together if part.knobs else "" for part in taken],
+    )
 
 
-def _with_changes(found: CheckedStudy, setting: Point, knobs: Sequence[str]) -> dict[str, Any] | None:
-    """The baseline with these knobs as in the setting; None where that may not run."""
+def _with_changes(found: CheckedStudy, setting: Point, knobs: Sequence[str]) -> tuple[dict[str, Any] | None, str]:
+    """The baseline with these knobs as in the setting; None and the reason where that may not run."""
     study = found.study
     absent = {name: value for name, value in setting.items() if name not in study.baseline}
     values = {**absent, **study.baseline, **{name: setting[name] for name in knobs if name in setting}}
     point = study.space.restrict(values)
-    return None if study.space.missing(point) or found.refusal(point) else dict(point)
+    if missing := study.space.missing(point):
+        return None, f"{', '.join(missing)} would have no value"
+    why = found.refusal(point)
+    return (None, why) if why else (dict(point), "")
 
 
 def _simpler(
@@ -373,6 +439,6 @@ def _simpler(
 ) -> dict[str, Any] | None:
     if not matters:
         return None
-    point = _with_changes(found, setting, matters)
+    point, _ = _with_changes(found, setting, matters)
     known = {point_key(other) for other in (*points, found.study.baseline, setting)}
     return None if point is None or point_key(point) in known else point

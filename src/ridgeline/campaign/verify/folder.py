@@ -14,10 +14,21 @@ from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
+from ridgeline.campaign.verdict import NOT_PROVABLE
 from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
-from ridgeline.campaign.verify.verification import ABSENT, NUMBERS, WORDS, Verification, anywhere, differences, reworded
+from ridgeline.campaign.verify.verification import (
+    ABSENT,
+    NUMBERS,
+    WORDS,
+    Verification,
+    anywhere,
+    differences,
+    numbers_in,
+    reworded,
+)
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
@@ -53,7 +64,7 @@ def _check_verdict(
     for name, stated, other in differences(history.verdict.as_line(), again.as_line()):
         if isinstance(stated, str) and isinstance(other, str) and anywhere(stated) == anywhere(other):
             continue
-        if _only_wording(name, stated, other):
+        if _only_wording(name, stated, other, tuple(numbers_in(again.details))):
             found.cannot_check(JOURNAL, f"the verdict's {name} is worded differently today: {stated!r}, now {other!r}")
         else:
             found.differs(JOURNAL, f"the verdict's {name}", stated, other)
@@ -76,9 +87,9 @@ def _derived(question: CampaignQuestion, study: CheckedStudy, before: History, n
     return VerdictLine(concluded.conclusion, concluded.headline, plain)
 
 
-def _only_wording(at: str, stated: Any, found: Any) -> bool:
+def _only_wording(at: str, stated: Any, found: Any, exact: Sequence[float]) -> bool:
     kept = next((_TEXTS[name] for name in at.replace("[", ".").split(".") if name in _TEXTS), None)
-    return kept is not None and reworded(stated, found, kept)
+    return kept is not None and reworded(stated, found, kept, exact)
 
 
 def _check_candidates(history: History, found: Verification) -> None:
@@ -112,6 +123,10 @@ def verify_folder(path: Path) -> Verification:
         _check_compliance(file.study, folder.path.resolve(), workload, found)
     if workload is not None:
         _check_verdict(question, CheckedStudy(file, workload), history, events, found)
+    today = judged_today(question.kind, file.study, history).verdict
+    if history.verdict is not None and today is not None and (why := today.details.get(NOT_PROVABLE)):
+        found.differs(JOURNAL, "the verdict, by today's rules", history.verdict.headline, f"not provable: {why}")
+        found.verdict = False
     return found
 
 

@@ -36,6 +36,7 @@ from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
 
 SCRIPT, ENV = "run.sh", "env"
+_LOCALE = "export LC_ALL=C.UTF-8"  # of every run.sh that names no other; earlier ones had the caller's
 _DATES_S = 5.0  # file systems and clocks of nodes differ by this much
 _FOLDER = re.compile(r"^cd (\S.*) \|\| exit", re.MULTILINE)
 _RUN_ID = re.compile(r"RIDGELINE_RUN=[0-9a-f]+")
@@ -176,7 +177,7 @@ def _acts(script: str) -> Iterator[str]:
         for spelled in dict.fromkeys((folder, *shlex.split(folder))):
             script = script.replace(spelled, "FOLDER") if "$(" not in folder else script
     for line in script.splitlines():
-        if line.strip() and not line.startswith(("#", *_PRETENDED_PLACE)):
+        if line.strip() and line != _LOCALE and not line.startswith(("#", *_PRETENDED_PLACE)):
             yield anywhere(_RUN_ID.sub("RIDGELINE_RUN=ID", line))
 
 

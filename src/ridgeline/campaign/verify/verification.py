@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -88,14 +88,35 @@ def same(stated: Any, found: Any) -> bool:
     return bool(stated == found) and isinstance(stated, bool) == isinstance(found, bool)
 
 
-def reworded(stated: Any, found: Any, kept: re.Pattern[str] = NUMBERS) -> bool:
+def reworded(stated: Any, found: Any, kept: re.Pattern[str] = NUMBERS, exact: Iterable[float] = ()) -> bool:
     """Whether two texts differ in their wording only: all that is `kept` of the stated one is in the other.
 
-    Releases say things better than earlier ones did; the figures of a sentence stay, and the words of a command.
+    Releases say things better than earlier ones did; the figures of a sentence stay, and the words of a command. A
+    figure may have more digits or fewer than today, as long as it is one of the `exact` ones, rounded.
     """
     if not isinstance(stated, str) or not isinstance(found, str):
         return False
-    return set(kept.findall(stated)) <= set(kept.findall(found))
+    gone = set(kept.findall(stated)) - set(kept.findall(found))
+    return all(any(_is_rounded(text, value) for value in exact) for text in gone)
+
+
+def _is_rounded(text: str, exact: float) -> bool:
+    """Whether a figure of a sentence is this number, or the change or percentage that it comes to."""
+    if NUMBERS.fullmatch(text) is None:
+        return False
+    places = len(text.partition(".")[2])
+    ways = (exact, exact - 1, 100 * exact, 100 * (exact - 1))
+    return any(f"{value:.{places}f}" == text.removeprefix("+") for value in ways)
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    """All numbers of a JSON value, however deep."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        yield from (number for each in value for number in numbers_in(each))
+    elif isinstance(value, float) and math.isfinite(value):
+        yield value
 
 
 # a path with a space stands in quotes; one without does not

@@ -29,8 +29,9 @@ def best(
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or the answer to whatever else was asked.
 
-    Exit code 1: no setting is better, so keep the baseline; or there is no answer yet. 6: the setting that a
-    comparison was asked about is shown to be worse. 7: too few runs to judge it.
+    Exit code 1: no setting is better, so keep the baseline; or there is no answer: not over yet, not confirmed, or not
+    provable. Files that are written all the same say so in their first line. 6: the setting that a comparison was asked
+    about is shown to be worse. 7: too few runs to judge it.
 
     Example: ridgeline best studies/first --script run-best.sh
     """
@@ -67,6 +68,8 @@ def _script(folder: Path, answer: Answer) -> str:
     study = read_status(folder).study
     point = answer.to_use or study.baseline
     title = f"{study.name}: {setting_text(point)}\n{answer.statement}"
+    if answer.lacks:
+        title = f"NOT AN ANSWER: {answer.lacks}\n{title}"
     return script_of(study, folder.resolve(), point, title)
 
 
@@ -75,15 +78,17 @@ def _write_service(path: Path, folder: Path, answer: Answer) -> None:
     from ridgeline.files import write_whole
     from ridgeline.service.file import service_text
     from ridgeline.service.from_results import service_of_answer
+    from ridgeline.workloads.base import NO_WEIGHTS
 
     study = read_status(folder).study
     settings = study.space.settings(answer.to_use or study.baseline)
     found = service_of_answer(study, settings, answer.change)
-    write_whole(
-        path,
-        f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
-        + service_text(found),
-    )
+    head = f"# NOT AN ANSWER: {' '.join(answer.lacks.split())}\n" if answer.lacks else ""
+    head += f"# {' '.join(answer.statement.split())}\n" if answer.lacks or answer.broken or answer.simulated else ""
+    head += f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
+    if found["model"] == NO_WEIGHTS:
+        head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
+    write_whole(path, head + service_text(found))
 
 
 def _best_at(folder: Path, limit: str, as_json: bool) -> None:

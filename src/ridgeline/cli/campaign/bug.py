@@ -24,18 +24,26 @@ def bug(
     Markdown for an issue tracker, with secrets and home folders masked; read it before you send it. With --shrink the
     runs go into a study folder beside the first, NAME-shrink-0023; run it again to continue after a stop.
 
+    Exit code 1: --shrink could not make it fail again, or the budget ended before every change was tried.
+
     Example: ridgeline bug studies/first/runs/0023-tp8 --shrink --out bug.md
     """
     from ridgeline.campaign.bug import bug_report, failed_run
+    from ridgeline.campaign.kinds.shrink import SHRUNK
+    from ridgeline.errors import NothingFound
     from ridgeline.files import write_whole
 
     now, failed = failed_run(run)
-    text = bug_report(now, failed, _shrunk(now, failed.number) if shrink else None)
+    shrunk = _shrunk(now, failed.number) if shrink else None
+    text = bug_report(now, failed, shrunk)
     if out is None:
         print(text, end="")
     else:
         write_whole(out, text)
         print(out)
+    if shrunk is not None and shrunk.conclusion != SHRUNK:
+        sys.stdout.flush()
+        raise NothingFound(shrunk.headline)
 
 
 def _shrunk(now: CampaignStatus, number: int) -> ShrinkVerdict:

@@ -64,6 +64,7 @@ def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -
             "runs": cost.runs,
             "runs_with_faults": cost.runs_with_faults,
             "node_hours": cost.node_hours,
+            "ended_by": cost.binds or None,
             "run_limit_s": checked.study.job.limit_s,
             "parts": [
                 {"part": part.name, "runs": part.runs, "node_hours": cost.node_hours_of(part), "why": part.why}
@@ -94,6 +95,11 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
     if cost.node_hours is not None:
         worst = f"at most {count(cost.node_hours, 'node-hour', f'{cost.node_hours:.3g}')}"
     yield f"  cost    {worst}: {runs}, each ended after {limit}"
+    if cost.binds:
+        own = count(cost.limits[cost.binds], "node-hour", f"{cost.limits[cost.binds]:.3g}")
+        over = (cost.node_hours or 0.0) - cost.limits[cost.binds]
+        more = f"; what runs then goes on, for {over:.3g} more at the most" if over > 0 else ""
+        yield f"          budget.{cost.binds} ends it: nothing is begun after {own}{more}"
     for part in (part for part in cost.parts if part.runs != 0):
         hours = cost.node_hours_of(part)
         text = "" if hours is None else f", {count(hours, 'node-hour', f'{hours:.3g}')}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.errors import NothingFound
+
 if TYPE_CHECKING:
     from ridgeline.report.studies import StudiesCompared
 
@@ -21,6 +23,8 @@ def compare_studies(
     """Compare two study folders: what changed between them, with an interval for each setting that ran in both.
 
     The campaigns were not interleaved, so this shows that something changed, not what caused it.
+
+    Exit code 1: no setting passed in both.
 
     Example: ridgeline compare-studies studies/first studies/second
     """
@@ -47,7 +51,9 @@ def compare_studies(
         else:
             content = whole_page(title, sides[0].study.question, shown, Folders(first, None))
         write_page(content, out)
-    print(json.dumps(found.as_json(), indent=1) if as_json else "\n".join(studies_lines(found)))
+    print(json.dumps(found.as_json(), indent=1) if as_json else "\n".join(studies_lines(found)), flush=True)
+    if found.overall is None:
+        raise NothingFound(f"{first}, {second}: no setting passed in both, so there is nothing to compare")
 
 
 _WIDTH = 78

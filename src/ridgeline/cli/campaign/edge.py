@@ -29,6 +29,8 @@ def edge(
 
     Run it again, or `ridgeline resume` its folder, to continue after a stop.
 
+    Exit code 1: no value passed, or the budget ended before the edge was found.
+
     Example: ridgeline edge study.yaml --knob threads --repeats 2
     """
     from ridgeline.campaign.assembly import assemble_or_resume

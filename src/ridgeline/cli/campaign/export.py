@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -24,7 +25,7 @@ class ExportFormat(StrEnum):
     prometheus = "prometheus"
 
 
-_NEEDS_OUT = {ExportFormat.parquet: "runs.parquet", ExportFormat.mlflow: "mlruns", ExportFormat.optuna: "optuna.log"}
+_NEEDS_OUT = {ExportFormat.mlflow: ("a folder", "mlruns"), ExportFormat.optuna: ("a storage", "optuna.log")}
 
 
 def export(
@@ -52,7 +53,10 @@ def export(
 
     form = ExportFormat.json if as_json else form
     if out is None and form in _NEEDS_OUT:
-        raise InputError(f"--format {form} is not for a terminal; say where to, such as --out {_NEEDS_OUT[form]}")
+        what, where = _NEEDS_OUT[form]
+        raise InputError(f"--format {form} writes {what} of its own, not text; say where to, such as --out {where}")
+    if out is None and form is ExportFormat.parquet and sys.stdout.isatty():
+        raise InputError("--format parquet is not for a terminal; redirect it to a file, or write --out runs.parquet")
     if front and form not in (ExportFormat.csv, ExportFormat.json, ExportFormat.parquet):
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv, json or parquet")
     now = read_status(folder)
@@ -85,7 +89,13 @@ def _write_rows(form: ExportFormat, rows: list[dict[str, Any]], answer: Any, out
     from ridgeline.report.exports.parquet import write_parquet
     from ridgeline.report.table import write_csv, write_json
 
-    if form is ExportFormat.parquet and out is not None:
+    if form is ExportFormat.parquet and out is None:
+        whole = io.BytesIO()  # a pipe cannot go back to what was written
+        write_parquet(rows, whole)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(whole.getvalue())
+        sys.stdout.buffer.flush()
+    elif form is ExportFormat.parquet and out is not None:
         try:
             with out.open("wb") as stream:
                 write_parquet(rows, stream)

@@ -27,6 +27,15 @@ def gate(
     against: Annotated[
         Path | None, typer.Option(help="Reference file to commit; NAME.gate.json in this folder by default.")
     ] = None,
+    against_command: Annotated[
+        str,
+        typer.Option(
+            metavar="OLD", help="Run this old command in turn with the new one instead; needs no reference file."
+        ),
+    ] = "",
+    against_setting: Annotated[
+        str, typer.Option(metavar="SETTING", help="The same for a study: run this setting of it in turn with --at.")
+    ] = "",
     update: Annotated[bool, typer.Option("--update", help="Measure the reference and write the file.")] = False,
     at: Annotated[str, typer.Option(help="Setting of a study: 'knob=value,knob=value', or 'baseline'.")] = "baseline",
     slower: Annotated[
@@ -40,7 +49,8 @@ def gate(
         typer.Option(min=50, max=99.9, help="Percent of such slowdowns that are found; 90, or as the reference says."),
     ] = None,
     runs: Annotated[
-        int | None, typer.Option(min=12, help="At most so many runs; default: 100, 300 for a reference.")
+        int | None,
+        typer.Option(min=12, help="At most so many runs, of each in turn; default: 100, 300 for a reference."),
     ] = None,
     machine: Annotated[
         str, typer.Option(help="A name shared by machines that are alike, such as the runners of a pool.")
@@ -55,17 +65,33 @@ def gate(
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-gate by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Is a program slower than its committed reference? Runs it until that is decided, either way.
+    """Is a program slower than it was? Runs it until that is decided, either way.
+
+    Against an old build in turn with the new one (--against-command './old in.txt' -- ./new in.txt), which a machine
+    that is busy or slow today does not mislead; or against a committed reference, on that machine in that state.
 
     In GitHub Actions it also prints an annotation and adds to the job's summary. Run it again to continue after a
     stop.
 
-    Exit code 0: not slower. 6: slower. 7: cannot judge (another machine, too few runs). 1: the program failed.
+    Exit code 0: not slower. 6: slower. 7: cannot judge (another machine, one that is busier or changed meanwhile, too
+    few runs). 1: the program failed.
 
-    Example: ridgeline gate study.yaml --against solver.gate.json --update
+    Example: ridgeline gate --against-command './old in.txt' -- ./new in.txt
     """
     from ridgeline.campaign.kinds.gate import ReferenceFile, machine_of
+    from ridgeline.errors import InputError
 
+    if against_command or against_setting:
+        if against is not None or update:
+            raise InputError(
+                "--against-command and --against-setting need no reference; leave out --against and --update"
+            )
+        found, point, old = _two_programs(what, at, against_command, against_setting)
+        question = replace(_question(point, None, slower, false_alarms, power), old=old, **_given(most_runs=runs))
+        shown = Path(what[0]) if Path(what[0]).is_file() else Path(f"{found.study.name}.gate")
+        files = _Outputs(junit, gitlab, markdown, history)
+        _Gate(found, question, shown, machine_of(found.study, machine), files, out, as_json).ask(question)
+        return
     found, point = _program(what, at)
     path = against or Path(f"{found.study.name}.gate.json")
     stored = ReferenceFile.to_be_replaced(path) if update else ReferenceFile.read(path)
@@ -94,6 +120,40 @@ def _program(what: list[str], at: str) -> tuple[CheckedStudy, Point]:
     else:
         found = study_of_commands([what[0] if len(what) == 1 else shlex.join(what)])
     return found, dict(parse_point(found, at, found.study.baseline))
+
+
+def _two_programs(what: list[str], at: str, old_command: str, old_setting: str) -> tuple[CheckedStudy, Point, Point]:
+    """The study, and the settings of the new program and the old one."""
+    import shlex
+
+    from ridgeline.campaign.point_text import parse_point
+    from ridgeline.cli.campaign.one_command import KNOB, is_study, study_of_commands
+    from ridgeline.errors import InputError
+
+    if old_setting:
+        if old_command or not is_study(what):
+            raise InputError("--against-setting is of a study file; for commands use --against-command OLD -- NEW")
+        found, point = _program(what, at)
+        old = dict(parse_point(found, old_setting, found.study.baseline))
+        if old == point:
+            raise InputError("--at and --against-setting are the same setting; name the new one with --at")
+        return found, point, old
+    if is_study(what):
+        raise InputError(
+            "--against-command takes two commands (--against-command OLD -- NEW); of a study make the program a knob "
+            "and run --at program=new --against-setting program=old"
+        )
+    if at != "baseline":
+        raise InputError("--at is a setting of a study file; a command has none")
+    new = what[0] if len(what) == 1 else shlex.join(what)
+    if new == old_command:
+        raise InputError("both commands are the same; name the old build with --against-command")
+    found = study_of_commands([new, old_command])
+    return found, {KNOB: new}, {KNOB: old_command}
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _question(
@@ -148,11 +208,8 @@ class _Gate:
         self._remember(now.answer)
 
     def judge(self, stored: ReferenceFile, runs: int | None) -> None:
-        """Run the program until it is slower than the reference or is not, and write what CI systems read."""
-        from ridgeline.campaign.assembly import assemble_again
+        """Run the program until it is slower than the reference or is not."""
         from ridgeline.campaign.kinds.gate import CANNOT_JUDGE
-        from ridgeline.campaign.status import read_status
-        from ridgeline.cli.campaign.live import drive
         from ridgeline.errors import CannotJudge
         from ridgeline.records.answer import Answer, Reference
         from ridgeline.stats.gate import MOST_RUNS
@@ -163,9 +220,17 @@ class _Gate:
         except CannotJudge as error:
             self._write(Answer("gate", CANNOT_JUDGE, str(error), Reference("the reference", point, None), None), 0.0)
             raise
-        nodes = list(stored.machine.get("nodes", []))
-        question = replace(self.question, stored=list(stored.values), most_runs=runs or MOST_RUNS, nodes=nodes)
-        folder, new = assemble_again(self.found, self.out, f"{study.name}-gate", question)
+        nodes, state = list(stored.machine.get("nodes", [])), stored.measured.get("state")
+        most = runs or MOST_RUNS
+        self.ask(replace(self.question, stored=list(stored.values), most_runs=most, nodes=nodes, state=state))
+
+    def ask(self, question: GateQuestion) -> None:
+        """Run until it is decided, and write what CI systems read."""
+        from ridgeline.campaign.assembly import assemble_again
+        from ridgeline.campaign.status import read_status
+        from ridgeline.cli.campaign.live import drive
+
+        folder, new = assemble_again(self.found, self.out, f"{self.found.study.name}-gate", question)
         try:
             drive(folder, new, self.as_json)
         finally:

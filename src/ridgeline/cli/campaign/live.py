@@ -25,6 +25,7 @@ from ridgeline.cli.text.answer import answer_lines, details_lines, error_of, pas
 from ridgeline.cli.text.picture import EMPTY, FULL, fitted, in_ascii, picture_lines
 from ridgeline.cli.text.wording import (
     answered_text,
+    clock_text,
     leftover_text,
     node_hours_text,
     run_time_text,
@@ -45,10 +46,12 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.2
 _TICK_S = 1.0
+_WAIT_SAID_AFTER_S = 5.0
 _BOX_WIDTH = 100
 # of the live picture's lines; colour only adds to what the words say, and NO_COLOR leaves the words
 _STYLES = (
     (r"(?m)^  #\d+ +running .*$", "cyan"),
+    (r"(?m)^  #\d+ +waiting .*$", "yellow"),
     (r"(?m)^  best .*$", "bold"),
     (r"(?m)^  failed .*$", "red"),
     (rf"{FULL}+", "yellow"),
@@ -156,6 +159,7 @@ class TerminalView:
         self._drawn_s = 0.0
         self._noted_simulated = False
         self._noted_busy = False
+        self._noted_waits: set[tuple[int, str]] = set()  # trial, and why it waits
 
     def title(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -214,6 +218,8 @@ class TerminalView:
         """Called again and again while nothing happens: redraws when the clock has moved on."""
         if self._campaign is not None and time.monotonic() - self._drawn_s > _TICK_S:
             self._draw(self._campaign)
+            if self._live is None and not self._quiet:
+                self._say_what_waits(self._campaign)
 
     def update(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -236,6 +242,7 @@ class TerminalView:
             self._draw(campaign)
 
     def _draw(self, campaign: Campaign) -> None:
+        self._drawn_s = time.monotonic()
         if self._live is None:
             return
         from rich.text import Text
@@ -252,7 +259,6 @@ class TerminalView:
         for pattern, look in _STYLES:
             text.highlight_regex(pattern, look)
         self._live.update(text, refresh=True)
-        self._drawn_s = time.monotonic()
 
     def _say(self, campaign: Campaign, run: Run) -> None:
         self._say_if_simulated(campaign)
@@ -278,8 +284,17 @@ class TerminalView:
         self._best = score
         return "bold yellow"
 
+    def _say_what_waits(self, campaign: Campaign) -> None:
+        """Each reason once: where there is no picture, nothing else shows why nothing happens."""
+        now_s = time.time()
+        for run in _status_of(campaign).under_way(now_s):
+            noted = run.trial.number, run.waits or ""
+            if run.waits and run.elapsed_s >= _WAIT_SAID_AFTER_S and noted not in self._noted_waits:
+                self._noted_waits.add(noted)
+                self._print(clean_line(f"  #{run.trial.number:<4} {clock_text(run, now_s)}"))
+
     def _say_if_busy(self, campaign: Campaign) -> None:
-        if not self._noted_busy and (busy := busy_machine(campaign.history)):
+        if not self._noted_busy and (busy := busy_machine(campaign.history, campaign.study.goal.metric)):
             self._noted_busy = True
             self._print(f"  {busy}")
 

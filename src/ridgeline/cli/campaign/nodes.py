@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.errors import CannotJudge
+
 if TYPE_CHECKING:
     from ridgeline.stats.nodes import NodeEffect
     from ridgeline.stats.wording import MetricText
@@ -18,7 +20,8 @@ def nodes(
 ) -> None:
     """List nodes that are measurably slower or faster than their peers, with confidence intervals and evidence.
 
-    Where the runs don't allow a conclusion, it says so and what is missing. Works while the campaign runs, too.
+    Where the runs don't allow a conclusion, it says so and what is missing (exit code 7). Works while the campaign
+    runs, too.
 
     Example: ridgeline nodes studies/first
     """
@@ -33,7 +36,13 @@ def nodes(
     if as_json:
         print(json.dumps({"metric": now.study.goal.metric, "nodes": [asdict(e) for e in effects]}, indent=1))
     else:
-        print(*_node_lines(effects, goal_text(now.study, now.history), now.study.search.sentinel_every), sep="\n")
+        print(
+            *_node_lines(effects, goal_text(now.study, now.history), now.study.search.sentinel_every),
+            sep="\n",
+            flush=True,
+        )
+    if len(effects) < 2 or all(effect.verdict == "undecided" for effect in effects):
+        raise CannotJudge(f"{folder}: its runs don't show whether a node is slow")
 
 
 def _node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:

@@ -23,6 +23,8 @@ def scale(
 ) -> None:
     """Run one setting on 1..n ranks, nodes or threads: speed-up, parallel efficiency, and where more stops paying off.
 
+    Exit code 0: shown. 1: fewer than two sizes passed. 7: too few runs to tell whether more pays.
+
     Example: ridgeline scale study.yaml --over threads
     """
     from ridgeline.campaign.assembly import assemble_folder

@@ -17,15 +17,27 @@ def steps(
         ),
     ] = None,
     blocks: Annotated[int | None, typer.Option(min=3, help="Interleaved blocks.")] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="One step for every changed knob, also where there are more than six.")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Study folder to write; beside the study folder, else studies/NAME-steps.")
+        Path | None,
+        typer.Option(
+            help="Study folder to write; beside the study folder, else studies/NAME-steps, or NAME-steps-each."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Measure the gain of each change on the way from the baseline to a setting, in interleaved runs of all steps.
 
+    Up to six changed knobs are a step each. More go group by group: the study's own `groups: {fast: [a, b], slow: [c]}`
+    in that order, then by the knobs' names (environment, layout, batch and memory, back end, network). --each makes a
+    step of every knob; those that are only legal together stay one step, and the answer says why.
+
     Given a study folder, the setting is the one it confirmed. A setting with fewer changes is preferred if it is shown
     to be within 1%. Run it again, or `ridgeline resume` its folder, to continue after a stop.
+
+    Exit code 0: the setting is better. 1: no detectable difference. 6: it is worse. 7: too few runs to judge.
 
     Example: ridgeline steps studies/first
     """
@@ -36,6 +48,7 @@ def steps(
     from ridgeline.campaign.status import read_winner
     from ridgeline.cli.campaign.live import drive
     from ridgeline.errors import InputError
+    from ridgeline.study.folder import STEPS_ENDINGS
 
     found = check_study_again(study) if study.is_dir() else check_study(study)
     if setting is None and not study.is_dir():
@@ -45,10 +58,11 @@ def steps(
     setting = str(study) if setting is None else setting
     if (Path(setting) / "journal.jsonl").exists():
         winner, matters = read_winner(Path(setting))
-        asked = steps_question(found, winner, blocks, matters)
     else:
-        asked = steps_question(found, parse_point(found, setting, found.study.baseline), blocks)
+        winner, matters = parse_point(found, setting, found.study.baseline), None
+    asked, grouped = (steps_question(found, winner, blocks, matters, way) for way in (each, False))
+    ending = STEPS_ENDINGS[-1] if asked == grouped else STEPS_ENDINGS[0]  # both may be wanted of one setting
     if out is None and study.is_dir():
-        out = study.resolve().with_name(f"{study.resolve().name}-steps")  # where its report looks for them
-    folder, question = assemble_or_resume(found, out, f"{found.study.name}-steps", asked)
+        out = study.resolve().with_name(f"{study.resolve().name}{ending}")  # where its report looks for them
+    folder, question = assemble_or_resume(found, out, f"{found.study.name}{ending}", asked)
     drive(folder, question, as_json)

@@ -22,7 +22,11 @@ def tune(
     trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None,
     ladder: Annotated[
-        bool, typer.Option("--ladder", help="Then measure how much each change from the baseline to the winner gains.")
+        bool,
+        typer.Option(
+            "--ladder",
+            help="Then measure the gain on the way from the baseline to the winner, as `ridgeline steps` does.",
+        ),
     ] = False,
     warm_start: Annotated[
         list[Path] | None,
@@ -47,6 +51,9 @@ def tune(
 
     With --search-on, the search runs on a stand-in (a smaller cluster, fewer GPUs, a simulated site), and its best
     settings run here against this study's own baseline.
+
+    Exit code 0: a better setting is confirmed. 1: none is better, or there is no answer. 3: what had passed no longer
+    starts. 130: stopped by Ctrl-C.
 
     Example: ridgeline tune study.yaml --out studies/first
     """
@@ -109,7 +116,7 @@ def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, t
 def _climb(study: Path, folder: Path, as_json: bool) -> None:
     from ridgeline.cli.campaign.steps import steps
 
-    steps(study, str(folder), None, folder.with_name(f"{folder.name}-steps"), as_json)
+    steps(study, str(folder), None, False, folder.with_name(f"{folder.name}-steps"), as_json)
 
 
 def _earlier(study: Study, folders: list[Path]) -> list[Observation]:

@@ -106,6 +106,7 @@ def bench(
     """Load a server and report latency, throughput and goodput, and whether the load generator itself kept up.
 
     A run whose own error could exceed 2% of a figure is marked void, with the reason. Exit code 3: nothing answered.
+    7: --find-goodput did not find both a load that holds and one that does not, or did not hold its answer long enough.
 
     Example: ridgeline bench http://127.0.0.1:8000 --concurrency 16 --slo ttft_p95_ms=2000
     """

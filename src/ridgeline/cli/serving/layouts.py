@@ -9,6 +9,7 @@ import typer
 from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import json_text
+from ridgeline.errors import NothingFound
 
 
 def layouts(
@@ -22,10 +23,14 @@ def layouts(
 ) -> None:
     """List the legal layouts of a model on GPUs, whether each fits in memory, and why the others are ruled out.
 
+    Exit code 1: none of them fits.
+
     Example: ridgeline layouts --model deepseek-r1 --gpus 16 --gpu h200
     """
     from ridgeline.cli.serving.memory import layouts_text
     from ridgeline.engines.fitting import list_layouts
 
     listing = list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
-    print(json_text(listing.as_json()) if as_json else layouts_text(listing))
+    print(json_text(listing.as_json()) if as_json else layouts_text(listing), flush=True)
+    if not any(plan.fits for _, plan in listing.rows):
+        raise NothingFound(f"no legal layout of {model} fits {gpus} x {gpu}; use more GPUs, or larger ones")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import json_text
+from ridgeline.errors import NothingFound
 
 if TYPE_CHECKING:
     from ridgeline.engines.fitting import LegalLayouts, MemoryAnswer
@@ -16,15 +17,20 @@ if TYPE_CHECKING:
 def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) -> None:
     """Check whether a model fits a layout of GPUs: KV pool, largest batch, margin.
 
+    Exit code 1: it does not fit.
+
     Example: ridgeline memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """
     from ridgeline.engines.fitting import answer_memory
+    from ridgeline.engines.memory import STARTUP_OOM
 
     layout = arguments.layout(whole_nodes=False)
     answer = answer_memory(
         arguments.model, arguments.gpu, layout, arguments.settings(), arguments.dtype, arguments.kv_dtype
     )
-    print(json_text(answer.as_json()) if as_json else _memory_text(answer))
+    print(json_text(answer.as_json()) if as_json else _memory_text(answer), flush=True)
+    if answer.plan.verdict == STARTUP_OOM:
+        raise NothingFound(f"{arguments.model} does not fit {layout}: {answer.plan.reason}")
 
 
 def _memory_text(answer: MemoryAnswer) -> str:

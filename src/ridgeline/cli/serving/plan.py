@@ -13,7 +13,7 @@ import typer
 from ridgeline.catalog import USUAL_ENGINE
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.table import aligned, json_text
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
     from ridgeline.planner.lint import LintReport
@@ -60,6 +60,8 @@ def plan(
     With --rate the fewest GPUs that keep every limit come first, else the most requests per second. --out DIR writes
     commands.txt and study.yaml for each choice.
 
+    Exit code 1: no choice keeps every limit.
+
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
     """
@@ -88,7 +90,9 @@ def plan(
     first = _write("--out", out, answer, _write_folder)
     print(_shown(answer, verdict, as_json, gpu_hour), flush=True)
     service = _write("--deploy", deploy, answer, _write_service)
+    best = answer.choices[0].option
     if as_json:
+        _require_within(best)
         return
     if first is not None:
         print(f"\nwritten to {out}, a folder for each choice; next: ridgeline check {shlex.quote(str(first))}")
@@ -96,6 +100,16 @@ def plan(
         print(
             f"\n{service} written; next: name your model's folder and site in it, then "
             f"ridgeline deploy check {shlex.quote(str(service))}"
+        )
+    _require_within(best)
+
+
+def _require_within(best: Option) -> None:
+    """NothingFound where even the best way to serve breaks a limit: what is printed then is no plan to follow."""
+    if not best.meets:
+        broken = ", ".join(map(str, best.broken))
+        raise NothingFound(
+            f"no way to serve it keeps every limit: #1 breaks {broken}; raise a limit, or give more GPUs"
         )
 
 

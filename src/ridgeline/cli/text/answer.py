@@ -28,8 +28,15 @@ def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
         yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
     elif answer.candidate is not None and answer.offers and (doubt := _doubt_about(answer, answer.candidate)):
         yield doubt
+    yield from _next_lines(answer)
     if answer.paste:
         yield from _measured_lines(answer)
+
+
+def _next_lines(answer: Answer) -> Iterable[str]:
+    """The command that would give a verdict, on a line of its own, to be pasted."""
+    if answer.next_step:
+        yield from ("to get a verdict:", f"  {answer.next_step}")
 
 
 def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
@@ -43,7 +50,7 @@ def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     yield answer.statement
     if answer.refuted:
         yield answer.refuted
-    yield from (*exhibits.notes, *exhibits.doubts)
+    yield from (*exhibits.notes, *exhibits.doubts, *_next_lines(answer))
     if answer.keep:
         yield from _kept_lines(answer)
     elif answer.candidate is not None and answer.offers:

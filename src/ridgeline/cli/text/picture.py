@@ -35,7 +35,7 @@ def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
     runs = now.under_way(now_s)
     lines = [line for run in runs[:_RUNS_SHOWN] for line in _run_lines(run, width, now_s)]
     if len(runs) > _RUNS_SHOWN:
-        lines.append(f"  and {len(runs) - _RUNS_SHOWN} more running")
+        lines.append(f"  and {len(runs) - _RUNS_SHOWN} more under way")
     simulated = "simulated: " if now.answer.simulated else ""
     outcomes = outcome_text({kind.value: n for kind, n in now.history.outcomes.items()})
     below = [
@@ -66,8 +66,11 @@ def _last_failures(now: CampaignStatus) -> list[str]:
 
 def _run_lines(run: RunUnderWay, width: int, now_s: float) -> Iterable[str]:
     """Two lines, cut: a setting is shown in full once its run has ended, and another log line follows this one."""
-    yield cut(f"  #{run.trial.number:<4} {clock_text(run, now_s)}   {setting_text(run.trial.point)}", width)
-    yield cut(f"{'':{_HANGING}}{run.last_line}", width)
+    clock, _, why = (
+        clock_text(run, now_s).partition(": ") if run.waits is not None else (clock_text(run, now_s), "", "")
+    )
+    yield cut(f"  #{run.trial.number:<4} {clock}   {setting_text(run.trial.point)}", width)
+    yield cut(f"{'':{_HANGING}}{why or run.last_line}", width)
 
 
 def in_ascii(text: str) -> str:

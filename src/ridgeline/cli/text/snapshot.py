@@ -23,11 +23,12 @@ from ridgeline.cli.text.wording import (
     time_text,
 )
 from ridgeline.executors.script import machines
+from ridgeline.records.answer import OVER_LIMIT
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.failures import what_failed
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
-from ridgeline.stats.wording import ratio_range
+from ridgeline.stats.wording import ratio_range, ratio_text
 from ridgeline.study.history import History
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
@@ -76,18 +77,17 @@ def _course(now: CampaignStatus) -> list[float]:
 def _gain(now: CampaignStatus) -> str:
     """The number to show in large; none where the answer is none: no difference, or a release that is slower."""
     answer, candidate = now.answer, now.answer.candidate
-    if candidate is None or not (answer.conclusion is None or answer.confirmed or answer.worse):
+    if candidate is None or answer.broken or not (answer.conclusion is None or answer.confirmed or answer.worse):
         return ""
     gain = candidate.gain
     if answer.conclusion is None and (gain is None or gain.ratio <= 1):
         return ""  # no verdict yet, and nothing to show for it
     if gain is None:
         return ""
-    return (
-        f"{gain.ratio:.3g}x"
-        if gain.low is None or gain.high is None
-        else ratio_range(gain.ratio, gain.low, gain.high)[0]
-    )
+    large = ratio_text(gain.ratio)
+    if gain.low is not None and gain.high is not None:
+        large, _ = ratio_range(gain.ratio, gain.low, gain.high)
+    return f"{large} simulated" if answer.simulated else large
 
 
 def _age_text(seconds: float) -> str:
@@ -132,7 +132,9 @@ def _headline(now: CampaignStatus) -> str:
     """The verdict; before there is one, the best so far."""
     answer = now.answer
     if answer.conclusion is None and answer.candidate is not None and answer.change:
-        return f"{answer.candidate.short or answer.candidate.label} so far: {answer.change}"
+        over = f"; {OVER_LIMIT}{' and '.join(map(str, answer.broken))}" if answer.broken else ""
+        simulated = " (simulated)" if answer.simulated else ""
+        return f"{answer.candidate.short or answer.candidate.label} so far: {answer.change}{simulated}{over}"
     if answer.conclusion is None and answer.stopped:
         return what_failed(now.history, answer) or answer.stopped.partition(";")[0]
     return answer.statement
@@ -140,11 +142,12 @@ def _headline(now: CampaignStatus) -> str:
 
 def _best(now: CampaignStatus) -> Iterator[str]:
     if now.answer.conclusion is None and now.answer.candidate is not None:
-        yield f"#{now.answer.candidate.trial}, measured once; {now.answer.statement}"
+        how = "simulated" if now.answer.simulated else "measured"
+        yield f"#{now.answer.candidate.trial}, {how} once; {now.answer.statement}"
     elif not now.answer.confirmed:
         yield from candidate_lines(now)
     verdict = now.history.verdict
-    if paste := "" if verdict is None else str(verdict.details.get("paste", "")):
+    if paste := "" if verdict is None or not now.answer.confirmed else str(verdict.details.get("paste", "")):
         yield paste
     elif now.answer.candidate is not None:
         yield setting_text(now.answer.candidate.point)

@@ -120,6 +120,8 @@ def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     yield f"  {answer.statement}"
     if answer.refuted:
         yield f"  {answer.refuted}"
+    if answer.next_step:
+        yield f"  to get a verdict: {answer.next_step}"
     if history.stopped is not None and history.verdict is None:
         reason = history.stopped.reason
         remedy = "" if "ridgeline resume" in reason else f"; continue with: ridgeline resume {quote(str(history.root))}"
@@ -136,7 +138,9 @@ def candidate_lines(now: CampaignStatus) -> Iterable[str]:
 
 
 def clock_text(run: RunUnderWay, now_s: float) -> str:
-    """`running 12:03 of about 1:00:00, ends about 14:32`."""
+    """`running 12:03 of about 1:00:00, ends about 14:32`, or `waiting 0:07: its nodes are busy (Resources)`."""
+    if run.waits is not None:
+        return f"waiting {time_text(run.elapsed_s)}: {run.waits or 'the batch system has not started it yet'}"
     text = f"running {time_text(run.elapsed_s)}"
     if run.expected_s is None or run.left_s is None:
         return text

@@ -28,6 +28,7 @@ from ridgeline.engines.base import (
     OFFLINE_RESULT,
     PORT,
     EngineLog,
+    EvenRouting,
     HostCosts,
     MetricNames,
     OfflineBatch,
@@ -94,6 +95,7 @@ _METRICS = MetricNames(
     aborted="sglang:num_aborted_requests_total",
     ttft="sglang:time_to_first_token_seconds",
     e2e="sglang:e2e_request_latency_seconds",
+    itl="sglang:inter_token_latency_seconds",
     # An answer's tokens are counted when it is finished: one of minutes would look like a hang, but for the gaps
     # between its tokens, which are counted as they happen.
     live=("sglang:time_to_first_token_seconds_count", "sglang:inter_token_latency_seconds_count"),
@@ -211,6 +213,18 @@ class Sglang(ServingEngine):
         ),
     )
     port_spacing, rendezvous_spacing = 8, 14
+    # Read in the repository's tags: srt/environ.py has the variable from v0.5.13 on (not v0.5.12.post1), and
+    # srt/layers/moe/topk.py heeds it in select_experts, which the back ends named here go around (TopK.forward_cuda,
+    # v0.5.13 to v0.5.15). On Blackwell srt/server_args.py (v0.5.13) chooses flashinfer_trtllm itself for some models.
+    even_routing = EvenRouting(
+        "SGLANG_SIMULATE_UNIFORM_EXPERTS",
+        "1",
+        (0, 5, 13),
+        others=("SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",),
+        around=("triton_kernel", "flashinfer_trtllm", "flashinfer_mxfp4", "experimental_sgl_trtllm"),
+        around_on=("b200", "b300", "gb200", "gb300"),
+    )
+    draft_knobs = ("speculative_algorithm",)
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     when_omitted = MappingProxyType({"kv_cache_dtype": "auto", "schedule_conservativeness": 1.0})

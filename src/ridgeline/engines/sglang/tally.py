@@ -1,6 +1,7 @@
 """An SGLang log of any length, summed up in constant memory and in one pass.
 
-Batches are read a block at a time; every other line, batches of other releases included, by the reader of single lines.
+One pattern reads the lines that a long log is made of; every other line, batches of other releases included, goes to
+the reader of single lines.
 """
 
 from __future__ import annotations
@@ -8,17 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.engines.served import ServedSecond, ServedTally
 from ridgeline.engines.sglang.log import (
     Compile,
     DecodeBatch,
-    Fact,
     GraphCapture,
     KvPool,
     Limits,
@@ -34,185 +31,20 @@ from ridgeline.engines.sglang.log import (
 )
 from ridgeline.readers.lines import blocks_of, plain
 
-# A block of an SGLang log as columns: which lines are batches of the usual shape, and their figures as arrays.
-#
-# A long log is read hundreds of thousands of lines a second this way, which no loop over lines in Python does. A line
-# whose shape is not exactly the usual one is left out here and goes to the reader of single lines.
-
-_Whole = NDArray[np.int64]
-_Real = NDArray[np.float64]
-_Mask = NDArray[np.bool_]
-
-_STAMP = 19  # 2026-11-15 07:19:29
-_DECODE, _PREFILL = b"Decode batch", b"Prefill batch"
-# what stands before each colon, in the order of the line
-_DECODE_LABELS = (
-    *(b" #running-req", b", #token", b", token usage", b", cuda graph"),
-    *(b", gen throughput (token/s)", b", #queue-req"),
+# Every line is one match, so that matches count lines. A number of more digits is torn text, and so is a batch that
+# tells less or more than this: a split server's, and those of other releases.
+_LINE = re.compile(
+    rb"^(?:\[(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]\n]*\] (?:"
+    rb"Decode batch[,.] #running-req: (?P<decoding>\d{1,9}), #token: \d{1,9}, "
+    rb"token usage: (?P<usage>\d{1,9}\.\d{1,9}), cuda graph: (?P<graph>True|False), "
+    rb"gen throughput \(token/s\): (?P<rate>\d{1,9}\.\d{1,9}), "
+    rb"#queue-req: (?P<queued>\d{1,9})"
+    rb"|Prefill batch[,.] #new-seq: \d{1,9}, #new-token: (?P<new>\d{1,9}), #cached-token: (?P<cached>\d{1,9}), "
+    rb"token usage: \d{1,9}\.\d{1,9}, #running-req: (?P<beside>\d{1,9}), #queue-req: \d{1,9}"
+    rb"(?:, #pending-token: \d{1,9}, cuda graph: \w{4,5}, input throughput \(token/s\): \d{1,9}\.\d{1,9})?(?:, )?"
+    rb'|INFO: +[\d.]{7,15}:\d{1,5} - "[A-Z]{3,6} [^"\s]{1,200} HTTP/1.1" 200 OK)|(?P<other>.*))$',
+    re.MULTILINE,
 )
-_PREFILL_LABELS = (
-    *(b" #new-seq", b", #new-token", b", #cached-token", b", token usage"),
-    *(b", #running-req", b", #queue-req"),
-)
-_UNSENT = b"#inflight-req"
-_BEFORE = 32  # bytes of nothing around a block, so that looking a little beyond it is harmless
-_DIGIT_BYTES = 11  # of a figure, its point included; longer ones are torn text
-
-
-class _BatchColumns:
-    """Rows are the batches of a block in its order; `line` counts from 0. What only the other kind of batch has is 0.
-
-    `others` are all further lines that are neither empty nor requests answered with success.
-    """
-
-    def __init__(self, block: bytes) -> None:
-        padded = bytes(_BEFORE) + block + bytes(_BEFORE)
-        self._text = np.frombuffer(padded, np.uint8)
-        # eight letters at each place of the text, so that names are compared at once and not letter by letter
-        self._words: NDArray[np.uint64] = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-        self.ends: _Whole = np.flatnonzero(self._text == 10)
-        self.starts: _Whole = np.concatenate(([_BEFORE], self.ends[:-1] + 1))
-        self._colons: _Whole = np.flatnonzero(self._text == 58)
-        closes, known = self._closes()
-        decode, decode_figures = self._figures(known, closes, _DECODE, _DECODE_LABELS, exact=True)
-        prefill, prefill_figures = self._figures(known, closes, _PREFILL, _PREFILL_LABELS, exact=False)
-        if _UNSENT in block:  # a split server tells more than these columns hold
-            usual = np.array([_UNSENT not in self.text(line) for line in prefill], np.bool_)
-            prefill, prefill_figures = prefill[usual], prefill_figures[usual]
-        answered = self._answered(known, closes)
-        self._rows(decode, decode_figures, prefill, prefill_figures)
-        plain = self.ends > self.starts
-        plain[self.line] = plain[answered] = False
-        self.others: _Whole = np.flatnonzero(plain)
-
-    def text(self, line: int) -> bytes:
-        return self._text[self.starts[line] : self.ends[line]].tobytes()
-
-    def _closes(self) -> tuple[_Whole, _Mask]:
-        """Where the bracket of each line's stamp closes, and which lines have a stamp and no other bracket."""
-        text, starts, ends = self._text, self.starts, self.ends
-        brackets = np.append(np.flatnonzero(text == 93), [len(text) - 1] * 2)
-        at = np.searchsorted(brackets, starts)
-        closes, following = brackets[at], brackets[at + 1]
-        known = (ends - starts > 60) & (closes + 16 < ends) & (following > ends) & (closes - starts > _STAMP)
-        for place, letter in ((0, 91), (5, 45), (8, 45), (14, 58), (17, 58)):
-            known &= text[starts + place] == letter
-        return closes, known
-
-    def _figures(
-        self, known: _Mask, closes: _Whole, name: bytes, labels: tuple[bytes, ...], *, exact: bool
-    ) -> tuple[_Whole, _Whole]:
-        """Lines of one kind of batch, and where their figures begin: a row a line, a column a label."""
-        text, colons = self._text, self._colons
-        lines = np.flatnonzero(known & (text[np.minimum(closes + 2, len(text) - 1)] == name[0]))
-        lines = lines[self._said(name, closes[lines] + 2 + len(name))]
-        first = np.searchsorted(colons, closes[lines])
-        padded = np.append(colons, [len(text) + 1] * (len(labels) + 1))
-        at = padded[first[:, None] + np.arange(len(labels) + 1)]
-        good = at[:, len(labels) - 1] < self.ends[lines]
-        if exact:
-            good &= at[:, len(labels)] > self.ends[lines]
-        lines, at = lines[good], at[good][:, : len(labels)]
-        comma = closes[lines] + 2 + len(name)
-        good = (at[:, 0] - comma == 1 + len(labels[0])) & ((text[comma] == 44) | (text[comma] == 46))
-        for label, end in zip(labels, at.T, strict=True):
-            good &= self._said(label + b": ", end + 2)
-        return lines[good], at[good] + 2
-
-    def _said(self, name: bytes, ends: _Whole) -> _Mask:
-        """Whether the text that ends there is `name`."""
-        said = np.ones(len(ends), np.bool_)
-        for start in {*range(0, len(name) - 7, 8), len(name) - 8}:
-            word = int.from_bytes(name[start : start + 8], "little")
-            said &= self._words[ends - len(name) + start] == word
-        return said
-
-    def _answered(self, known: _Mask, closes: _Whole) -> _Whole:
-        """Requests that were answered with success: most lines of a served log, and nothing to learn from."""
-        text, ends = self._text, self.ends
-        found = known & (text[np.minimum(closes + 2, len(text) - 1)] == 73)
-        for back, letter in ((1, 75), (2, 79), (3, 32), (6, 50), (8, 34)):
-            found &= text[np.maximum(ends - back, 0)] == letter
-        return np.flatnonzero(found)
-
-    def _rows(self, decode: _Whole, decode_at: _Whole, prefill: _Whole, prefill_at: _Whole) -> None:
-        count = len(decode)
-        both = np.concatenate((decode, prefill))
-        order = np.argsort(both, kind="stable")
-
-        def column(decoded: Any, prefilled: Any) -> Any:
-            return np.concatenate((decoded, prefilled))[order]
-
-        nothing, none = np.zeros(count), np.zeros(len(prefill))
-        figures = np.stack(
-            [
-                column(self._number(decode_at[:, 0]), self._number(prefill_at[:, 4])),
-                column(self._number(decode_at[:, 2], whole=False), none),
-                column(self._number(decode_at[:, 4], whole=False), none),
-                column(self._number(decode_at[:, 5]), none),
-                column(nothing, self._number(prefill_at[:, 1])),
-                column(nothing, self._number(prefill_at[:, 2])),
-                column(nothing, self._number(prefill_at[:, 0])),
-            ]
-        )
-        whole = ~np.isnan(figures).any(axis=0)
-        self.line: _Whole = both[order][whole]
-        self.running, self.kv_share, self.decode_tok_s, self.queued, self.tokens, self.cached, _ = figures[:, whole]
-        self.decode: _Mask = column(np.ones(count, np.bool_), none.astype(np.bool_))[whole]
-        self.eager: _Mask = column(self._text[decode_at[:, 3]] == 70, none.astype(np.bool_))[whole]
-        self._times()
-
-    def _times(self) -> None:
-        """Where a new second begins, and the time of each row."""
-        stamps = self.starts[self.line] + 1
-        self.new_second: _Mask = np.zeros(len(stamps), np.bool_)
-        self.new_second[:1] = True
-        for place in (0, 8, _STAMP - 8):
-            word = self._words[stamps + place]
-            self.new_second[1:] |= word[1:] != word[:-1]
-        seconds = _column_seconds(self._text[stamps[self.new_second][:, None] + np.arange(_STAMP)])
-        self.time_s: _Real = np.repeat(seconds, np.diff(np.append(np.flatnonzero(self.new_second), len(stamps))))
-
-    def _number(self, at: _Whole, *, whole: bool = True) -> _Real:
-        """The figures that begin there: digits and at most a point, up to a comma or the end of the line.
-
-        Not a number where anything else follows: the line is torn, and the other reader says what is left of it.
-        """
-        text = self._text
-        value, decimals = np.zeros(len(at)), np.zeros(len(at))
-        live, pointed = np.ones(len(at), np.bool_), np.zeros(len(at), np.bool_)
-        sound = np.zeros(len(at), np.bool_)
-        for place in range(_DIGIT_BYTES):
-            letter = text[at + place]
-            digit = live & (letter >= 48) & (letter <= 57)
-            point = live & (letter == 46) & ~pointed & (not whole)
-            sound |= live & ((letter == 44) | (letter == 10)) & (place > 0)
-            live = digit | point
-            if not live.any():
-                break
-            value = np.where(digit, value * 10 + (letter.astype(np.float64) - 48), value)
-            decimals += digit & pointed
-            pointed |= point
-        return np.where(sound, value / 10.0**decimals, np.nan)
-
-
-def _column_seconds(stamps: NDArray[np.uint8]) -> _Real:
-    """Seconds since year 1; not a number where the digits are none or the day does not exist."""
-    digits = stamps.astype(np.int64) - 48
-
-    def two(place: int) -> _Whole:
-        return digits[:, place] * 10 + digits[:, place + 1]
-
-    days = np.full(len(stamps), np.nan)
-    if len(stamps):
-        dates = two(0) * 1_000_000 + two(2) * 10_000 + two(5) * 100 + two(8)
-        for packed in np.unique(dates):
-            try:
-                day = date(int(packed) // 10_000, int(packed) // 100 % 100, int(packed) % 100).toordinal()
-            except ValueError:
-                continue
-            days[dates == packed] = day
-    return days * 86400.0 + two(11) * 3600 + two(14) * 60 + two(17)
 
 
 @dataclass(slots=True)
@@ -292,16 +124,30 @@ class SglangTally:
 
 
 _QUOTED = 20_000  # characters of a line that are kept to be quoted
-_DIGITS = 16  # a longer number is torn text
+_TORN = 10**15  # no figure of a batch is as large
 _EPOCH = datetime(1, 1, 1)  # stamps have no zone: only their differences count
-_FULL, _ROOM = 0.95, 0.8
+_FULL, _ROOM = 0.95, 0.8  # shares of the KV pool
+_AT_CAP, _FULL_CHUNK = 0.98, 0.95
+_MANY_UNDER_WAY = 8  # transfers at once that a split server has no reason to hold, unless they are slow
+_ANSWERED = re.compile(rb'" ([45]\d\d) [A-Z]')
 
 
-class _BatchRows:
-    """Adds rows to `tally`. Whoever derives from it says what facts another line gives, and takes them."""
+def tally_sglang_log(lines: Iterable[str]) -> SglangTally:
+    """Sum up a log; torn or foreign text gives less, never an error."""
+    reader = _Tallying()
+    number = 1
+    for block in blocks_of(lines):
+        number += reader.block(number, block)
+    reader.close_second()
+    return reader.tally
+
+
+class _Tallying:
+    """Adds lines to `tally`, a block of them at a time. `pending` are lines of this block that are to be quoted."""
 
     def __init__(self) -> None:
         self.tally = SglangTally()
+        self.lines = SglangReader()
         self.second = ServedSecond()
         self.stamp = b""
         self.stretch = _PrefillStretch()
@@ -313,116 +159,30 @@ class _BatchRows:
 
     def block(self, first: int, block: bytes) -> int:
         """Read a block that begins with line `first`; how many lines it has."""
-        columns = _BatchColumns(block)
-        self.block_first = first
-        done = 0  # rows that were added so far
-        for line in columns.others.tolist():
-            facts = self.facts_of(first + line, columns.text(line))
-            if facts:
-                # what a line changes holds for the rows behind it, so those in front come first
-                upto = int(np.searchsorted(columns.line, line))
-                self._add(columns, done, upto)
-                done = upto
-                self.take(facts)
-        self._add(columns, done, len(columns.line))
+        self.block_first = number = first
+        for number, found in enumerate(_LINE.finditer(block, 0, len(block) - 1), first):
+            stamp, decoding, usage, graph, rate, queued, new, cached, beside, other = found.groups()
+            if decoding:
+                self._at(stamp)
+                self._decode(number, int(decoding), float(usage), graph == b"True", float(rate), int(queued))
+            elif new:
+                self._at(stamp)
+                self._prefill(number, int(new), int(cached), int(beside))
+            elif other:
+                self._other(number, other)
         self._take_quotes(first, block)
-        return len(columns.ends)
+        return number - first + 1
 
-    def facts_of(self, line: int, raw: bytes) -> list[Fact]:
-        raise NotImplementedError
-
-    def take(self, facts: list[Fact]) -> None:
-        raise NotImplementedError
-
-    def _add(self, columns: _BatchColumns, start: int, end: int) -> None:
-        if start >= end:
+    def _other(self, line: int, raw: bytes) -> None:
+        if b"HTTP/1" in raw and b" batch" not in raw:
+            if refused := _ANSWERED.search(raw):
+                code = refused.group(1).decode()
+                self.tally.refused[code] = self.tally.refused.get(code, 0) + 1
+                self.first(f"answered-{code[0]}", line)
             return
-        self.close_second()
-        rows = slice(start, end)
-        lines = columns.line[rows] + self.block_first
-        decode = columns.decode[rows]
-        waiting = decode & (columns.queued[rows] > 0)
-        full = waiting & (columns.kv_share[rows] >= _FULL)
-        room = waiting & ~full & (columns.kv_share[rows] < _ROOM)
-        masks = {
-            "decodes": decode,
-            "prefills": ~decode,
-            "starved": ~decode & (columns.running[rows] > 0),
-            "eager": columns.eager[rows],
-            "beyond": columns.eager[rows] & (columns.running[rows] > self.graph_limit) & (self.graph_limit >= 0),
-            "full": full,
-            "capped": room & (columns.running[rows] >= self.cap_limit),
-            "waiting": waiting,
-        }
-        sums = {
-            "running": np.where(decode, columns.running[rows], 0.0),
-            "queued": columns.queued[rows],
-            "kv_share": columns.kv_share[rows],
-            "decode_tok_s": columns.decode_tok_s[rows],
-        }
-        self._extremes(lines, masks, columns, rows)
-        self._prompts(lines, columns, rows)
-        self._stretches(lines, columns, rows)
-        groups = np.flatnonzero(np.append(True, columns.new_second[rows][1:]))
-        from_idle = ~decode[groups] & (columns.running[rows][groups] == 0)
-        added = {name: np.add.reduceat(of.astype(np.float64), groups) for name, of in (masks | sums).items()}
-        self.tally.served.add_many(columns.time_s[rows][groups], added, from_idle)
-        self.tally.last_work_line = int(lines[-1])
-
-    def _extremes(self, lines: _Whole, masks: dict[str, _Mask], columns: _BatchColumns, rows: slice) -> None:
-        """The first line of each sort, and the largest figures."""
-        tally, totals = self.tally, self.tally.served.totals
-        running, kv_share = columns.running[rows], columns.kv_share[rows]
-        for name in ("eager", "starved", "waiting", "full", "capped"):
-            if masks[name].any():
-                self.first(name, int(lines[masks[name].argmax()]))
-        if masks["waiting"].any():
-            self.pending["last-waiting"] = int(lines[masks["waiting"].nonzero()[0][-1]])
-        if masks["capped"].any():
-            tally.capped_kv_share = max(tally.capped_kv_share, float(kv_share[masks["capped"]].max()))
-        if masks["beyond"].any():
-            beyond = np.where(masks["beyond"], running, -1.0)
-            least, most = int(running[masks["beyond"]].min()), int(beyond.max())
-            tally.least_beyond = min(tally.least_beyond or least, least)
-            if most > tally.most_beyond:
-                tally.most_beyond = most
-                self.pending["beyond"] = int(lines[beyond.argmax()])
-        decoded = np.where(masks["decodes"], running, -1.0)
-        if decoded.max() > totals.most_running:
-            totals.most_running = int(decoded.max())
-            self.pending["busiest"] = int(lines[decoded.argmax()])
-        if kv_share.max() > totals.peak_kv_share:
-            totals.peak_kv_share = float(kv_share.max())
-            self.pending["peak"] = int(lines[kv_share.argmax()])
-
-    def _prompts(self, lines: _Whole, columns: _BatchColumns, rows: slice) -> None:
-        prompts, cached = self.tally.prompts, columns.cached[rows]
-        prompts.new += int(columns.tokens[rows].sum())
-        prompts.cached += int(cached.sum())
-        if cached.max() > prompts.most_cached:
-            prompts.most_cached = int(cached.max())
-            self.pending["cached"] = int(lines[cached.argmax()])
-
-    def _stretches(self, lines: _Whole, columns: _BatchColumns, rows: slice) -> None:
-        """Runs of full chunks; one may have begun in an earlier block."""
-        running = columns.running[rows]
-        chunk = ~columns.decode[rows] & (running > 0) & (columns.tokens[rows] >= self.chunk) & (self.chunk > 0)
-        if not chunk.any():
-            self.end_stretch()
-            return
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], chunk, [False])).astype(np.int8)))
-        times = columns.time_s[rows]
-        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            if begin:
-                self.end_stretch()
-            self.chunks_in_a_row(
-                end - begin,
-                (int(lines[begin]), int(lines[end - 1])),
-                (float(times[begin]), float(times[end - 1])),
-                int(running[end - 1]),
-            )
-        if edges[-1] < len(chunk):
-            self.end_stretch()
+        for fact in self.lines.line(line, plain(raw.decode("utf-8", "replace").rstrip("\r"))):
+            if taken := _TAKEN.get(type(fact)):
+                taken(self, fact)
 
     def _take_quotes(self, first: int, block: bytes) -> None:
         if self.stretch.chunks and self.stretch.first_line >= first:
@@ -433,10 +193,39 @@ class _BatchRows:
                 self.tally.quotes[name] = (number, lines[number - first].decode("utf-8", "replace")[:_QUOTED])
             self.pending.clear()
 
-    def notable(self, line: int, running: int, kv_share: float, graph: bool, queued: bytes) -> None:
-        """A decode line that adds more than its figures to the sums."""
+    def _at(self, stamp: bytes) -> None:
+        if stamp != self.stamp:
+            self.close_second()
+            self.stamp = stamp
+
+    def close_second(self) -> None:
+        """What was gathered belongs to the stamp so far."""
+        second = self.second
+        second.lines = second.decodes + second.prefills
+        if second.lines:
+            self.tally.served.add(_seconds(self.stamp), second)
+            self.second = ServedSecond()
+
+    def _row(self, fact: DecodeBatch | PrefillBatch) -> None:
+        """A batch line of another shape than the usual."""
+        line, time = fact.stamp.line, fact.stamp.time
+        self._at(time.isoformat(" ").encode() if time else b"")
+        if isinstance(fact, PrefillBatch):
+            self._under_way(line, "unsent", fact.unsent, 0)
+            self._prefill(line, fact.new_tokens, fact.cached_tokens, fact.running or 0)
+        else:
+            self._under_way(line, "fetching", fact.fetching, fact.running)
+            usage, graph = fact.token_usage or 0.0, fact.cuda_graph is not False
+            self._decode(line, fact.running, usage, graph, fact.gen_tok_s or 0.0, fact.queued or 0)
+
+    def _decode(self, line: int, running: int, kv_share: float, graph: bool, tok_s: float, queued: int) -> None:
         self.end_stretch()
-        totals = self.tally.served.totals
+        self.tally.last_work_line = line
+        second, totals = self.second, self.tally.served.totals
+        second.decodes += 1
+        second.running += running
+        second.kv_share += kv_share
+        second.decode_tok_s += tok_s
         if kv_share > totals.peak_kv_share:
             totals.peak_kv_share = kv_share
             self.pending["peak"] = line
@@ -445,8 +234,8 @@ class _BatchRows:
             self.pending["busiest"] = line
         if not graph:
             self._eager(line, running)
-        if queued != b"0" and len(queued) < _DIGITS:
-            self._waiting(line, int(queued), running, kv_share)
+        if 0 < queued < _TORN:
+            self._waiting(line, queued, running, kv_share)
 
     def _eager(self, line: int, running: int) -> None:
         self.second.eager += 1
@@ -473,41 +262,37 @@ class _BatchRows:
             self.tally.capped_kv_share = max(self.tally.capped_kv_share, kv_share)
             self.first("capped", line)
 
-    def prefill(self, line: int, tokens: bytes, cached: bytes, beside: bytes) -> None:
+    def _prefill(self, line: int, new: int, cached: int, beside: int) -> None:
         """`beside` requests were running and got no token meanwhile."""
-        if len(tokens) >= _DIGITS or len(cached) >= _DIGITS or len(beside) >= _DIGITS:
-            return  # torn
+        self.tally.last_work_line = line
+        if max(new, cached, beside) >= _TORN:
+            return
         second, prompts = self.second, self.tally.prompts
-        new = int(tokens)
         if not second.prefills and not second.decodes:
-            second.from_idle = beside == b"0"
+            second.from_idle = beside == 0
         second.prefills += 1
         prompts.new += new
-        if cached != b"0":
-            from_cache = int(cached)
-            prompts.cached += from_cache
-            if from_cache > prompts.most_cached:
-                prompts.most_cached = from_cache
-                self.pending["cached"] = line
-        if beside != b"0":
+        prompts.cached += cached
+        if cached > prompts.most_cached:
+            prompts.most_cached = cached
+            self.pending["cached"] = line
+        if beside:
             second.starved += 1
             self.first("starved", line)
             if self.chunk and new >= self.chunk:
-                now = _seconds(self.stamp) or 0.0
-                self.chunks_in_a_row(1, (line, line), (now, now), int(beside))
+                self._full_chunk(line, beside)
                 return
         self.end_stretch()
 
-    def chunks_in_a_row(self, count: int, lines: tuple[int, int], times: tuple[float, float], running: int) -> None:
-        stretch = self.stretch
+    def _full_chunk(self, line: int, running: int) -> None:
+        stretch, now = self.stretch, _seconds(self.stamp) or 0.0
         if not stretch.chunks:
-            stretch.first_line, stretch.first_s = lines[0], times[0]
-        stretch.chunks += count
-        stretch.last_line, stretch.last_s, stretch.running = lines[1], times[1], running
-        longest = self.tally.longest
-        if stretch is longest or stretch.chunks > longest.chunks:
+            stretch.first_line, stretch.first_s = line, now
+        stretch.chunks += 1
+        stretch.last_line, stretch.last_s, stretch.running = line, now, running
+        if stretch is self.tally.longest or stretch.chunks > self.tally.longest.chunks:
             self.tally.longest = stretch
-            self.pending["stretch-last"] = lines[1]
+            self.pending["stretch-last"] = line
             if stretch.first_line >= self.block_first:
                 self.pending["stretch-first"] = stretch.first_line
             elif "stretch-start" in self.tally.quotes:
@@ -517,81 +302,9 @@ class _BatchRows:
         if self.stretch.chunks:
             self.stretch = _PrefillStretch()
 
-    def close_second(self, stamp: bytes = b"") -> ServedSecond:
-        """What was gathered belongs to the stamp before; from here on to `stamp`."""
-        second = self.second
-        second.lines = second.decodes + second.prefills
-        if second.lines:
-            self.tally.served.add(_seconds(self.stamp), second)
-            self.second = ServedSecond()
-        self.stamp = stamp
-        return self.second
-
     def first(self, name: str, line: int) -> None:
         if name not in self.tally.quotes and name not in self.pending:
             self.pending[name] = line
-
-
-def _seconds(stamp: bytes) -> float | None:
-    try:
-        return (datetime.fromisoformat(stamp.decode("ascii")) - _EPOCH).total_seconds() if stamp else None
-    except ValueError:
-        return None
-
-
-_ANSWERED = re.compile(rb'" ([45]\d\d) [A-Z]')
-_AT_CAP, _FULL_CHUNK = 0.98, 0.95
-_MANY_UNDER_WAY = 8  # transfers at once that a split server has no reason to hold, unless they are slow
-
-
-def tally_sglang_log(lines: Iterable[str]) -> SglangTally:
-    """Sum up a log; torn or foreign text gives less, never an error."""
-    reader = _Tallying()
-    number = 1
-    for block in blocks_of(lines):
-        number += reader.block(number, block)
-    reader.close_second()
-    return reader.tally
-
-
-class _Tallying(_BatchRows):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines = SglangReader()
-
-    def facts_of(self, line: int, raw: bytes) -> list[Fact]:
-        if b"HTTP/1" in raw and b" batch" not in raw:
-            if refused := _ANSWERED.search(raw):
-                code = refused.group(1).decode()
-                self.tally.refused[code] = self.tally.refused.get(code, 0) + 1
-                self.first(f"answered-{code[0]}", line)
-            return []
-        return list(self.lines.line(line, plain(raw.decode("utf-8", "replace").rstrip("\r"))))
-
-    def take(self, facts: list[Fact]) -> None:
-        for fact in facts:
-            if taken := _TAKEN.get(type(fact)):
-                taken(self, fact)
-
-    def _row(self, fact: DecodeBatch | PrefillBatch) -> None:
-        """A batch line of a shape that the pattern for blocks does not know."""
-        time = fact.stamp.time
-        stamp = time.isoformat(" ").encode() if time else b""
-        if stamp != self.stamp:
-            self.close_second(stamp)
-        if isinstance(fact, PrefillBatch):
-            self._under_way(fact.stamp.line, "unsent", fact.unsent, 0)
-            numbers = (fact.new_tokens, fact.cached_tokens, fact.running or 0)
-            self.prefill(fact.stamp.line, *(b"%d" % n for n in numbers))
-        else:
-            self._under_way(fact.stamp.line, "fetching", fact.fetching, fact.running)
-            self.second.decodes += 1
-            self.second.running += fact.running
-            self.second.kv_share += fact.token_usage or 0.0
-            self.second.decode_tok_s += fact.gen_tok_s or 0.0
-            queued = b"%d" % (fact.queued or 0)
-            self.notable(fact.stamp.line, fact.running, fact.token_usage or 0.0, fact.cuda_graph is not False, queued)
-        self.tally.last_work_line = fact.stamp.line
 
     def _under_way(self, line: int, name: str, count: int | None, running: int) -> None:
         if count is None:
@@ -683,6 +396,13 @@ class _Tallying(_BatchRows):
             self.tally.quotes.pop(name, None)
             self.pending.pop(name, None)
         self.end_stretch()
+
+
+def _seconds(stamp: bytes) -> float | None:
+    try:
+        return (datetime.fromisoformat(stamp.decode("ascii")) - _EPOCH).total_seconds() if stamp else None
+    except ValueError:
+        return None
 
 
 # what the processes of a server print when it is asked to stop

@@ -20,6 +20,7 @@ from ridgeline.engines.base import (
     OFFLINE_RESULT,
     PROFILE_FOLDER,
     EngineLog,
+    EvenRouting,
     HostCosts,
     MetricNames,
     OfflineBatch,
@@ -88,6 +89,7 @@ _METRICS = MetricNames(
     requests="vllm:request_success_total",
     ttft="vllm:time_to_first_token_seconds",
     e2e="vllm:e2e_request_latency_seconds",
+    itl="vllm:inter_token_latency_seconds",
     live=("vllm:generation_tokens_total",),
     # A prompt is counted when all of it is done; the share of the KV pool that is used moves with each piece of it.
     progress=("vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds_count"),
@@ -119,6 +121,10 @@ class _Vllm(ServingEngine):
     plan_legend = (
         "cap, chunk: --max-num-seqs, --max-num-batched-tokens; fraction: weights and KV of what is free on a GPU",
     )
+    # Read in the repository's tags: vllm/envs.py has it from v0.10.1 on (not v0.10.0), with the strategies
+    # uniform_random and normal_routing.
+    even_routing = EvenRouting("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "uniform_random", (0, 10, 1))
+    draft_knobs = ("speculative_config", "speculative_model")
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow

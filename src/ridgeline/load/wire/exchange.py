@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import overload
 
+from ridgeline.load.wire.believed import Wanted, counted_prompt, doubt_about
 from ridgeline.load.wire.loop import LATE_S
 from ridgeline.load.wire.reply import Reply, error_text
 from ridgeline.traffic.requests import RequestRecord
@@ -108,11 +109,14 @@ class Exchange:
 
     __slots__ = (
         "_length", "arrival", "chunked", "coalesced", "end_s", "error", "first_byte_s", "http_status", "reply",
-        "resent", "retry_after_s", "scheduled_s", "sent_s", "since_s", "status", "taken_s", "wire",
+        "resent", "retry_after_s", "scheduled_s", "sent_s", "since_s", "status", "taken_s", "wanted", "wire",
     )  # fmt: skip
 
-    def __init__(self, arrival: Arrival, wire: bytes, scheduled_s: float, reply: Reply) -> None:
+    def __init__(
+        self, arrival: Arrival, wire: bytes, scheduled_s: float, reply: Reply, wanted: Wanted | None = None
+    ) -> None:
         self.arrival = arrival
+        self.wanted = wanted or Wanted(arrival.output_tokens)
         self.wire = wire
         self.scheduled_s = scheduled_s
         self.taken_s = scheduled_s
@@ -167,21 +171,17 @@ class Exchange:
         if reply.error:
             self.status, self.error = "error-event", reply.error
         elif reply.malformed:
-            self.status, self.error = "malformed", f"not JSON: {reply.malformed}"
-        elif reply.partial or (self.ends_at_close and not self._ended_well()):
-            self.status, self.error = "cut", "the stream ended without [DONE], finish reason or all its tokens"
-        elif not reply.has_tokens:
-            self.status, self.error = "empty", "the answer held no token and no usage"
+            self.status, self.error = "malformed", f"not an answer: {reply.malformed}"
+        elif reply.partial:
+            self.status, self.error = "cut", "the stream ended in the middle of an event"
+        elif doubt := doubt_about(reply, self.wanted):
+            self.status, self.error = doubt
         else:
             self.status = "ok"
             self.end_s = reply.last_event_s if reply.last_event_s is not None else at_s
 
     def fail(self, kind: str, message: str, at_s: float) -> None:
         self.status, self.error, self.end_s = kind, message, at_s
-
-    def _ended_well(self) -> bool:
-        reply = self.reply
-        return reply.done or reply.finished or len(reply.token_times_s) >= self.arrival.output_tokens
 
     def record(self, start_s: float, worker: str) -> RequestRecord:
         """Times are counted from `start_s`, the start of the run."""
@@ -197,8 +197,8 @@ class Exchange:
             sent_s=sent_s - start_s,
             first_token_s=times[0] - start_s if times else None,
             end_s=None if self.end_s is None else self.end_s - start_s,
-            input_tokens=self.arrival.input_tokens if reply.prompt_tokens is None else reply.prompt_tokens,
-            output_tokens=counted if by_usage is None else by_usage,
+            input_tokens=counted_prompt(self.arrival.input_tokens, reply.prompt_tokens),
+            output_tokens=counted if by_usage is None or self.status != "ok" else by_usage,
             status=self.status,
             first_byte_s=None if self.first_byte_s is None else self.first_byte_s - start_s,
             gaps_s=Gaps(times),
@@ -207,6 +207,8 @@ class Exchange:
             error=self.error,
             worker=worker,
             counted_tokens=counted,
+            prompt_by_usage=reply.prompt_tokens,
+            output_by_usage=by_usage,
         )
 
 

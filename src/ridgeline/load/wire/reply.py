@@ -102,7 +102,8 @@ _TEXT = {
 # The spelling most servers use, found faster still; anything else goes through the patterns.
 _USUAL = {"chat": b'"content":"', "completions": b'"text":"'}
 _COUNTS = re.compile(rb'"(?:usage|meta_info)"\s*:\s*\{')
-_FINISH = re.compile(rb'"finish_reason"\s*:\s*["{]')
+# a word, or in SGLang's own interface an object with its type
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*(?:"([^"]*)"|\{[^{}]*?"type"\s*:\s*"([^"]*)")')
 _SOFAR = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _BODIES = 512
 _ENDING_EVENTS = 3
@@ -112,9 +113,10 @@ class Reply:
     """One response body. Append to `bodies` and `times_s` as it arrives, `close` when it has ended, then read it."""
 
     __slots__ = (
-        "_began_s", "_cumulative", "_endings", "_held", "_junk", "_pattern", "_streamed", "_tail", "_usual", "bodies",
-        "cached_tokens", "done", "error", "finished", "last_event_s", "malformed", "output_tokens",
-        "prompt_tokens", "reasoning_events", "reasoning_tokens", "text", "times_s", "token_times_s",
+        "_began_s", "_cumulative", "_endings", "_held", "_junk", "_pattern", "_shortest", "_streamed", "_tail",
+        "_usual", "_weight", "bodies", "cached_tokens", "done", "error", "finish_reason", "finished", "last_event_s",
+        "malformed", "output_tokens", "prompt_tokens", "reasoning_events", "reasoning_tokens", "silent_events", "text",
+        "times_s", "token_times_s",
     )  # fmt: skip
 
     def __init__(self, interface: str, streamed: bool = True) -> None:
@@ -130,11 +132,14 @@ class Reply:
         self._began_s = 0.0
         self._held: list[bytes] = []
         self._endings: deque[bytes] = deque(maxlen=_ENDING_EVENTS)
+        self._weight = 0  # bytes of all events with text, and the shortest of them: what all have beside their text
+        self._shortest = b""
         self.token_times_s: list[float] = []
         self.last_event_s: float | None = None
         self.text = b""  # the whole body, where one document was asked for
         self.done = False  # the stream said [DONE]
-        self.finished = False  # an event gave a finish reason
+        self.finished = False  # an event gave a finish reason, or the answer is one whole document
+        self.finish_reason = ""
         self.malformed = ""
         self.error = ""
         self.prompt_tokens: int | None = None
@@ -142,6 +147,7 @@ class Reply:
         self.reasoning_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.reasoning_events = 0
+        self.silent_events = 0  # of a token whose text is empty
 
     def expect_whole(self) -> None:
         """The server announced one JSON document although a stream was asked for."""
@@ -166,6 +172,22 @@ class Reply:
     def has_tokens(self) -> bool:
         return bool(self.token_times_s or self.finished or self.output_tokens)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the answer came as one document, whose tokens cannot be told apart."""
+        return not self._streamed
+
+    @property
+    def text_bytes(self) -> int:
+        """No more bytes of text than this have arrived (after `close`)."""
+        if self.whole:
+            return _text_bytes(_decoded(self.text))
+        if self._pattern is None:  # each event repeats the text so far
+            return max((_text_bytes(_decoded(payload)) for payload in self._endings), default=0)
+        # events are alike beside their text, but for the last, which may say more
+        beside = min((len(p) - _text_bytes(_decoded(p)) for p in (self._shortest, *self._endings) if p), default=0)
+        return self._weight - beside * len(self.token_times_s)
+
     def raw(self, limit: int) -> bytes:
         """The unread beginning of the body: what an HTTP error says."""
         return b"".join(self.bodies[:64])[:limit]
@@ -177,6 +199,8 @@ class Reply:
             return
         self._digest()
         line = self._tail.strip()
+        if line and not line.startswith((b"data:", b"{")):
+            self._junk = self._junk or line[:80].decode("latin-1")
         # a last line without its line break: whole if it reads as an event, else the stream was cut inside it
         if not line or (line.startswith(b"data:") and _reads(line[5:])):
             self._tail = b""
@@ -195,7 +219,14 @@ class Reply:
     def take_plain(self, times_s: list[float], pieces: list[bytes]) -> None:
         """Takes a stretch that `plain` has found, after whatever came before it."""
         self._digest()
+        if self.done:
+            self._after_done()
+            return
         self.token_times_s += times_s
+        shortest = min(pieces, key=len)
+        payload = shortest[shortest.find(b"{") : -4]
+        self._weight += sum(map(len, pieces)) - (len(shortest) - len(payload)) * len(pieces)
+        self._keep_shortest(payload)
         self._endings.extend(piece[piece.find(b"{") : -4] for piece in pieces[-_ENDING_EVENTS:])
         self.last_event_s = times_s[-1]
 
@@ -236,12 +267,23 @@ class Reply:
         self.last_event_s = at_s
         if payload == b"[DONE]":
             self.done = True
-            return
-        if payload[-1:] == b"}" and self._holds_token(payload):
+        elif self.done and payload:
+            self._after_done()
+        elif payload[-1:] == b"}" and self._holds_token(payload):
             self.token_times_s.append(at_s)
+            self._weight += len(payload)
+            self._keep_shortest(payload)
             self._endings.append(payload)
         else:
             self._doubt(payload)
+
+    def _after_done(self) -> None:
+        """Clients have hung up by then: what comes so late is nobody's token."""
+        self.malformed = self.malformed or "an event after [DONE]"
+
+    def _keep_shortest(self, payload: bytes) -> None:
+        if not self._shortest or len(payload) < len(self._shortest):
+            self._shortest = payload
 
     def _holds_token(self, payload: bytes) -> bool:
         if self._pattern is not None:
@@ -268,14 +310,16 @@ class Reply:
         if not isinstance(event, dict):
             self.malformed = self.malformed or payload[:80].decode("latin-1")
             return
-        if event.get("error"):
+        if event.get("error") or event.get("object") == "error":
             self.error = error_text(event)
         self._counts(event)
+        self.silent_events += any(map(_is_silent, _dicts(event.get("choices"))))
 
     def _read_endings(self) -> None:
         """The last tokens' events: one of them may also end the stream or carry counts."""
         together = b"".join(self._endings)
-        self.finished = self.finished or _FINISH.search(together) is not None
+        if said := _FINISH.findall(together):
+            self._finish(b"".join(said[-1]).decode("latin-1"))
         if _COUNTS.search(together) is None:
             return
         for payload in self._endings:
@@ -287,13 +331,18 @@ class Reply:
             if isinstance(event, dict):
                 self._counts(event)
 
+    def _finish(self, reason: object) -> None:
+        if reason is not None:
+            self.finished = True
+            self.finish_reason = str(reason.get("type", "")) if isinstance(reason, dict) else str(reason)
+
     def _counts(self, event: dict[str, Any]) -> None:
         for choice in _dicts(event.get("choices")):
-            self.finished = self.finished or choice.get("finish_reason") is not None
+            self._finish(choice.get("finish_reason"))
         usage = event.get("usage")
         meta = event.get("meta_info")
         if isinstance(meta, dict):
-            self.finished = self.finished or meta.get("finish_reason") is not None
+            self._finish(meta.get("finish_reason"))
             usage = meta
         if not isinstance(usage, dict):
             return
@@ -328,7 +377,7 @@ class Reply:
             self.malformed = text[:80].decode("latin-1")
             return
         self.done = True
-        if answer.get("error"):
+        if answer.get("error") or answer.get("object") == "error":
             self.error = error_text(answer)
         self._counts(answer)
         self.finished = self.finished or bool(_dicts(answer.get("choices"))) or "text" in answer
@@ -340,6 +389,38 @@ def error_text(answer: object) -> str:
         if isinstance(answer, dict) and answer.get(name):
             return error_text(answer[name])
     return (answer if isinstance(answer, str) else json.dumps(answer))[:300]
+
+
+_TEXT_KEYS = ("text", "content", "reasoning_content", "reasoning", "refusal")
+
+
+def _decoded(payload: bytes) -> object:
+    """None where it is not JSON."""
+    try:
+        answer = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    return answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+
+
+def _text_bytes(event: object) -> int:
+    """Bytes of text in an event or a whole answer, calls of tools included."""
+    if not isinstance(event, dict):
+        return 0
+    parts = [event]
+    for choice in _dicts(event.get("choices")):
+        said = [part for name in ("delta", "message") if isinstance(part := choice.get(name), dict)]
+        calls = [call.get("function") for part in said for call in _dicts(part.get("tool_calls"))]
+        parts += [choice, *said, *({"text": call.get("arguments")} for call in calls if isinstance(call, dict))]
+    found = (part.get(name) for part in parts for name in _TEXT_KEYS)
+    return sum(len(text.encode("utf-8", "replace")) for text in found if isinstance(text, str))
+
+
+def _is_silent(choice: dict[str, Any]) -> bool:
+    """Whether this is a token without text (half a character, a special token): no role, no end."""
+    part = choice.get("delta", choice)
+    says = isinstance(part, dict) and any(part.get(name) == "" for name in ("content", "text"))
+    return says and "role" not in part and choice.get("finish_reason") is None
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

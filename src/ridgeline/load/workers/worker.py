@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from ridgeline.load.wire.believed import Wanted
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.wire.connect import new_connection
 from ridgeline.load.wire.connection import Connection
@@ -57,6 +58,10 @@ class Driver:
             template.ignore_eos,
             template.extra,
         )
+        answers = template.extra.get("n")  # to each prompt
+        self._answers = answers if isinstance(answers, int) and answers > 1 else 1
+        stops = template.extra.keys() & {"stop", "stop_token_ids", "stop_regex"}
+        self._full_length = template.ignore_eos and not stops
         self._head = assignment.endpoint.head("POST", assignment.endpoint.path, 0).removesuffix(b"0\r\n\r\n")
         self._context = assignment.endpoint.tls_context()
         self._name = f"client-{assignment.worker}" if assignment.workers > 1 else ""
@@ -251,7 +256,8 @@ class Driver:
         wire = self._ahead.pop(arrival.number, None) or self._wire(arrival)
         reply = Reply(self._assignment.endpoint.interface, self._assignment.template.stream)
         self._active.add(connection)
-        connection.start(Exchange(arrival, wire, scheduled_s, reply))
+        wanted = Wanted(arrival.output_tokens * self._answers, self._full_length)
+        connection.start(Exchange(arrival, wire, scheduled_s, reply, wanted))
 
     def _ended(self, connection: Connection, exchange: Exchange) -> None:
         self._active.discard(connection)

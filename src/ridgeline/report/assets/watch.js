@@ -60,7 +60,7 @@ source.addEventListener("steerable", event => {
   const place = byId("steering");
   if (place) place.hidden = event.data !== "true";
 });
-source.onerror = () => away("The connection to `ridgeline watch` is lost; what you see may be old. It is tried again.");
+source.onerror = () => away("The connection to `ridgeline watch` is lost; what you see may be old. Reconnecting.");
 
 // the whole report takes a while to draw: only where somebody looks, not too often, and not under their hand
 const AGAIN_MS = 15000;

@@ -27,7 +27,7 @@ from ridgeline.report.figures.shapes import (
     PlotSpan,
 )  # fmt: skip
 from ridgeline.report.figures.values import goal_axis
-from ridgeline.stats.wording import count, metric_text, ratio_range
+from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
 from ridgeline.study.history import History
 
 OF_VERSIONS = ("bisect", "environment")  # their blocks compare whichever two tell most: no setting is in all of them
@@ -176,7 +176,7 @@ def _by_block(
             continue
         if letter == "B":
             rows += [
-                IntervalRow(f"block {b.number + 1}", b.ratios[key], text=f"{b.ratios[key]:.3f}x")
+                IntervalRow(f"block {b.number + 1}", b.ratios[key], text=ratio_text(b.ratios[key]))
                 for b in blocks
                 if key in b.ratios
             ]
@@ -208,7 +208,7 @@ def _together(
             label, mean, dots=tuple(ratios), text=f"not judged, since it failed once: {failed.split(';')[0]}"
         )
     if found is None or found.get("scale") != "ratio" or found.get("low") is None or found.get("high") is None:
-        return IntervalRow(label, mean, dots=tuple(ratios), text=f"{mean:.3f}x, no interval yet")
+        return IntervalRow(label, mean, dots=tuple(ratios), text=f"{ratio_text(mean)}, no interval yet")
     estimate, low, high = float(found["estimate"]), float(found["low"]), float(found["high"])
     shown, interval = ratio_range(estimate, low, high)
     look = WINNER if of_answer and found["verdict"] == "better" else OTHER

@@ -28,6 +28,7 @@ from ridgeline.report.figures.shapes import (
 from ridgeline.report.figures.values import measured_unit, needs_log
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
+from ridgeline.traffic.requests import stated_slos
 
 LOADS = ("rate", "rate_s", "request_rate", "concurrency")  # knobs that say how much is sent
 LATENCIES = {"ttft": "time to first token", "itl": "time between tokens"}
@@ -63,7 +64,7 @@ def against_load(study: Study, history: History, answer: Answer) -> FigureGroup 
 
 
 def within_limits(study: Study, history: History, answer: Answer) -> Iterator[str]:
-    """What share of the requests goodput counts, and which limits the percentile of a whole run breaks all the same."""
+    """What share of the requests goodput counts, setting by setting."""
     shown = [(label, [run.metrics for run in runs]) for label, runs in settings_shown(study, history, answer)]
     shares = [
         f"{fmean(each):.0%} of {label}'s"
@@ -73,13 +74,6 @@ def within_limits(study: Study, history: History, answer: Answer) -> Iterator[st
     if not shares:
         return
     yield f"Goodput counts the requests {within_each(study)}: {', '.join(shares)}."
-    over = []
-    for name, limit in slos(study):
-        means = [(label, fmean(each)) for label, runs in shown if (each := [m[name] for m in runs if name in m])]
-        if broken := [f"{label} {metric_text(mean)}" for label, mean in means if mean > limit]:
-            over.append(f"{name} {metric_text(limit)} ({', '.join(broken)})")
-    if over:
-        yield f"Over all requests of a run these limits are broken: {'; '.join(over)}."
 
 
 def _load(history: History, knob: str | None) -> tuple[Callable[[Trial, Run], float | None], str]:
@@ -151,15 +145,7 @@ def _mean_point(x: float, values: Sequence[float], metric: str) -> PlotPoint:
 
 def slos(study: Study) -> list[tuple[str, float]]:
     """The latency limits that the study gives its workload: `ttft_p95_ms=2000`."""
-    given = study.workload.options.get("slo", ())
-    found = []
-    for text in given if isinstance(given, list | tuple) else (given,):
-        name, _, value = str(text).partition("=")
-        try:
-            found.append((name.strip(), float(value)))
-        except ValueError:
-            continue
-    return found
+    return [(slo.metric, slo.limit_ms) for slo in stated_slos(study.workload.options.get("slo", ()))]
 
 
 def within_each(study: Study, shown: Callable[[str, str], str] = lambda _, value: value) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from ridgeline.files import stamp
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Knob, Point
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
-from ridgeline.service.folder import RESTART, RESTART_FAILED
+from ridgeline.service.history import RESTART, RESTART_FAILED, ServiceHistory
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.journal import read_events
 from ridgeline.study.logs import last_lines
@@ -25,14 +26,8 @@ _EVENT_TEXTS = {
     "going-up": "being started", "going-down": "being taken down", "down": "taken down", "planned": "to be started",
     RESTART: "taken out and restarted", RESTART_FAILED: "could not be restarted", "back": "back in service",
 }  # fmt: skip
+_RETIRED = "retired"  # another one has its place
 BAD = (RESTART, RESTART_FAILED, "replace-failed", "ended")
-
-
-@dataclass
-class _Member:
-    generation: int = 0
-    state: str = "planned"
-    restarts: int = 0
 
 
 def is_service(path: Path) -> bool:
@@ -44,12 +39,12 @@ class WatchedService:
     """Read-only: `keep` has no instructions, and `deploy` is a command."""
 
     path: Path
-    _members: dict[str, _Member] = field(default_factory=dict, init=False)
+    _history: ServiceHistory = field(default_factory=ServiceHistory, init=False)
 
     def pulse(self) -> object:
         return [
             stamp(self.path / "journal.jsonl"),
-            *(stamp(log) for name in self._members for log in self._logs(name)),
+            *(stamp(log) for name in self._history.started for log in self._logs(name)),
         ]
 
     def snapshot(self) -> Snapshot:
@@ -58,13 +53,12 @@ class WatchedService:
             events = list(read_events(self.path / "journal.jsonl"))
         except StoreError as error:
             return Snapshot(name, State.DAMAGED, "", note=str(error), is_service=True)
-        members: dict[str, _Member] = {}
-        is_down = False
-        for event in events:
-            _apply(members, event)
-            is_down = event.get("event") == "down" or (is_down and event.get("event") != "planned")
-        self._members = members
-        up = sum(member.state == "ready" for member in members.values())
+        self._history.replay(events)
+        restarts = Counter(str(event["member"]) for event in events if event["event"] == RESTART)
+        is_down = self._history.is_down and all(start.ended for start in self._history.started.values())
+        members = {name: _state(self._history, name) for name in self._history.started}
+        members = {name: state for name, state in members.items() if state != _RETIRED}
+        up = sum(state == "ready" for state in members.values())
         return Snapshot(
             name,
             State.STOPPED if is_down else State.RUNNING,
@@ -72,27 +66,31 @@ class WatchedService:
             headline="Taken down" if is_down else f"{up} of {len(members)} members ready",
             gauges=(
                 Gauge("members ready", f"{up} of {len(members)}", up / len(members) if members else None),
-                Gauge("taken out and restarted", _times(sum(member.restarts for member in members.values()))),
+                Gauge("taken out and restarted", _times(restarts.total())),
             ),
-            running=[self._shown(name, member) for name, member in members.items()],
+            running=[self._shown(name, state, restarts[name]) for name, state in members.items()],
             events=[_said(event) for event in reversed(events[-_EVENTS_SHOWN:])]
             or [EventLine("", "nothing has happened yet")],
             is_service=True,
         )
 
-    def _shown(self, name: str, member: _Member) -> RunningRun:
+    def _shown(self, name: str, state: str, restarts: int) -> RunningRun:
         logs = self._logs(name)
         newest = max(logs, key=lambda log: log.stat().st_mtime, default=None) if logs else None
-        restarted = f", restarted {_times(member.restarts)}" if member.restarts else ""
-        title = f"{name}: {member.state}"
+        restarted = f", restarted {_times(restarts)}" if restarts else ""
+        title = f"{name}: {state}"
         named = "" if newest is None else newest.relative_to(self.path).as_posix()
         return RunningRun(
-            0, title, f"start {member.generation}{restarted}", "", "\n".join(last_lines(newest, _TAIL_LINES)), named
+            0,
+            title,
+            f"start {self._history.generation(name)}{restarted}",
+            "",
+            "\n".join(last_lines(newest, _TAIL_LINES)),
+            named,
         )
 
     def _logs(self, name: str) -> list[Path]:
-        member = self._members.get(name)
-        folder = self.path / "members" / name / "runs" / f"{member.generation if member else 0:03d}"
+        folder = self.path / "members" / name / "runs" / f"{self._history.generation(name):03d}"
         return [log for log in (folder / "stdout", folder / "stderr") if log.is_file() and log.stat().st_size]
 
     def knobs(self) -> tuple[Sequence[Knob], Point]:
@@ -111,22 +109,21 @@ class WatchedService:
         return b""
 
 
-def _apply(members: dict[str, _Member], event: Mapping[str, Any]) -> None:
-    name, kind = str(event.get("member", "")), event.get("event")
-    if not name:
-        return
-    if kind == "retired":  # another one has its place
-        members.pop(name, None)
-        return
-    member = members.setdefault(name, _Member())
-    if kind == "planned":
-        member.generation = int(event.get("generation", 0))
-    elif kind == RESTART:
-        member.restarts += 1
-    states = {"planned": "planned", "submitted": "starting", "ready": "ready", "ended": "ended", "drained": "drained"}
-    states |= {RESTART: "being restarted", RESTART_FAILED: "could not be repaired", "back": "ready"}
-    states |= {"leaving": "leaving", "replacing": "ready, being replaced", "replaced": "leaving"}
-    member.state = states.get(str(kind), member.state)
+def _state(history: ServiceHistory, name: str) -> str:
+    start, restarts = history.started[name], history.keeper_restarts.get(name, [])
+    if name in history.retries:
+        return "could not be repaired"
+    if name in history.leaving:
+        return "being restarted" if restarts and restarts[-1].at_s >= start.at_s else "leaving"
+    if name in history.retiring:
+        return "leaving"
+    if start.ended:
+        return _RETIRED if name in history.retired else "ended"
+    if start.ready:
+        return (
+            "drained" if name in history.drained else "ready, being replaced" if name in history.replacing else "ready"
+        )
+    return "starting" if start.ticket else "planned"
 
 
 def _said(event: Mapping[str, Any]) -> EventLine:

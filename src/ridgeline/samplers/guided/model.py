@@ -1,7 +1,7 @@
 """What the observations say about every point: how good it is and how sure that is, and the chance that it runs at all.
 
 Scores of one sign are taken in logs, so that a gain is a ratio. Where something is expected of points beforehand, the
-model learns the difference from it, and by how much it is to be weights: score = level + trust x expected + rest.
+model learns the difference from it, and how much weight it deserves: score = level + trust x expected + rest.
 Trust begins near 1 and is learned like the rest; an expectation whose order is wrong ends with a trust of 0 or below.
 """
 
@@ -29,7 +29,7 @@ _LEVEL_SPREAD = 3.0
 _LABEL_NOISE = 0.1
 _PASSING = TreeOptions(trees=30, cuts=20, leaf=1, shrinkage=1.0)  # trees that tell what passes
 _LABELS_FITTED = 40  # observations that the length scales of the chance are found from
-SURE = 0.002  # chances nearer to 0 are not weights
+SURE = 0.002  # chances nearer to 0 are not told apart
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class ScoreModel:
 
     @property
     def trust(self) -> float:
-        """How far what was expected is weights: 1 as it stands, 0 not at all."""
+        """How much weight the expectation gets: 1 as it stands, 0 none at all."""
         return float(self._trusts[1]) if len(self._trusts) > 1 else 0.0
 
     @property
@@ -345,7 +345,7 @@ def _without_the_worst(values: Array) -> Array:
 
 
 def _trust_prior(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:
-    """What is weights of the trust and of each sensitivity, in its standard deviations; and how firmly."""
+    """Prior means of the trust and of each sensitivity, in standard deviations, and their precisions."""
     first = np.arange(count) == 0
     return np.where(first, trust[0], 0.0), np.where(first, trust[1] ** -2, 1.0)
 

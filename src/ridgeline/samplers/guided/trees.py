@@ -19,7 +19,8 @@ SAME = 1e-12  # values that differ by less are the same
 @dataclass(frozen=True)
 class TreeOptions:
     """How trees grow: how many; random cuts drawn for a node, of which the best is taken; observations of a node that
-    is not cut any more; and the shrinkage: a node is weights as if so many more had come out as the node above."""
+    is not cut any more; and the shrinkage: a node's mean is drawn
+    towards the node above as if so many more observations had come out like it."""
 
     trees: int
     cuts: int

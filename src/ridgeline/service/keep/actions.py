@@ -1,7 +1,7 @@
 """What `keep` does to a service: each action is in the journal, with its reason, before it happens.
 
 An action is never waited for. Its first line says what is to become of a member, and every later poll goes on with it
-(`go_on`): so the others stay watched, and whoever comes after a keeper that was killed finds the same line.
+(`steps.py`): so the others stay watched, and whoever comes after a keeper that was killed finds the same line.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
-from ridgeline.service.folder import RESTART
+from ridgeline.service.history import RESTART
 from ridgeline.service.keep.scale import ScaleDecision
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import SECOND, Member, first_slot
 from ridgeline.service.operate import DRAIN_S, Operator
-from ridgeline.service.rolling import RouterAdmin
 from ridgeline.service.servers import server_of
+from ridgeline.service.steps import Steps
 
 LEAVE_S = 60.0  # a slow server may take so long over what it has
 MOST_RESTARTS = 3  # of one member, lately; what breaks again and again is not cured by another start
@@ -26,11 +25,10 @@ MOST_RESTARTS = 3  # of one member, lately; what breaks again and again is not c
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
 _LOWER_TO = 0.85  # of the requests that are under way
 LIMIT_STAYS_S = 120.0  # before it is lowered again
-_TOKEN_S = 30.0  # for a replacement's first token
 
 
-class Actions:
-    """One keeper's actions. `alert` gets a kind, a member and what a person may have to know."""
+class Actions(Steps):
+    """One keeper's decisions, carried out. `alert` gets a kind, a member and what a person may have to know."""
 
     def __init__(
         self,
@@ -39,28 +37,19 @@ class Actions:
         lower_limits: bool,
         alert: Callable[[str, str, str], None] = lambda kind, member, text: None,
     ) -> None:
-        self._operator, self._file, self._lower, self._alert = operator, file, lower_limits, alert
+        super().__init__(operator, alert)
+        self._file, self._lower = file, lower_limits
         self._limit_at_s = -LIMIT_STAYS_S
 
     def record(self, event: Mapping[str, Any]) -> None:
         with self._operator.action():
             self._operator.folder.record(event)
 
-    def listed(self) -> dict[str, str] | None:
-        """The servers that the router knows; None where there is none, or it does not answer."""
-        admin = self._admin()
-        try:
-            return admin.workers() if admin is not None else None
-        except (OSError, ValueError, RidgelineError):
-            return None
-
-    # beginning
-
     def restart(self, concern: Concern) -> bool:
         """Whether anything was begun about it."""
         operator, folder = self._operator, self._operator.folder
         member = operator.member(concern.member)
-        generation = folder.started[member.name].generation if member.name in folder.started else 0
+        generation = folder.generation(member.name)
         if self._waits(member, concern) or not (concern.certain or concern.kind == "dead" or self._spared(member)):
             return False
         if (
@@ -70,8 +59,7 @@ class Actions:
         ):
             return self._give_up(member, concern)
         with operator.action():
-            now = folder.started.get(member.name)
-            if folder.is_down or member.name in folder.leaving or (now is not None and now.generation != generation):
+            if folder.is_down or member.name in folder.leaving or folder.generation(member.name) != generation:
                 return False  # somebody else was quicker
             event: dict[str, Any] = {"event": RESTART, "member": member.name, "why": concern.kind}
             until_s = round(time.time() + (LEAVE_S if concern.kind == "slow" else 0.0), 3)
@@ -97,7 +85,7 @@ class Actions:
         with operator.action():
             event = {"event": "drained", "member": member.name, "why": concern.kind, "evidence": concern.evidence}
             operator.folder.record(event)
-            self._take_out(member)
+            self.take_out(member)
         text = (
             f"{concern.kind} ({concern.evidence}) after {MOST_RESTARTS} restarts; left out of the router. "
             f"Look at {operator.folder.log(member)}, then `ridgeline deploy restart {self._file} {member.name}`"
@@ -112,13 +100,7 @@ class Actions:
         if listed is None or member.is_router:
             return False
         others = [other for other in self._operator.servers if other.role == member.role and other.name != member.name]
-        return any(
-            folder.url(other) in listed
-            and (start := folder.started.get(other.name))
-            and start.ready
-            and not start.ended
-            for other in others
-        )
+        return any(folder.url(other) in listed and folder.serves(other.name) for other in others)
 
     def near_cliff(self, concern: Concern) -> None:
         """A lower limit: at once where that was allowed, else it is only said how."""
@@ -135,7 +117,10 @@ class Actions:
             self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
             return
         with operator.action():
-            before = operator.file_limit
+            accepted = (
+                operator.service if operator.folder.accepted is None else operator.folder.accepted.of(router.name)
+            )
+            before = accepted.router.most_running or 0 if accepted.router is not None else 0
             operator.folder.record({"event": "limit", "most_running": limit, "instead_of": before, "evidence": why})
             operator.apply_journal()
         operator.say(f"{why}; the router is started again with most_running {limit}")
@@ -200,170 +185,8 @@ class Actions:
             self._operator.folder.record({"event": "leaving", "member": router.name, "why": why, "until": 0.0})
         self._operator.say(f"{router.name}: {why}; started again")
 
-    # going on
-
-    def go_on(self, member: Member, listed: Mapping[str, str] | None) -> None:
-        """The next step of what was begun with it, by us or by somebody who was killed."""
-        operator, folder = self._operator, self._operator.folder
-        start = folder.started.get(member.name)
-        known = listed is not None and folder.url(member) in listed
-        if member.name in folder.retiring:
-            self._retire(member, known)
-        elif member.name in folder.leaving:
-            self._leave(member, known)
-        elif start is None or (not start.ticket and not start.ended):
-            operator.ensure(member)  # planned, and whoever did so never handed it over
-        elif self._comes(member) and start.ended and not folder.was_started(member.name):
-            operator.ensure(member)  # it ran at an earlier time, and whoever wanted it back never started it
-        elif member.name in folder.replacing.values() and (start.ended or operator.ending(member) is not None):
-            old = _replaced_by(folder.replacing, member.name)
-            with operator.action():
-                operator.note_ending(member)
-                folder.record({"event": "replace-failed", "member": old})
-            self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
-        elif member.name in folder.growing and (start.ended or operator.ending(member) is not None):
-            role = folder.growing[member.name]
-            with operator.action():
-                operator.note_ending(member)
-                folder.record({"event": "grow-failed", "member": member.name, "role": role})
-            self._alert("scale-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
-        elif not start.ended and not start.ready:
-            self._note_ready(member)
-        elif start.ready and not start.ended and member.name in folder.growing:
-            self._join(member)
-        elif start.ready and not start.ended and member.name in folder.replacing.values():
-            self._take_place(member)
-        elif known and member.name in folder.drained:
-            self._take_out(member)
-
-    def _comes(self, member: Member) -> bool:
-        folder = self._operator.folder
-        return member.name in folder.growing or member.name in folder.replacing.values()
-
-    def _leave(self, member: Member, listed: bool) -> None:
-        operator, folder = self._operator, self._operator.folder
-        start = folder.started.get(member.name)
-        if listed and start is not None and not start.ended:
-            self._take_out(member)
-        if not self._may_end(member, folder.leaving[member.name]):
-            return
-        with operator.action():
-            now = folder.started.get(member.name)
-            again = now is not None and start is not None and now.generation != start.generation
-            if member.name not in folder.leaving or folder.is_down or again:
-                return  # a person's `restart` was quicker
-            if operator.cancel(member):
-                operator.ensure(operator.member(member.name))
-
-    def _retire(self, member: Member, listed: bool) -> None:
-        if listed:
-            self._take_out(member)
-        if not self._may_end(member, self._operator.folder.retiring[member.name]):
-            return
-        with self._operator.action():
-            if self._operator.cancel(member):
-                self._operator.folder.record({"event": "retired", "member": member.name})
-
-    def _may_end(self, member: Member, until_s: float) -> bool:
-        """It has nothing to finish, or no time left for it."""
-        operator = self._operator
-        start = operator.folder.started.get(member.name)
-        if start is None or start.ended or time.time() >= until_s:
-            return True
-        metric = server_of(operator.service.engine).metrics.running
-        return probe.metrics(operator.folder.url(member)).get(metric, 0.0) <= 0
-
-    def _note_ready(self, member: Member) -> None:
-        """A member that was started, by us or by somebody who was killed, and answers now."""
-        operator = self._operator
-        if not operator.is_ready(member):
-            return
-        url = operator.folder.url(member)
-        with operator.action():
-            operator.folder.record({"event": "ready", "member": member.name, "url": url})
-            if member.is_router:
-                self._keep_out_what_was_drained()
-                operator.say(f"{member.name}: serves again")
-                self._alert("serves-again", member.name, f"at {url}")
-        if not member.is_router and member.name not in operator.folder.drained:
-            if member.name in operator.folder.replacing.values():
-                self._take_place(member)
-            elif member.name in operator.folder.growing:
-                self._join(member)
-            else:
-                self.put_back(member)
-
-    def _join(self, member: Member) -> None:
-        """A server that was added and is ready: a token from it, into the router, then it counts."""
-        operator, folder, admin = self._operator, self._operator.folder, self._admin()
-        if admin is None or not self._makes_token(member):
-            return
-        admin.add(folder.url(member), member.role)
-        with operator.action():
-            if member.name in folder.growing:
-                folder.record({"event": "grown", "member": member.name})
-                operator.apply_journal()
-        operator.say(f"{member.name}: serves")
-
-    def _makes_token(self, member: Member) -> bool:
-        operator, service = self._operator, self._operator.service
-        url = operator.folder.url(member)
-        model = service.served_name or probe.served_model(url, operator.key) or service.model
-        return probe.makes_token(url, model, operator.key, _TOKEN_S, engine=service.engine, role=member.role)
-
-    def _take_place(self, member: Member) -> None:
-        """A replacement that is ready: into the router, a token from it, then the other may go."""
-        operator, folder, admin = self._operator, self._operator.folder, self._admin()
-        url, old = folder.url(member), _replaced_by(self._operator.folder.replacing, member.name)
-        if admin is not None:
-            admin.add(url, member.role)
-        if not self._makes_token(member):
-            return
-        with operator.action():
-            if folder.replacing.get(old) == member.name:
-                until_s = round(time.time() + DRAIN_S, 3)
-                folder.record({"event": "replaced", "member": old, "by": member.name, "until": until_s})
-                operator.apply_journal()
-        operator.say(f"{member.name}: serves in place of {old}")
-
-    def put_back(self, member: Member) -> None:
-        operator, admin = self._operator, self._admin()
-        with operator.action():
-            operator.folder.record({"event": "back", "member": member.name})
-            if admin is not None:
-                admin.add(operator.folder.url(member), member.role)
-            operator.say(f"{member.name}: serves again")
-        self._alert("serves-again", member.name, f"at {operator.folder.url(member)}")
-
-    def _take_out(self, member: Member) -> None:
-        """As far as the router lets it be done; its own health checks find a server that is gone."""
-        admin, url = self._admin(), self._operator.folder.url(member)
-        if admin is None or not url or member.is_router:
-            return
-        try:
-            admin.take_away(url)
-        except (RidgelineError, OSError) as error:
-            self._operator.say(f"{member.name}: the router keeps it: {error}")
-
-    def _keep_out_what_was_drained(self) -> None:
-        """A router that starts knows every server of its command line."""
-        admin, folder = self._admin(), self._operator.folder
-        out = folder.drained | folder.leaving.keys()
-        for member in self._operator.servers:
-            if member.name in out and admin is not None and folder.url(member):
-                admin.take_away(folder.url(member))
-
     def _under_way(self) -> float:
         operator = self._operator
         metric = server_of(operator.service.engine).metrics.running
         servers = [member for member in operator.servers if member.role != "prefill"]
         return sum(probe.metrics(operator.folder.url(member)).get(metric, 0.0) for member in servers)
-
-    def _admin(self) -> RouterAdmin | None:
-        router = self._operator.router
-        url = self._operator.folder.url(router) if router is not None else ""
-        return RouterAdmin(url, self._operator.key) if url else None
-
-
-def _replaced_by(replacing: Mapping[str, str], name: str) -> str:
-    return next(old for old, by in replacing.items() if by == name)

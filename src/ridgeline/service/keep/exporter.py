@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable
 
 from ridgeline.errors import SiteError
-from ridgeline.service.keep.keeper import MEMBER_STATES, Keeper
+from ridgeline.service.keep.canary import OUTCOMES
+from ridgeline.service.keep.keeper import Keeper
+from ridgeline.service.keep.seen import MEMBER_STATES
+
+_STATUSES = ("2xx", "4xx", "5xx")
 
 
 def _metrics_text(keeper: Keeper) -> str:
@@ -20,7 +24,7 @@ def _metrics_text(keeper: Keeper) -> str:
     ]
     kinds = sorted(kind for kind in list(keeper.counts) if kind != "polls")
     lines += [f'ridgeline_keep_events_total{{{own},kind="{kind}"}} {keeper.counts[kind]}' for kind in kinds]
-    seen = keeper.seen
+    seen = keeper.seen.states
     for name, about, value in (
         ("ridgeline_member_starts_total", "counter", lambda row: row.starts),
         ("ridgeline_member_stalled", "gauge", lambda row: int(row.stalled)),
@@ -32,6 +36,15 @@ def _metrics_text(keeper: Keeper) -> str:
     for row in seen:
         labels = f'{own},member="{row.member}"'
         lines += [f'ridgeline_member_state{{{labels},state="{s}"}} {int(s == row.state)}' for s in MEMBER_STATES]
+    # by what came of each: the share that is not answered is the server's error rate, with and without users
+    lines.append("# TYPE ridgeline_member_canaries_total counter")
+    for row in seen:
+        labels = f'{own},member="{row.member}"'
+        lines += [f'ridgeline_member_canaries_total{{{labels},outcome="{o}"}} {row.canaries[o]}' for o in OUTCOMES]
+    lines.append("# TYPE ridgeline_member_requests_total counter")
+    for row in seen:
+        labels = f'{own},member="{row.member}"'
+        lines += [f'ridgeline_member_requests_total{{{labels},status="{s}"}} {row.requests[s]}' for s in _STATUSES]
     return "\n".join([*lines, *_scale_lines(keeper, own), ""])
 
 

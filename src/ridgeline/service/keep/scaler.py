@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from ridgeline.service.folder import ScaleChange, ServiceFolder
+from ridgeline.service.history import ScaleChange
 from ridgeline.service.keep.plan_check import RecentTtft
 from ridgeline.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide, limits_at
 from ridgeline.service.keep.watch import ServerPoll
@@ -66,16 +66,11 @@ def _count_of(operator: Operator, role: str) -> RoleCount:
     """Servers that were drained by hand, or given up, don't count; one that is started again does."""
     folder = operator.folder
     members = [m for m in operator.servers if m.role == role and m.name not in folder.drained]
-    serving = sum(_serves(folder, m.name) and m.name not in folder.leaving for m in members)
+    serving = sum(folder.serves(m.name) and m.name not in folder.leaving for m in members)
     coming = sum(of == role for of in folder.growing.values())
     replacing = sum(m.name in folder.replacing for m in members)
     leaving = sum(m.name in folder.retiring for m in operator.present if m.role == role)
     return RoleCount(serving, len(members) - serving + coming + replacing, leaving)
-
-
-def _serves(folder: ServiceFolder, name: str) -> bool:
-    start = folder.started.get(name)
-    return start is not None and start.ready and not start.ended
 
 
 class Scaler:
@@ -86,7 +81,7 @@ class Scaler:
     ) -> None:
         scale = operator.service.scale
         assert scale is not None
-        self._operator, self._clock, self._wall, self._scale = operator, clock, wall, scale
+        self._operator, self._clock, self._wall, self.rules = operator, clock, wall, scale
         self._history = LoadHistory(scale.down_after_s)
         self._ttft = RecentTtft(operator.service.engine)
         self._counts: dict[str, RoleCount] = {}
@@ -101,9 +96,9 @@ class Scaler:
         """After a poll of all servers that are in the router, what to change."""
         now_s = self._clock()
         answering = [pages[name] for name, poll in polls.items() if poll.role != "prefill" and name in pages]
-        wants_ttft = any(rule.ttft_p95_ms is not None for rule in self._scale.roles.values())
+        wants_ttft = any(rule.ttft_p95_ms is not None for rule in self.rules.roles.values())
         ttft_ms = self._ttft.take(now_s, answering) if wants_ttft else None
-        counts = {role: _count_of(self._operator, role) for role in self._scale.roles}
+        counts = {role: _count_of(self._operator, role) for role in self.rules.roles}
         for role, count in counts.items():
             before = self._counts.get(role, count)
             if before != count:
@@ -111,8 +106,8 @@ class Scaler:
             if (load := _load(role, polls, count.serving, now_s, ttft_ms)) is not None:
                 self._history.take(role, load)
         self._counts = counts
-        wall = _local_time(self._scale, self._wall())
-        found = decide(self._scale, wall, now_s, counts, self._history, self._ratios)
+        wall = _local_time(self.rules, self._wall())
+        found = decide(self.rules, wall, now_s, counts, self._history, self._ratios)
         return [decision for decision in found if decision.change <= 0 or not self._failed_lately(decision.role, now_s)]
 
     def _failed_lately(self, role: str, now_s: float) -> bool:

@@ -1,6 +1,10 @@
 """What a row of polls of a server means: it is well, dead, hung, slower than its peers, or near the end of its KV.
 
-Nothing is decided from one poll. A server is judged by what its engine makes, never by what its /health says.
+Nothing is decided from one poll. A server is judged by what its engine makes, never by what its /health says; and not
+at all while it is drained, restarted or tried, nor by counters that began anew.
+
+Slow is who makes far fewer tokens than the others (`_SLOW`) in time in which no request was at its prompt, or whose
+canaries take `_LATE_TIMES` as long where no prompt was in their way. A prompt is work, however long it is.
 
 Hung is who leaves a canary (a request for one token) unanswered while nothing that its engine counts moves, for longer
 than the engine can be busy with anything. How long that is:
@@ -35,9 +39,17 @@ _CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it t
 _STEP_TOKENS = 16384  # of prompts in one step of an engine, where no number was given
 _WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and then
 _LEAST_POLLS = 3
-_SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
-_SLOW_AFTER_S = 15.0
 _WINDOW_S = 60.0
+# Slow, by tokens: only time counts in which requests ran and none was at its prompt.
+# After so many seconds of it: below that share of the median of the others, in tokens a second and in those of each
+# request.
+_SLOW = ((6.0, 0.2), (12.0, 0.4))
+_LEAST_PEER_S = 2.0  # of such time of each server that it is compared with
+_PAST_S = 120.0  # how far back the others' may lie: at modest load they have little of it
+_PROMPT_ROOM = 1.5  # times what prompts take at the best pace that was seen
+# Slow, by canaries that had no prompt in their way: the median of the last few beside the others', or its own before.
+_LATE_TIMES, _LEAST_LATE_S = 5.0, 0.5
+_LATE_CANARIES, _LATE_AFTER_S = 3, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,21 @@ class ServerPoll:
     compiles: bool = False  # kernels, at their first use
     on_gpus: bool = False  # it may work while its processes wait
     pace_s: float | None = None  # for each token at the end of the longest prompt
+    best_pace_s: float | None = None  # the same of the quickest server of its role
     step_tokens: int = _STEP_TOKENS
+    prompts: float | None = None  # tokens of prompts so far
+    gaps: tuple[float, float] | None = None  # between tokens of an answer so far: how many, and their seconds
+    first_tokens: float | None = None  # requests so far that have had theirs
+    finished: float | None = None  # requests so far that are over
+    took: tuple[tuple[float, float], ...] = ()  # canaries that had no prompt in their way: when, and how long
+    flies_s: float = 0.0  # how long such a one has been under way
+    suspended: bool = False  # something is being done to it: what it shows says nothing about how it is
+
+    @property
+    def prompts_s(self) -> float | None:
+        """What all prompts so far may have taken, at the best pace of its role; None: not known."""
+        known = self.prompts is not None and self.best_pace_s is not None
+        return _PROMPT_ROOM * (self.prompts or 0.0) * (self.best_pace_s or 0.0) if known else None
 
     @property
     def made(self) -> float | None:
@@ -89,6 +115,7 @@ def poll_from(engine: str, role: str, page: str, now_s: float) -> ServerPoll:
     live = [seen[name] for name in metrics.live if name in seen]
     tokens = sum(live) if live else seen.get(metrics.output_tokens)
     made = [seen[name] for name in (*metrics.live, *metrics.progress) if name in seen]
+    gaps_s = seen.get(f"{metrics.itl}_sum")
     return ServerPoll(
         now_s,
         running=seen.get(metrics.running),
@@ -97,6 +124,10 @@ def poll_from(engine: str, role: str, page: str, now_s: float) -> ServerPoll:
         waiting=seen.get(metrics.waiting, 0.0),
         progress=sum(made) if made else None,
         role=role,
+        prompts=seen.get(metrics.prompt_tokens),
+        gaps=None if gaps_s is None else (seen.get(f"{metrics.itl}_count", 0.0), gaps_s),
+        first_tokens=seen.get(f"{metrics.ttft}_count"),
+        finished=seen.get(f"{metrics.e2e}_count"),
     )
 
 
@@ -187,6 +218,75 @@ class _Quiet:
         return min(max(least_s, PATIENCE * step_s), _MOST_PATIENCE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Time between two polls at whose end no request was at its prompt: all work on prompts was counted by then."""
+
+    at_s: float  # its end
+    tokens: float
+    gaps_s: tuple[float, float]  # before each of these tokens; and without what prompts may have taken of them
+    running: tuple[float, float]  # requests at once: at least, and at most
+
+
+@dataclass
+class _Decoding:
+    """Which time of a server shows how fast it makes tokens.
+
+    A request is at its prompt until its first token is counted. Those that were broken off are counted as begun and,
+    by some engines, never as finished; they are found out where more would decode than there are.
+    """
+
+    last: ServerPoll | None = None
+    over: float = 0.0  # first tokens beyond those of requests that are over or on it
+    in_prompt: float | None = None  # requests at their prompts; None: not known
+    spans: deque[_Span] = field(default_factory=deque)
+
+    def take(self, poll: ServerPoll) -> None:
+        before, self.last = self.last, poll
+        self.in_prompt = self._in_prompt(poll)
+        while self.spans and poll.at_s - self.spans[0].at_s > _PAST_S:
+            self.spans.popleft()
+        if before is None or before.tokens is None or poll.tokens is None or self.in_prompt != 0:
+            return
+        came = (poll.first_tokens or 0.0) - (before.first_tokens or 0.0)
+        ends, seconds = (before.running or 0.0, poll.running or 0.0), poll.at_s - before.at_s
+        at_once = (max(1.0, min(ends)), max(1.0, max(ends) + came))
+        if poll.gaps is None or before.gaps is None:
+            # tokens alone: how long was waited for them is known where the same requests ran throughout
+            if came == 0 and before.finished == poll.finished and ends[0] == ends[1] >= 1:
+                made = poll.tokens - before.tokens
+                self.spans.append(_Span(poll.at_s, made, (seconds * ends[0], seconds * ends[0]), at_once))
+            return
+        counted = (poll.prompts or 0.0) - (before.prompts or 0.0)
+        if counted and poll.best_pace_s is None:
+            return
+        prompts_s = _PROMPT_ROOM * counted * (poll.best_pace_s or 0.0) * at_once[1]
+        made, gaps_s = poll.gaps[0] - before.gaps[0], poll.gaps[1] - before.gaps[1]
+        self.spans.append(_Span(poll.at_s, made, (gaps_s, max(0.0, gaps_s - prompts_s)), at_once))
+
+    def _in_prompt(self, poll: ServerPoll) -> float | None:
+        if poll.first_tokens is None or poll.finished is None or poll.running is None:
+            return None
+        begun = poll.first_tokens - poll.finished
+        if poll.on_it == 0 or begun - self.over > poll.on_it or begun < self.over:
+            self.over = begun - min(max(0.0, begun - self.over), poll.on_it)
+        return poll.on_it - (begun - self.over)
+
+    def rates(self, now_s: float, least_s: float, within_s: float, most: bool) -> tuple[float, float] | None:
+        """Tokens a second, and for each request, over the latest time in which there was something to make.
+
+        None where there is too little of it. How many ran at once is known within limits only: with `most` the server
+        is taken for as fast as it can have been, else for as slow.
+        """
+        busy_s = tokens = gaps_s = 0.0
+        for span in reversed(self.spans):
+            if now_s - span.at_s > within_s or busy_s >= least_s:
+                break
+            tokens, gaps_s = tokens + span.tokens, gaps_s + span.gaps_s[most]
+            busy_s += span.gaps_s[most] / span.running[most]
+        return (tokens / busy_s, tokens / gaps_s) if busy_s >= least_s else None
+
+
 def _share_of_cores(before: ServerPoll, after: ServerPoll) -> float:
     """Of the time in which its threads were ready to run, that in which they ran; 1 where it is not known."""
     if after.on_gpus or before.cpu_s is None or after.cpu_s is None:
@@ -201,17 +301,24 @@ class Watch:
     def __init__(self) -> None:
         self._polls: dict[str, deque[ServerPoll]] = {}
         self._quiet: dict[str, _Quiet] = {}
+        self._decoding: dict[str, _Decoding] = {}
 
     def take(self, polls: Mapping[str, ServerPoll]) -> list[Concern]:
         """Concerns about servers as they are after these polls."""
         if any(poll.compiles for poll in polls.values()):
             polls = {name: replace(poll, compiles=True) for name, poll in polls.items()}
         for name, poll in polls.items():
+            before = self._polls[name][-1] if name in self._polls else poll
+            if (poll.suspended and not poll.ended) or (before.made or 0.0) > (
+                poll.made if poll.made is not None else math.inf
+            ):
+                self.forget(name)  # its counters began anew, or what it makes is not to be compared with what it made
             row = self._polls.setdefault(name, deque())
             row.append(poll)
             while row[-1].at_s - row[0].at_s > _WINDOW_S:
                 row.popleft()
             self._quiet.setdefault(name, _Quiet(poll, poll.at_s)).take(poll)
+            self._decoding.setdefault(name, _Decoding()).take(poll)
         found = []
         for name in polls:
             alike = [other for other, poll in polls.items() if other != name and poll.role == polls[name].role]
@@ -226,17 +333,26 @@ class Watch:
             # a batch system that is restarted may forget a job for a moment
             again = len(row) > 1 and row[-2].ended
             return Concern(name, "dead", row[-1].ended) if again else None
+        if row[-1].suspended:
+            return None
         return self._hung(name) or self._slow(name, others) or self._kv(name)
 
     def forget(self, name: str) -> None:
         """It was started anew: what was seen of it before says nothing."""
-        self._polls.pop(name, None)
-        self._quiet.pop(name, None)
+        for kept in (self._polls, self._quiet, self._decoding):
+            kept.pop(name, None)
 
     def is_quiet(self, name: str) -> bool:
         """Nothing of it moved between the last two polls."""
         row = list(self._polls.get(name, ()))
         return len(row) > 1 and row[-1].signs == row[-2].signs
+
+    def is_clean(self, name: str, own: int = 0) -> bool:
+        """No prompt is in the way of a canary now, as far as it says what it is at, beside `own` of canaries."""
+        poll, decoding = self._polls[name][-1] if name in self._polls else None, self._decoding.get(name)
+        if poll is None or decoding is None or poll.waiting > own or poll.running is None:
+            return False
+        return poll.on_it == 0 or (decoding.in_prompt is not None and decoding.in_prompt <= own)
 
     def verdict_in_s(self, name: str) -> float:
         """Until it would be called hung, if it stays as it is."""
@@ -269,22 +385,44 @@ class Watch:
         return Concern(name, "hung", evidence, certain)
 
     def _slow(self, name: str, others: Sequence[str]) -> Concern | None:
-        if self._polls[name][-1].asked:
-            return None  # it makes nothing at all: busy or hung, which is found elsewhere
-        own = self._pace(name)
-        rates = [rate for other in others if (rate := self._pace(other)) is not None]
-        if own is None or not rates or own >= _SLOW_SHARE * median(rates):
-            return None
-        return Concern(name, "slow", f"{own:.1f} tokens/s for each running request, others {median(rates):.1f}")
+        return self._slow_by_tokens(name, others) or self._slow_by_canaries(name, others)
 
-    def _pace(self, name: str) -> float | None:
-        """Tokens a second for each request that ran, over the last polls; None where that is not known yet."""
-        row = [poll for poll in self._polls.get(name, ()) if poll.tokens is not None]
-        if len(row) < _LEAST_POLLS or row[-1].at_s - row[0].at_s < _SLOW_AFTER_S:
+    def _slow_by_tokens(self, name: str, others: Sequence[str]) -> Concern | None:
+        """With fewer requests a server makes fewer tokens, with more of them fewer for each: slow is who makes less of
+        both."""
+        now_s = self._polls[name][-1].at_s
+        found = (self._decoding[other].rates(now_s, _LEAST_PEER_S, _PAST_S, most=False) for other in others)
+        rates = [rate for rate in found if rate is not None]
+        for least_s, share in _SLOW if rates else ():
+            own = self._decoding[name].rates(now_s, least_s, _WINDOW_S, most=True)
+            all_s, each_s = (median(rate[n] for rate in rates) for n in (0, 1))
+            if own is not None and own[0] < share * all_s and own[1] < share * each_s:
+                return Concern(name, "slow", f"{own[1]:.1f} tokens/s for each running request, others {each_s:.1f}")
+        return None
+
+    def _slow_by_canaries(self, name: str, others: Sequence[str]) -> Concern | None:
+        """Evidence that needs no load: how long a few tokens take, beside the others and its own past."""
+        poll = self._polls[name][-1]
+        theirs = [self._canaries_s(other, poll.at_s) for other in others]
+        known = [took_s for took_s in theirs if took_s is not None]
+        past = [took_s for _, took_s in poll.took[:-_LATE_CANARIES]]
+        if not known and len(past) < 2 * _LATE_CANARIES:
             return None
-        running = sum(poll.running or 0.0 for poll in row) / len(row)
-        made = (row[-1].tokens or 0.0) - (row[0].tokens or 0.0)
-        return made / (row[-1].at_s - row[0].at_s) / running if running >= 1 else None
+        usual_s, whose = (median(known), "on the others") if known else (median(past), "before")
+        late_s = max(_LEAST_LATE_S, _LATE_TIMES * usual_s)
+        took = [*poll.took, *([(poll.at_s, poll.flies_s)] if poll.flies_s >= late_s else [])]
+        last = [row for row in took if poll.at_s - row[0] <= _WINDOW_S][-_LATE_CANARIES:]
+        if len(last) < _LATE_CANARIES or last[-1][0] - last[0][0] < _LATE_AFTER_S:
+            return None
+        # the quickest of them too: one that waited for a core, or behind a prompt that nobody saw, is no slow server
+        if min(took_s for _, took_s in last) < late_s:
+            return None
+        own_s = median(took_s for _, took_s in last)
+        return Concern(name, "slow", f"a canary takes {own_s:.1f} s, {usual_s:.2f} s {whose}")
+
+    def _canaries_s(self, name: str, now_s: float) -> float | None:
+        took = [took_s for at_s, took_s in self._polls[name][-1].took if now_s - at_s <= _PAST_S]
+        return median(took[-2 * _LATE_CANARIES :]) if len(took) >= _LATE_CANARIES else None
 
     def _kv(self, name: str) -> Concern | None:
         row = list(self._polls[name])[-_LEAST_POLLS:]

@@ -21,7 +21,7 @@ from ridgeline.hardware.cluster import Gpu
 _LIKE = {"h800": "h100", "h20": "h200", "a100-40gb": "a100"}
 # Everybody else: of a kind with those that were measured.
 _BY_GENERATION = {"ampere": "a100", "ada": "l40s", "hopper": "h100", "blackwell": "b200"}
-_ANYBODY = "h100"
+_FALLBACK_GPU = "h100"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def kernels_of(gpu: Gpu, kernel_set: str = "") -> Kernels:
     tables = _tables()
     name = _LIKE.get(gpu.name, gpu.name)
     if name not in tables:
-        name = _BY_GENERATION.get(gpu.generation, _ANYBODY)
+        name = _BY_GENERATION.get(gpu.generation, _FALLBACK_GPU)
     return _kernels(name, kernel_set)
 
 

@@ -44,6 +44,16 @@ class MixedEngine(Engine):
         self.chunked = [request for request, piece in batch if piece < request.todo]
         return batch
 
+    def _kept_before(self, entry: tuple[int, int, Request]) -> tuple[int, int, int]:
+        """vLLM sends back whom it took on last."""
+        _, number, request = entry
+        return request.joined_step, number, 0
+
+    def _give_up(self, request: Request, finish: int) -> None:
+        """It is the next to be taken on again."""
+        super()._give_up(request, finish)
+        self.waiting.rotate(1)
+
     def _send_back(self, request: Request) -> None:
         """In the middle of its prompt, which is computed again from its beginning."""
         request.joined_step = self.step_number  # it has brought no token since

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from ridgeline import matching
 from ridgeline.errors import ReadError
 from ridgeline.files import NotRegularError, read_unzipped
-from ridgeline.matching import TooSlow
+from ridgeline.matching import Found, TooSlow
 
 Pick = Literal["last", "first", "max", "min", "sum", "mean"]
 _PICKS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -25,6 +25,17 @@ _PICKS: dict[str, Callable[[Sequence[float]], float]] = {
     "sum": math.fsum,
     "mean": lambda values: math.fsum(values) / len(values),
 }
+# Of a number that goes on beyond what was found: digits, a decimal or grouping mark with digits, an exponent
+_INSIDE = tuple("0123456789.")
+_GOES_ON = re.compile(
+    r"""(?:\d|\.(?=\d))(?:\d+|(?:[.,]\d|['\u2019\u00a0\u202f](?=\d{3}(?!\d))|[eEdD][-+]?(?=\d))\d*)"""
+    r"""(?:[.,'\u2019\u00a0\u202f]?\d+)*(?:[eE][-+]?\d+)?"""
+)
+_GOES_BEFORE = re.compile(
+    r"""(?:\d[\d.,'\u2019]*(?:[eE][-+]?)?|(?<![\w.)\]])-|0[xX][0-9a-fA-F]*|\d[\u00a0\u202f](?=\Z))\Z"""
+)
+_HEXADECIMAL = re.compile(r"[xX][0-9a-fA-F]+")
+_NO_LITERALS = re.compile(r"\\[dDwWsSbBAZ]|\[(?:\\.|[^\]])*\]|\{[^}]*\}|(?<!\\)\.|\(\?(?:P?<\w+>|[:=!])")
 _LARGEST_FILE_BYTES = 256 * 2**20
 
 
@@ -51,7 +62,25 @@ class ByRegex:
         return f"text matching {self.pattern.pattern!r}"
 
     def values(self, text: str) -> list[object]:
-        return [*matching.values(self.pattern, text, 1 if self.pattern.groups else 0)]
+        return [*matching.in_context(self.pattern, text, 1 if self.pattern.groups else 0)]
+
+    def whole_number(self, found: Found) -> str:
+        """The number as it was printed, of which what was found is only a part; empty where it is all of it.
+
+        A character that the pattern itself names beside the group is one that its author knows of.
+        """
+        named = _NO_LITERALS.sub("", self.pattern.pattern)
+        before = _GOES_BEFORE.search(found.before) if found.text[:1] in _INSIDE else None
+        after = _GOES_ON.match(found.text[-1:] + found.after) if found.text[-1:] in _INSIDE else None
+        if found.text.strip("+-") == "0" and (hexadecimal := _HEXADECIMAL.match(found.after)):
+            after = hexadecimal
+        if before and not (found.begins_earlier and before[0][-1] in named):
+            rest = _GOES_ON.match(found.text[-1:] + found.after)
+            return before[0] + found.text + (rest[0][1:] if rest else "")
+        joint = "" if after is None else after[0].lstrip(found.text[-1:])[:1]
+        if after and not (found.ends_later and joint in named):
+            return found.text + found.after[: after.end() - (after is not None and after.re is _GOES_ON)]
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +126,11 @@ class ByCsv:
             names = [name.strip() for name in header]
             if self.column in names:
                 index = names.index(self.column)
+                if delimiter == "," and (row := next((r for r in rows if any(map(str.strip, r[len(header) :]))), None)):
+                    raise ReadError(
+                        f"a line has {len(row)} cells ({','.join(row)[:60]}), but the header {len(header)}: a decimal "
+                        "comma looks like a separator; print numbers with a point, or separate cells by `;`"
+                    )
                 cells: list[object] = [row[index].strip() for row in rows if len(row) > index]
                 if self.row is None:
                     return cells
@@ -119,7 +153,8 @@ class Metric:
         """The metric's value in the text of its file."""
         found = self._found(text)
         if self.is_text:
-            return str(found[0 if self.pick == "first" else -1])
+            picked = found[0 if self.pick == "first" else -1]
+            return picked.text if isinstance(picked, Found) else str(picked)
         try:
             value = _PICKS[self.pick]([self._number(item) for item in found])
         except (OverflowError, ValueError) as error:  # a sum beyond all numbers, or of inf and -inf
@@ -147,6 +182,13 @@ class Metric:
         return found
 
     def _number(self, item: object) -> float:
+        if isinstance(item, Found):
+            assert isinstance(self.source, ByRegex)
+            if whole := self.source.whole_number(item):
+                raise MetricMissing(
+                    f"{self.name}: {item.text!r} is only a part of {whole!r} in {self.file}, as the pattern cuts it out"
+                )
+            item = item.text
         if isinstance(item, bool):  # Python takes true for 1
             said = "true" if item else "false"
             raise MetricMissing(f"{self.name}: {said} in {self.file} is not a number; write 1 or 0, or set type: text")

@@ -130,13 +130,49 @@ class CommandWorkload(Workload):
         words = re.findall(r"[^\s;|&<>()'\"=]+", self._rendered(self._options.run, self._fields(settings, ".")))
         paths = {path: path.parts[0] for word in words if word[0] not in "-/~" and (path := PurePosixPath(word)).parts}
         return [
-            f"`run` names {path}, which is beside the study but will not be in the run folder: add `files: [{top}]`"
-            for path, top in paths.items()
-            if top != ".."
-            and (self._study.folder / path).exists()
-            and not any(path.is_relative_to(name) for name in there)
-            and not any(fnmatch(top, PurePosixPath(pattern).parts[0]) for pattern in kept)
+            *self._missing_program(settings),
+            *(
+                f"`run` names {path}, which is beside the study but will not be in the run folder: add `files: [{top}]`"
+                for path, top in paths.items()
+                if top != ".."
+                and (self._study.folder / path).exists()
+                and not any(path.is_relative_to(name) for name in there)
+                and not any(fnmatch(top, PurePosixPath(pattern).parts[0]) for pattern in kept)
+            ),
         ]
+
+    def _missing_program(self, settings: Settings) -> Iterator[str]:
+        """The first program of the command, where this machine certainly does not have it.
+
+        What a site, its modules, setup lines and container bring, nobody knows before a job is there.
+        """
+        study = self._study
+        brought = study.site.modules or study.job.modules or study.site.setup or study.site.container
+        fields = self._fields(settings, ".")
+        env = {**study.site.env, **self._env(fields)}
+        program = first_program(self._program(fields))
+        if study.site.batch != "local" or brought or not program:
+            return
+        if fix := self._why_missing(program, env.get("PATH", "$PATH")):
+            yield f"`run` starts {program}, which {fix}"
+
+    def _why_missing(self, program: str, path: str) -> str:
+        study, where = self._study, PurePosixPath(program)
+        if "/" not in program:
+            there = ("$" in path and shutil.which(program)) or shutil.which(program, path=path)
+            fix = "install it, name its path, or load a module that has it (job: {modules: [...]})"
+            return "" if there else f"is not on the PATH of this machine; {fix}"
+        if where.is_absolute():
+            return "" if os.access(program, os.X_OK) else "is not an executable file on this machine; correct the path"
+        if study.builds is not None or ".." in where.parts or where.parts[0] in self._options.inputs:
+            return ""
+        source = _sources(self._options).get(where.parts[0])
+        if source is not None:
+            runs = os.access(source.joinpath(*where.parts[1:]), os.X_OK)
+            return "" if runs else "is not an executable file; chmod +x it, or start it with its interpreter"
+        if (study.folder / where).exists():
+            return ""  # said with the other files that a run folder will not have
+        return f"is not in {study.folder}; put it there and add `files: [{where.parts[0]}]`"
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         fields = self._fields(trial.settings, build_seen_from(folder, trial))
@@ -257,6 +293,27 @@ class CommandWorkload(Workload):
         kept = {path.relative_to(build).parts[0] for pattern in keep for path in build.glob(pattern)}
         for name in sorted(kept):
             _link(build / name, folder / name)
+
+
+# what a shell does itself, or what begins something larger: nothing certain can be said of the program behind it
+_SHELL_WORDS = re.compile(
+    r"if|for|while|until|case|function|select|time|do|then|else|elif|fi|done|esac|in|!|\[\[?|test|echo|printf|read|cd|set|"
+    r"export|unset|eval|exec|\.|source|trap|wait|ulimit|umask|true|false|:|pwd|type|command|builtin|let|local|return|"
+    r"exit|shift|getopts|alias|times|kill"
+)
+
+
+def first_program(command: str) -> str:
+    """The program that a command line starts first; empty where only a shell can tell."""
+    try:
+        words = shlex.split(re.split(r"[;|&<>()\n`]", command.strip(), maxsplit=1)[0])
+    except ValueError:
+        return ""
+    while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
+        words.pop(0)
+    first = words[0] if words else ""
+    uncertain = _SHELL_WORDS.fullmatch(first) or re.search(r"[$*?\[\]{}~\\]", first)
+    return "" if uncertain else first
 
 
 def _explained(metric: Metric, gap: str, folder: Path) -> tuple[str, str]:

@@ -33,7 +33,7 @@ def refusal(
     site: Site,
 ) -> str | None:
     """Why this setting, under our names, cannot start; None where nothing is certain."""
-    model = _model(options.shape or options.model, options.config)
+    model = known_model(options)
     if (reason := dialect.refusal(model, values, install, version)) is not None:
         return reason
     try:
@@ -59,7 +59,7 @@ def _expected_deployment(
 
     InputError says which value the engine would not take.
     """
-    model, gpu = _model(options.shape or options.model, options.config), _gpu(options.gpu)
+    model, gpu = known_model(options), _gpu(options.gpu)
     if model is None or gpu is None:
         return None
     layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
@@ -85,6 +85,11 @@ def predicted_tok_s(
 def _settings_base(version: Version) -> EngineSettings:
     """The defaults of a release."""
     return DEFAULTS if version == NEWEST else EngineSettings(version=version)
+
+
+def known_model(options: EngineOptions) -> Model | None:
+    """None where its shape cannot be read here."""
+    return _model(options.shape or options.model, options.config)
 
 
 @lru_cache(maxsize=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
-from ridgeline.workloads.base import ServedAs
+from ridgeline.workloads.base import NO_WEIGHTS, ServedAs
+from ridgeline.workloads.engine.dummy import DUMMY, LOAD_FORMAT, DummyWeights
 from ridgeline.workloads.engine.names import ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.prepare import PrepareStep, container_options, given_arguments, steps
@@ -32,7 +33,8 @@ from ridgeline.workloads.run_folder import build_lines, pasted_run
 
 @dataclass(frozen=True, slots=True)
 class PastedServer:
-    """`arguments` are the engine's; `site` is where it runs, in its container; `prepare` are its one-time steps."""
+    """`model` "" leaves it to people to name one; `arguments` are the engine's; `site` is where it runs, in its
+    container; `prepare` are its one-time steps."""
 
     dialect: ServingEngine
     python: str
@@ -50,7 +52,8 @@ class PastedServer:
 
     def _server(self) -> str:
         # what the session finds out on the node, as a person would choose it
-        known = {f'"${MODEL}"': shlex.quote(self.model), f'"${PORT}"': str(SGLANG_PORT)}
+        model = shlex.quote(self.model) if self.model else _WEIGHTS
+        known = {f'"${MODEL}"': model, f'"${PORT}"': str(SGLANG_PORT)}
         known |= {f"${HEAD}": "$head", f"${RENDEZVOUS}": str(RENDEZVOUS_PORT)}
         text = self.dialect.serve(self.python, self.arguments, Span(self.resources.nodes))
         for variable, value in known.items():
@@ -78,6 +81,11 @@ def made_model(shape: str) -> tuple[str, str]:
     return folder, shlex.join([sys.executable, "-m", "ridgeline", "make-model", shape, folder])
 
 
+# what a command says in place of weights that nobody has
+_WEIGHTS = '"${WEIGHTS:?benchmark only: set it to the folder of real weights}"'
+BENCHMARK_ONLY = (
+    "to serve with this setting (benchmark only: no real weights were measured; set WEIGHTS to the folder of yours)"
+)
 SESSION, _ENGINE_SCRIPT, _NSYS_SCRIPT = "session.json", "engine.sh", "nsys.sh"
 _RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
 
@@ -90,6 +98,7 @@ class Scripts:
     ) -> None:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
         self._serves = serves
+        self._dummy = DummyWeights(study, options, dialect, names)
 
     def files(
         self,
@@ -144,30 +153,59 @@ class Scripts:
         version = self._dialect.release_of(install)
         return self._dialect.offline(install.python, arguments, self._options.load.batch, version, cluster)
 
-    def _arguments(self, settings: Settings, install: Install) -> list[str]:
+    def _arguments(self, settings: Settings, install: Install, *, offered: bool = False) -> list[str]:
         """Those of the setting, and those that hand the engine what its one-time steps kept."""
         values = self._names.values(settings)
+        if offered and values.get(LOAD_FORMAT) == DUMMY:
+            del values[LOAD_FORMAT]
         arguments = self._dialect.flags.arguments(values, self._dialect.release_of(install))
         return [*arguments, *given_arguments(self._dialect, self._options.prepare, values)]
 
-    def paste(self, settings: Settings) -> str:
-        """As a person would type it to serve with these settings."""
+    def paste(self, settings: Settings, *, offered: bool = False) -> str:
+        """As a person would type it to serve with these settings; `offered`: to people who want answers, and so never
+        with weights that are none."""
         install, builds = self._options.install(settings), self._study.builds
         model, before = self._options.model, build_lines(builds, settings) if builds else []
-        if self._makes_model:
+        offered, site = offered and self.benchmark_only(settings), self.site(install)
+        if offered:
+            model = ""
+        elif self._makes_model:
             model, make = made_model(model)
             before = [*before, make]
         return PastedServer(
             self._dialect,
             install.python,
             model,
-            self._arguments(settings, install),
-            self.env(settings),
-            self.site(install),
+            self._arguments(settings, install, offered=offered),
+            self._without_routing(self.env(settings)) if offered else self.env(settings),
+            replace(site, env=self._without_routing(site.env)) if offered else site,
             self._study.job.resources(settings),
             self._options.prepare,
             before,
         ).text()
+
+    def benchmark_only(self, settings: Settings) -> bool:
+        """Whether what is measured at these settings has no real weights."""
+        return self._makes_model or self._names.values(settings).get(LOAD_FORMAT) == DUMMY
+
+    def _without_routing(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Without what an engine heeds in benchmarks only."""
+        switch = self._dialect.even_routing
+        return {n: v for n, v in env.items() if switch is None or n not in switch.variables}
+
+    def routing_env(self, settings: Settings) -> dict[str, str]:
+        """What the environment of a run gains so that dummy weights use all experts."""
+        return self._dummy.routing_env(settings, self._asked_env(settings))
+
+    def weights_record(self, settings: Settings) -> dict[str, object]:
+        return self._dummy.record(settings, self._asked_env(settings))
+
+    def dummy_doubts(self, all_settings: Iterable[Settings]) -> list[str]:
+        return self._dummy.doubts((settings, self._asked_env(settings)) for settings in all_settings)
+
+    @property
+    def measures_dummies(self) -> bool:
+        return self._dummy.used or self._makes_model
 
     @property
     def _makes_model(self) -> bool:
@@ -188,15 +226,17 @@ class Scripts:
         knobs = {n: _env_text(v) for n, v in settings.items() if ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
         return env | knobs
 
-    def served_as(self, settings: Settings) -> ServedAs:
+    def served_as(self, settings: Settings, *, offered: bool = True) -> ServedAs:
+        """`offered`: to people who want answers, as `paste` has it."""
         install = self._options.install(settings)
-        release = self._dialect.release_of(install)
+        release, none = self._dialect.release_of(install), offered and self.benchmark_only(settings)
+        called = self._dialect.flags.called
         return ServedAs(
-            self._options.model.removesuffix("/config.json"),
+            NO_WEIGHTS if none else self._options.model.removesuffix("/config.json"),
             install.python,
             "" if release == NEWEST else ".".join(map(str, release)),
-            self._options.flags,
-            self._asked_env(settings),
+            {n: v for n, v in self._options.flags.items() if not (none and (called(n), v) == (LOAD_FORMAT, DUMMY))},
+            self._without_routing(self._asked_env(settings)),
         )
 
     @property
@@ -242,6 +282,9 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
+            **(
+                {"weights": {LOAD_FORMAT: DUMMY, "routing": routing}} if (routing := self.routing_env(settings)) else {}
+            ),
             **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -31,9 +31,12 @@ from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeFo
 from ridgeline.workloads.engine.names import MOST_VALUES, KnobNames
 from ridgeline.workloads.engine.options import ENGINE_KNOB, IN_PLACE
 from ridgeline.workloads.engine.reading import QUESTION_METRICS, read_run
-from ridgeline.workloads.engine.scripts import SESSION, Scripts
+from ridgeline.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts
 from ridgeline.workloads.engine.session.process import STOPPING_S
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
+
+# knobs by which it differs whether tokens of dummy weights are spread over the experts
+MOE_KNOBS = (ENGINE_KNOB, "load_format", "moe_runner_backend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class EngineWorkload(Workload):
         self.profilers = () if dialect.profiles_from is None else (TORCH, NSYS)
         # an offline benchmark ends with its run; what is wanted of its answer is a server
         self.pasted_as = "" if serves else "to serve with this setting"
+        if self._scripts.measures_dummies:
+            self.pasted_as = BENCHMARK_ONLY
 
     def problems(self) -> list[Problem]:
         return [
@@ -156,9 +161,18 @@ class EngineWorkload(Workload):
             found.append(f"{nodes} nodes, started by {self._scripts.launcher}, meet {how}")
         return found
 
+    @property
+    def _baseline(self) -> Settings:
+        return self._study.space.settings(self._study.baseline)
+
+    def doubts(self) -> list[str]:
+        """Of every engine and every back end of experts in the study."""
+        return self._scripts.dummy_doubts([self._baseline, *self._varied_settings(MOE_KNOBS)])
+
     def prepare(self, trial: Trial, folder: Path) -> Job:
         build = build_seen_from(folder, trial)
-        settings, env = {"build": build, **trial.settings}, self._scripts.env(trial.settings, build)
+        settings = {"build": build, **trial.settings}
+        env = {**self._scripts.env(trial.settings, build), **self._scripts.routing_env(trial.settings)}
         profile = self._study.profile if trial.stage is Stage.PROFILE else None
         with filling(folder):
             for name, text in self._scripts.files(settings, env, self._questions(trial), profile).items():
@@ -183,21 +197,25 @@ class EngineWorkload(Workload):
         here = {install.python: install for install in installs if not install.container}
         names = self._names.asked_flags
         said = {python: self._dialect.self_reported(install, names) for python, install in here.items()}
-        return {**said, **self._options.model_record}
+        return {**said, **self._options.model_record, **self._scripts.weights_record(self._baseline)}
 
     def _engine_settings(self) -> Iterator[Settings]:
         """Settings that between them have every engine of the study: by its fields, by name, by the knob `engine`."""
-        space, wanted = self._study.space, set(self._options.engine_fields)
+        yield from ({**settings, ENGINE_KNOB: None} for settings in self._varied_settings(()))
+        yield from ({ENGINE_KNOB: name} for name in (*self._options.engines, *self._engines_of_knob()))
+
+    def _varied_settings(self, more_knobs: Sequence[str]) -> Iterator[Settings]:
+        """The baseline with every value of the knobs that say which engine it is, and of these."""
+        space, wanted = self._study.space, {*self._options.engine_fields, *more_knobs}
         while more := {n for name in wanted & space.derived.keys() for n in space.derived[name].names} - wanted:
             wanted |= more
         knobs = [knob for knob in space.knobs if knob.name in wanted and not isinstance(knob, Continuous)]
         for values in islice(product(*(knob.values for knob in knobs)), MOST_VALUES):
             point = {**self._study.baseline, **{knob.name: value for knob, value in zip(knobs, values, strict=True)}}
             try:
-                yield {**space.settings(point), ENGINE_KNOB: None}
+                yield space.settings(point)
             except ExpressionError:
                 continue  # no setting either: its derived values have no answer
-        yield from ({ENGINE_KNOB: name} for name in (*self._options.engines, *self._engines_of_knob()))
 
     def _engines_of_knob(self) -> list[str]:
         knobs = [knob for knob in self._study.space.knobs if knob.name == ENGINE_KNOB]
@@ -205,6 +223,9 @@ class EngineWorkload(Workload):
 
     def paste(self, settings: Settings) -> str:
         return self._scripts.paste(settings)
+
+    def offered(self, settings: Settings) -> str:
+        return self._scripts.paste(settings, offered=True)
 
     def served_as(self, settings: Settings) -> ServedAs:
         return self._scripts.served_as(settings)

@@ -324,7 +324,7 @@ def _text(folder: Path, name: str) -> str:
         return (folder / name).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
-        raise ValueError(f"{name} cannot be read in {folder} ({reason}); correct the name") from None
+        raise ValueError(f"{name} cannot be read in {folder} ({reason}); put it there, or correct the name") from None
 
 
 def _atoms(name: str, text: str) -> tuple[str, ...]:

@@ -159,6 +159,9 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
         if spread is not None:
             play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in TWIN_QUANTILES}
     play.bench |= {"retractions": result.retractions, "failed_requests": summary.requests - summary.ok}
+    # how far the twin itself may be off: no interval from runs of it can show that
+    low, high = result.interval["speed"]
+    play.bench |= {"twin_speed_low": round(low, 4), "twin_speed_high": round(high, 4)}
     if summary.slos:
         play.bench["goodput"] = f"<goodput {_margins(result)}>"
 

@@ -46,6 +46,7 @@ from ridgeline.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.base import ServedAs, Workload
+from ridgeline.workloads.engine.dummy import DUMMY, LOAD_FORMAT
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import NO_MORE_THAN_SENT, KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
@@ -254,17 +255,30 @@ class TwinWorkload(Workload):
 
     def paste(self, settings: Settings) -> str:
         """The real engine with these settings; the site is a simulated one and adds nothing."""
-        asked, model, before = self._study.job.resources(settings), self._engine_arguments.model, []
+        model, before = self._engine_arguments.model, []
         if model.endswith(".json"):
             model, make = made_model(model)
             before = [make]
-        env = self._scripts.env(settings)
-        return PastedServer(
-            self._engine, Install().python, model, self._flags(settings), env, LOCAL, asked, (), before
-        ).text()
+        return self._server(settings, model, self._flags(settings), before)
+
+    def offered(self, settings: Settings) -> str:
+        """Never a model that was made for a benchmark, or without weights."""
+        if not self._benchmark_only(settings):
+            return self.paste(settings)
+        values = {
+            name: value for name, value in self._values(settings).items() if (name, value) != (LOAD_FORMAT, DUMMY)
+        }
+        return self._server(settings, "", self._engine.flags.arguments(values, self._release), [])
+
+    def _server(self, settings: Settings, model: str, flags: list[str], before: list[str]) -> str:
+        asked, env = self._study.job.resources(settings), self._scripts.env(settings)
+        return PastedServer(self._engine, Install().python, model, flags, env, LOCAL, asked, (), before).text()
+
+    def _benchmark_only(self, settings: Settings) -> bool:
+        return self._engine_arguments.model.endswith(".json") or self._values(settings).get(LOAD_FORMAT) == DUMMY
 
     def served_as(self, settings: Settings) -> ServedAs:
-        return self._scripts.served_as(settings)
+        return self._scripts.served_as(settings, offered=False)  # by twins, which have the shape alone
 
     @property
     def _scripts(self) -> Scripts:

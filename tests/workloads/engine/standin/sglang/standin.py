@@ -116,6 +116,8 @@ def start(args):
     log(f"server_args=ServerArgs({echo}, disable_radix_cache=False)")
     if args.attention_backend == "assertion":
         raise AssertionError("this back end does not take that page size")
+    routing = {name: value for name, value in os.environ.items() if name.startswith("SGLANG_SIMULATE_")}
+    log(f"routing of experts: {routing or 'by their weights'}")
     log(f"fused-MoE configs from {os.environ.get('SGLANG_MOE_CONFIG_DIR', 'the package')}")
     log("Load weight begin. avail mem=139.13 GB")
     log("Load weight end. elapsed=0.15 s, type=LlamaForCausalLM, avail mem=124.00 GB, mem usage=15.13 GB.")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
 
+from ridgeline.errors import InputError
 from ridgeline.records.study import NotifyChoice
 
 _HOOK_S = 30.0  # for each way of telling
@@ -43,6 +44,23 @@ class Notifier:
     _broken: set[str] = field(default_factory=set)
     _waiting: queue.Queue[dict[str, Any] | None] = field(default_factory=lambda: queue.Queue(_MOST_WAITING))
     _thread: threading.Thread | None = None
+
+    def require_ways(self) -> None:
+        """InputError where a way is named that cannot work: nobody would hear of it later."""
+        if self.choice.webhook_env and not os.environ.get(self.choice.webhook_env):
+            raise InputError(
+                f"notify: the variable {self.choice.webhook_env}, which should hold the webhook's address, is not set; "
+                f"export it before `keep`, or remove webhook_env"
+            )
+
+    def test(self, limit_s: float = _HOOK_S) -> list[str]:
+        """Sends a test alert every way there is and waits for it; what failed."""
+        failed = list[str]()
+        said, self.say = self.say, failed.append
+        self("test", "keep", f"a test alert of `keep --test-alert` from {socket.gethostname()}; nothing is wrong")
+        self.close(limit_s * max(1, len(self.choice.ways)))
+        self.say = said
+        return failed
 
     def __call__(self, kind: str, member: str, text: str) -> None:
         if not self.choice.ways:

@@ -1,0 +1,204 @@
+"""Dummy weights: the engine's own switch spreads tokens over the experts, and where it cannot, everybody is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline import catalog
+from ridgeline.records.site import Site
+from ridgeline.service.from_results import service_of_answer
+from ridgeline.workloads.base import NO_WEIGHTS, Workload
+from tests.workloads.engine.studies import study, trial
+
+MOE, DENSE = "deepseek-v2-lite", "llama-8b"
+SGLANG, ROUND_ROBIN = "SGLANG_SIMULATE_UNIFORM_EXPERTS", "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS"
+VLLM = "VLLM_MOE_ROUTING_SIMULATION_STRATEGY"
+KINDS = ("sglang-serve", "sglang-offline", "vllm-serve", "vllm-offline")
+NEW = {"sglang": "0.5.15", "vllm": "0.32.0"}
+
+
+def made(folder: Path, kind: str = "sglang-serve", **options: Any) -> tuple[Workload, Any]:
+    knobs = options.pop("knobs", {"max_running_requests": [64]})
+    of = study(folder, kind, knobs, **{"model": MOE, "version": NEW[kind.partition("-")[0]], **options})
+    workload: Workload = catalog.part("workloads", kind)(of)
+    assert workload.problems() == []
+    return workload, of
+
+
+def simulated(workload: Workload, of: Any, folder: Path) -> dict[str, str]:
+    env = workload.prepare(trial(of), folder / "run").env
+    return {name: value for name, value in env.items() if "SIMULAT" in name}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_switch_is_set_and_said(tmp_path: Path, kind: str) -> None:
+    workload, of = made(tmp_path, kind)
+    expected = {SGLANG: "1"} if kind.startswith("sglang") else {VLLM: "uniform_random"}
+    assert simulated(workload, of, tmp_path) == expected
+    assert workload.programs()["weights"] == {"load_format": "dummy", "routing": expected}
+    said = json.loads((tmp_path / "run" / "session.json").read_text())
+    assert said["weights"] == {"load_format": "dummy", "routing": expected}
+    assert workload.doubts() == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"model": DENSE}, {"load_format": None}, {"load_format": "auto"}, {"load_format": "safetensors"}],
+    ids=str,
+)
+def test_nothing_is_set_for_dense_models_or_real_weights(tmp_path: Path, options: dict[str, Any]) -> None:
+    workload, of = made(tmp_path, **options)
+    assert simulated(workload, of, tmp_path) == {} and workload.doubts() == []
+    assert "weights" not in json.loads((tmp_path / "run" / "session.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("kind", "release", "first", "has"),
+    [
+        ("sglang-serve", "0.5.12.post1", "0.5.13", False),
+        ("sglang-serve", "0.5.13", "0.5.13", True),
+        ("sglang-serve", "0.5.23", "0.5.13", True),
+        ("vllm-serve", "0.10.0", "0.10.1", False),
+        ("vllm-serve", "0.10.1", "0.10.1", True),
+        ("vllm-serve", "0.32.0", "0.10.1", True),
+    ],
+)
+def test_a_release_without_the_switch_is_warned_about(
+    tmp_path: Path, kind: str, release: str, first: str, has: bool
+) -> None:
+    workload, of = made(tmp_path, kind, version=release)
+    assert bool(simulated(workload, of, tmp_path)) is has
+    doubts = workload.doubts()
+    assert (doubts == []) is has
+    if not has:
+        assert "collapsed routing" in doubts[0] and "too fast" in doubts[0] and f"{first} and later have" in doubts[0]
+
+
+def test_every_release_of_the_study_is_looked_at(tmp_path: Path) -> None:
+    knobs = {"max_running_requests": [64], "release": ["0.5.15", "0.5.9"]}
+    workload, of = made(tmp_path, version="{release}", knobs=knobs)
+    assert ["SGLang 0.5.9 has no switch" in doubt for doubt in workload.doubts()] == [True]
+    assert workload.prepare(trial(of, release="0.5.9"), tmp_path / "old").env.get(SGLANG) is None
+    assert workload.prepare(trial(of, release="0.5.15"), tmp_path / "new").env[SGLANG] == "1"
+
+
+def test_a_release_that_cannot_be_read_is_taken_for_new_and_said_so(tmp_path: Path) -> None:
+    workload, of = made(tmp_path, version="", engine="engine.sif")
+    assert simulated(workload, of, tmp_path) == {SGLANG: "1"}
+    assert ["say it by `version`" in doubt for doubt in workload.doubts()] == [True]
+
+
+@pytest.mark.parametrize(
+    ("env", "doubt"), [({SGLANG: "1"}, False), ({SGLANG: "0"}, True), ({SGLANG: ""}, True), ({ROUND_ROBIN: "1"}, False)]
+)
+def test_the_studys_own_word_goes_first(tmp_path: Path, env: dict[str, str], doubt: bool) -> None:
+    workload, of = made(tmp_path, env=env)
+    assert simulated(workload, of, tmp_path) == env
+    assert workload.programs()["weights"] == {"load_format": "dummy", "routing": env}
+    assert ["itself has" in text for text in workload.doubts()] == [True] * doubt
+    of = replace(of, site=Site(env=env), workload=made(tmp_path)[1].workload)
+    on_site: Workload = catalog.part("workloads", "sglang-serve")(of)
+    assert simulated(on_site, of, tmp_path) == {}, "the site's environment has it already"
+    assert bool(on_site.doubts()) is doubt
+
+
+def test_a_knob_may_be_the_switch(tmp_path: Path) -> None:
+    workload, of = made(tmp_path, knobs={SGLANG: [0, 1]})
+    assert workload.prepare(trial(of, **{SGLANG: 0}), tmp_path / "off").env[SGLANG] == "0"
+    assert workload.prepare(trial(of, **{SGLANG: 1}), tmp_path / "on").env[SGLANG] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "around"),
+    [
+        ({"flags": {"moe_runner_backend": "triton_kernel"}}, True),
+        ({"flags": {"moe_runner_backend": "flashinfer_trtllm"}}, True),
+        ({"flags": {"moe_runner_backend": "triton"}}, False),
+        ({"knobs": {"moe_runner_backend": ["triton", "flashinfer_trtllm"]}}, True),
+        ({"gpu": "b200"}, True),
+        ({"gpu": "b200", "flags": {"moe_runner_backend": "triton"}}, False),
+        ({"gpu": "h200"}, False),
+    ],
+    ids=str,
+)
+def test_kernels_that_route_by_themselves_are_warned_about(
+    tmp_path: Path, options: dict[str, Any], around: bool
+) -> None:
+    workload, _ = made(tmp_path, **options)
+    assert ["route tokens themselves" in doubt for doubt in workload.doubts()] == [True] * around
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "warned"),
+    [
+        ("sglang-serve", {"flags": {"speculative_algorithm": "EAGLE"}}, True),
+        ("sglang-serve", {"knobs": {"speculative_algorithm": [None, "EAGLE"]}}, True),
+        ("sglang-serve", {"flags": {"speculative_algorithm": "EAGLE"}, "load_format": "auto"}, False),
+        ("vllm-serve", {"flags": {"speculative_config": '{"method": "mtp"}'}}, True),
+        ("vllm-serve", {}, False),
+    ],
+    ids=str,
+)
+def test_drafts_of_dummy_weights_are_never_accepted(
+    tmp_path: Path, kind: str, options: dict[str, Any], warned: bool
+) -> None:
+    workload, of = made(tmp_path, kind, model=DENSE, **options)
+    assert ["no drafted token is ever accepted" in doubt for doubt in workload.doubts()] == [True] * warned
+    assert simulated(workload, of, tmp_path) == {}, "nothing is set for drafts"
+
+
+def test_a_folder_whose_runs_had_no_switch_is_read_as_it_ran(tmp_path: Path) -> None:
+    _, of = made(tmp_path)
+    old: Workload = catalog.part("workloads", "sglang-serve")(replace(of, recorded={}))
+    assert simulated(old, of, tmp_path) == {}
+    assert ["begun without" in doubt for doubt in old.doubts()] == [True]
+    recorded = {"weights": {"load_format": "dummy", "routing": {SGLANG: "1"}}}
+    new: Workload = catalog.part("workloads", "sglang-serve")(replace(of, recorded=recorded))
+    assert simulated(new, of, tmp_path) == {SGLANG: "1"} and new.doubts() == []
+
+
+# what people are told to use
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("model", [MOE, DENSE])
+def test_weights_that_are_none_are_never_offered(tmp_path: Path, kind: str, model: str) -> None:
+    switch = {SGLANG: "1"} if kind.startswith("sglang") else {VLLM: "uniform_random"}
+    _, of = made(tmp_path, kind, model=model, env={**switch, "KEPT": "a b"})
+    of = replace(of, site=Site(env=switch))
+    workload: Workload = catalog.part("workloads", kind)(of)
+    text = workload.offered(of.baseline)
+    assert "dummy" not in text and "make-model" not in text and model not in text and "SIMULAT" not in text
+    assert "${WEIGHTS:?benchmark only" in text and "64" in text and "KEPT='a b'" in text
+    assert "benchmark only" in workload.pasted_as
+    refused = subprocess.run(["sh", "-c", text], cwd=tmp_path, capture_output=True, text=True, env={"PATH": "/bin"})
+    assert refused.returncode != 0 and "set it to the folder of real weights" in refused.stderr
+    deployed = service_of_answer(of, of.baseline, "1.1x")
+    assert deployed["model"] == NO_WEIGHTS
+    (unit,) = deployed["units"]
+    assert "load_format" not in unit["settings"] and unit["env"] == {"KEPT": "a b"}
+
+
+def test_weights_of_their_own_are_offered_as_they_ran(tmp_path: Path) -> None:
+    folder = tmp_path / "real"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    workload, of = made(tmp_path, model=str(folder), load_format="auto")
+    assert workload.offered(of.baseline) == workload.paste(of.baseline) and str(folder) in workload.paste(of.baseline)
+    assert workload.pasted_as == "" and service_of_answer(of, of.baseline, "")["model"] == str(folder)
+    assert service_of_answer(of, of.baseline, "")["units"][0]["settings"]["load_format"] == "auto"
+
+
+def test_a_knob_that_loads_dummies_is_never_offered_either(tmp_path: Path) -> None:
+    workload, of = made(
+        tmp_path, load_format=None, knobs={"load_format": ["dummy", "auto"]}, model="org/moe", shape=MOE
+    )
+    assert "WEIGHTS" in workload.offered({"load_format": "dummy"})
+    assert "--load-format auto" in workload.offered({"load_format": "auto"})
+    assert service_of_answer(of, {"load_format": "dummy"}, "")["units"][0]["settings"] == {}
