@@ -231,7 +231,7 @@ def first_run_effect(
 ) -> FirstRunEffect | None:
     """Whether first runs of blocks differ from the last ones of the same setting; None where that does not show.
 
-    Of palindromic blocks alone, since in others no setting has two runs. A machine that changes over every block in the
+    Of blocks of two rounds, since in others no setting has two runs. A machine that changes over every block in the
     same direction shows here too: either way it pays to know that the first run is another one.
     """
     sign = 1.0 if direction == "maximize" else -1.0
