@@ -24,7 +24,7 @@ from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import Cause, Ending, Job, Machine, Run
+from ridgeline.records.run import Cause, Ending, Job, Machine, Resources, Run
 from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
@@ -456,6 +456,116 @@ def test_a_site_that_cannot_pin_is_not_asked_to(tmp_path: Path) -> None:
     verdict = run.run()
     assert not any(executor.asked)
     assert (verdict.conclusion, verdict.repeated) == ("confirmed", ())
+
+
+# a batch system whose site file says nothing of its nodes
+
+
+class SameHostName(Wandering):
+    """Its nodes have names of their own, and programs on all of them are told the same."""
+
+    def _machines(self, job: Job) -> tuple[Machine, ...]:
+        return tuple(Machine("vm", "abcdef012345") for _ in job.on_nodes)
+
+
+class SameHostNameAndDisobedient(SameHostName):
+    obeys = False
+
+
+class SameHostNameAndUnpinnable(SameHostNameAndDisobedient):
+    pins_nodes = False
+
+
+UNSAID = replace(slots(1), batch="slurm")
+
+
+def test_a_block_stays_where_it_began_whatever_the_site_file_says(tmp_path: Path) -> None:
+    executor = SameHostName()
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=executor)
+    verdict = run.run()
+    assert (verdict.conclusion, verdict.repeated) == ("confirmed", ()), "no run of the confirmation was in vain"
+    found = confirm_runs(run.history)
+    assert [len({r.ending.nodes for r in runs}) for runs in found.values()] == [1, 1, 1]
+    assert [r.number in run.history.pinned_to for runs in found.values() for r in runs] == ([False] + [True] * 5) * 3
+    assert set(verdict.machines) == {runs[0].ending.nodes[0] for runs in found.values()} == {"n0", "n1", "n2"}
+    assert "on 3 nodes" in verdict.headline, "as the site calls them, not as programs are told"
+    assert blocks.known_nodes(run.study, run.history) == 3
+    assert blocks.known_nodes(replace(run.study, site=slots(1)), run.history) == 1, "this machine is one"
+    assert blocks.known_nodes(replace(run.study, site=slots(1, 5)), run.history) == 5
+
+
+def test_blocks_of_such_a_site_begin_on_the_nodes_that_had_fewer(tmp_path: Path) -> None:
+    """It would put each of them on the same one, as an idle cluster does; others are known from the search."""
+
+    class Idle(SameHostName):
+        places = 2
+
+        def submit(self, job: Job) -> str:
+            free = [name for name in ("n0", "n1") if name not in job.avoid_nodes]
+            search = next(self._numbers) < 8
+            if not job.on_nodes:
+                job = replace(job, on_nodes=("n1" if search and "n1" in free else free[0],))
+            return MemoryExecutor.submit(self, job)
+
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID, confirm=ConfirmStage(top=1, blocks=4)), executor=Idle())
+    run.run()
+    where = [block.nodes for block in blocks_so_far(run.study, run.history)]
+    assert where == [("n0",), ("n1",), ("n0",), ("n1",)]
+
+
+def test_a_block_that_is_moved_all_the_same_is_told_by_the_sites_names(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=SameHostNameAndDisobedient())
+    verdict = run.run()
+    assert verdict.conclusion == "unconfirmed" and len(verdict.repeated) == 3 * blocks.MOST_MOVES
+    assert {aside.reason for aside in verdict.repeated} <= {
+        f"it began on n{at}, and a run of it was on n{(at + 1) % 3}" for at in range(3)
+    }
+
+
+def test_where_nodes_cannot_be_asked_for_blocks_count_wherever_they_ran(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=SameHostNameAndUnpinnable())
+    verdict = run.run()
+    assert (verdict.conclusion, verdict.repeated) == ("confirmed", ())
+    run.history.protocol = 2
+    assert blocks.moved(run.study, run.history, 0), "before, it was not asked: such a block did not count"
+
+
+def test_one_place_of_a_batch_system_that_was_seen_to_have_more(tmp_path: Path) -> None:
+    """The search was on other nodes too; the blocks were all on one, since the others went down."""
+
+    class Down(SameHostName):
+        def submit(self, job: Job) -> str:
+            where = f"n{next(self._numbers) % 3}" if len(self.asked) < 17 else "n1"
+            self.asked.append(job.on_nodes)
+            return MemoryExecutor.submit(self, replace(job, on_nodes=(where,)))
+
+    verdict = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=Down()).run()
+    assert verdict.conclusion == "confirmed"
+    assert verdict.headline.endswith("; it holds for n1 alone: nothing was compared on other nodes")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "machines", "called"),
+    [
+        (("n1",), (Machine("vm", "abc"),), ("n1",)),
+        (("n1",), (Machine("n1.site.org", "abc"),), ("n1.site.org",)),
+        (("n1",), (), ("n1",)),
+        ((), (Machine("vm", "abc"),), ("vm",)),
+        ((), (), ()),
+        (("n1", "n2"), (Machine("n1", "abc"),), ("n1", "n2")),
+    ],
+)
+def test_places_have_the_names_of_nodes(
+    tmp_path: Path, nodes: tuple[str, ...], machines: tuple[Machine, ...], called: tuple[str, ...]
+) -> None:
+    run = Run(1, 1, 1, tmp_path, Resources(), Ending(Cause.EXITED, nodes=nodes, machines=machines))
+    assert blocks.places_of([run]) == {1: called}
+
+
+def test_nodes_of_one_name_are_told_apart_by_what_is_known_of_them(tmp_path: Path) -> None:
+    ends = [Ending(Cause.EXITED, nodes=("n1",), machines=(Machine("vm", boot),)) for boot in ("abcdef0123", "3210fedcba")]
+    runs = [Run(number, 1, 1, tmp_path, Resources(), ending) for number, ending in enumerate(ends)]
+    assert blocks.places_of(runs) == {0: ("n1 (boot abcdef01)",), 1: ("n1 (boot 3210fedc)",)}
 
 
 # where a run was

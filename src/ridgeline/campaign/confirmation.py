@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from textwrap import shorten
 from typing import Any
 
-from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
+from ridgeline.campaign.blocks import disqualified, known_nodes, moved, places_of, trials_of
 from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
@@ -157,7 +157,7 @@ def with_circumstances(headline: str, study: Study, history: History, found: Con
     if history.protocol < 2:
         return text
     blocks = blocks_so_far(study, history)
-    if (alone := _one_place_of_many(study, blocks)) and alone not in text and found.comparisons:
+    if (alone := _one_place_of_many(known_nodes(study, history), blocks)) and alone not in text and found.comparisons:
         text += alone
     effect = first_run_effect(blocks, study.confirm.level, study.goal.direction)
     if effect is None or str(effect) in text:
@@ -166,12 +166,10 @@ def with_circumstances(headline: str, study: Study, history: History, found: Con
     return f"{text}; {effect}: {order}, so none gains by it, but the interval is wider"
 
 
-def _one_place_of_many(study: Study, blocks: Sequence[Block]) -> str:
+def _one_place_of_many(nodes: int, blocks: Sequence[Block]) -> str:
     """Where a site has other nodes than the one that all blocks were on: nothing is known of those."""
     places = {frozenset(block.nodes) for block in blocks}
-    if study.site.nodes < 2 or len(places) != 1 or not (names := sorted(*places)):
-        return ""
-    if len(names) == study.site.nodes:
+    if nodes < 2 or len(places) != 1 or not (names := sorted(*places)) or len(names) == nodes:
         return ""
     return f"; it holds for {', '.join(names)} alone: nothing was compared on other nodes"
 
