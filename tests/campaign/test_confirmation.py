@@ -563,7 +563,8 @@ def test_places_have_the_names_of_nodes(
 
 
 def test_nodes_of_one_name_are_told_apart_by_what_is_known_of_them(tmp_path: Path) -> None:
-    ends = [Ending(Cause.EXITED, nodes=("n1",), machines=(Machine("vm", boot),)) for boot in ("abcdef0123", "3210fedcba")]
+    machines = [Machine("vm", boot) for boot in ("abcdef0123", "3210fedcba")]
+    ends = [Ending(Cause.EXITED, nodes=("n1",), machines=(machine,)) for machine in machines]
     runs = [Run(number, 1, 1, tmp_path, Resources(), ending) for number, ending in enumerate(ends)]
     assert blocks.places_of(runs) == {0: ("n1 (boot abcdef01)",), 1: ("n1 (boot 3210fedc)",)}
 
