@@ -175,11 +175,9 @@ def noise(campaigns: int) -> None:
 
 def nodes(campaigns: int) -> None:
     print(
-        "\nSettings that are equal over all nodes and differ by so much on each, 8 blocks: called different (before ->"
+        "\nSettings, equal over all nodes, that differ by so much on each, called different in 8 blocks (before -> now;"
     )
-    print(
-        "now; in brackets what is said of the nodes of the blocks alone); campaigns that see +5% where they don't differ\n"
-    )
+    print("in brackets what is said of the nodes of the blocks alone); and +5% seen where nodes don't matter\n")
     spreads, claims, wrong = (0.0, 0.01, 0.02, 0.05), 0, 0
     print("| nodes | " + " | ".join(f"{own:.0%}" for own in spreads) + " | +5%, 5 blocks | +5%, 8 blocks |")
     print("|---" * (3 + len(spreads)) + "|")
@@ -205,9 +203,7 @@ def nodes(campaigns: int) -> None:
         for blocks in (5, 8):
             cells.append(" -> ".join(f"{seen(campaigns, gained, 1, blocks, p):.0%}" for p in BOTH))
         print(f"| {count} | {' | '.join(cells)} |", flush=True)
-    print(
-        f"\nOf {claims} claims about the nodes of the blocks alone, where settings differ on them, {wrong} were wrong there."
-    )
+    print(f"\nOf {claims} claims about the nodes of the blocks alone, on which settings differ, {wrong} were wrong.")
 
 
 def looks(campaigns: int) -> None:

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, confirmation, scores
-from ridgeline.campaign.confirmation import _NearestTried, blocks_so_far, choose, mean_value, runs_needed
+from ridgeline.campaign.confirmation import (
+    ConfirmationVerdict,
+    _NearestTried,
+    blocks_so_far,
+    choose,
+    mean_value,
+    runs_needed,
+)
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
@@ -542,6 +549,46 @@ def test_one_place_of_a_batch_system_that_was_seen_to_have_more(tmp_path: Path) 
     verdict = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=Down()).run()
     assert verdict.conclusion == "confirmed"
     assert verdict.headline.endswith("; it holds for n1 alone: nothing was compared on other nodes")
+
+
+class TwoNodes(MemoryExecutor):
+    """Blocks in turn on two nodes, on the second of which other settings than the baseline gain so much more."""
+
+    def __init__(self, site: Any, more: float) -> None:
+        super().__init__(site, act=self._answer)
+        self.more = more
+
+    def submit(self, job: Job) -> str:
+        free = [name for name in ("n0", "n1") if name not in job.avoid_nodes] or ["n0"]
+        return super().submit(job if job.on_nodes else replace(job, on_nodes=(free[0],)))
+
+    def _answer(self, job: Job) -> ScriptedAnswer:
+        base = job.name.endswith("x0-y0")
+        scatter = 1 + 0.001 * (int(job.folder.name[:4]) % 5)
+        return ScriptedAnswer({"rate": (100.0 if base else 105.0 + self.more * (job.on_nodes == ("n1",))) * scatter})
+
+
+def test_a_gain_on_two_nodes_that_are_alike_is_stated_with_the_nodes(tmp_path: Path) -> None:
+    asked = study(tmp_path, site=slots(1, 2), confirm=ConfirmStage(top=1, blocks=6))
+    run = campaign(tmp_path, asked, executor=TwoNodes(asked.site, 1.0))
+    verdict = run.run()
+    assert verdict.conclusion == "confirmed"
+    assert "6 blocks on 2 nodes, shown for these alone)" in verdict.headline
+    scope = r"; it holds for n0 and n1 alone, which differ little: about \d+ nodes, a block on each, would show it for"
+    assert re.search(f"{scope} others too", verdict.headline)
+    answer = run.question.answer(run.study, run.history)
+    assert re.search(scope, answer.headline) and answer.confirmed
+    read = ConfirmationVerdict.from_line(run.history.verdict)  # type: ignore[arg-type]
+    assert read.comparisons == verdict.comparisons and read.comparisons[0].only_here
+    again = confirmation.with_circumstances(verdict.headline, run.study, run.history, verdict)  # type: ignore[arg-type]
+    assert again == verdict.headline, "once"
+
+
+def test_a_gain_that_depends_on_the_node_is_no_verdict(tmp_path: Path) -> None:
+    asked = study(tmp_path, site=slots(1, 2), confirm=ConfirmStage(top=1, blocks=6))
+    verdict = campaign(tmp_path, asked, executor=TwoNodes(asked.site, 6.0)).run()
+    assert verdict.conclusion == "no-difference" and verdict.winner is None
+    assert "on these 2 nodes alone +" in verdict.headline and "it holds for" not in verdict.headline
 
 
 @pytest.mark.parametrize(
