@@ -36,6 +36,7 @@ from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import order_of_block
+from ridgeline.stats.verdict import Block, Comparison, Verdict
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
@@ -582,6 +583,19 @@ def test_a_gain_on_two_nodes_that_are_alike_is_stated_with_the_nodes(tmp_path: P
     assert read.comparisons == verdict.comparisons and read.comparisons[0].only_here
     again = confirmation.with_circumstances(verdict.headline, run.study, run.history, verdict)  # type: ignore[arg-type]
     assert again == verdict.headline, "once"
+
+
+def test_the_nodes_of_a_verdict_about_few_are_all_named() -> None:
+    blocks_of = [Block(n, (name,), [1.0], {"c": [1.1]}) for n, name in enumerate(("n2", "n0", "n1", "n0"))]
+    said = Comparison("c", Verdict.BETTER, "ratio", 1.1, 1.0, 1.2, 0.95, 4, 1, 0.01, 0.1, 0.1, only_here=True)
+    few = confirmation._few_alike
+    assert few(blocks_of, said) == (
+        "; it holds for n0, n1 and n2 alone, which differ little: of others nothing is shown"
+    )
+    assert few(blocks_of, replace(said, nodes_needed=7)).endswith(
+        "differ little: about 7 nodes, a block on each, would show it for others too"
+    )
+    assert few(blocks_of, replace(said, only_here=False)) == few(blocks_of, None) == ""
 
 
 def test_a_gain_that_depends_on_the_node_is_no_verdict(tmp_path: Path) -> None:

@@ -594,3 +594,19 @@ def test_values_without_a_ratio_and_values_without_scatter() -> None:
     same = unpaired([5.0, 5.0], [6.0, 6.0], "maximize")
     assert same is not None
     assert (same.low, same.high) == (pytest.approx(1.2), pytest.approx(1.2))
+
+
+def test_one_place_is_named_today_and_counted_before() -> None:
+    blocks = [Block(n, ("gpu-3",), [1.0, 1.0], {"c": [1.1 + n / 1000] * 2}) for n in range(4)]
+    assert confirm(blocks, protocol=3).headline.endswith("; 4 blocks on gpu-3)")
+    assert confirm(blocks, protocol=2).headline.endswith("; 4 blocks on 1 node)"), "as that release said it"
+
+
+def test_blocks_that_have_a_node_each_are_never_said_of_these_alone() -> None:
+    gains = [0.04, 0.041, 0.039, 0.04, 0.042]
+    blocks = [Block(n, (f"n{n}",), [1.0], {"c": [math.exp(g)]}) for n, g in enumerate(gains)]
+    found = paired_effect(blocks, "c", "ratio", "maximize")
+    assert not found.alike and not found.few_places
+    edge = replace(found, places=2, apart=0.25 * abs(found.mean))
+    assert edge.alike and not replace(edge, apart=0.2501 * abs(found.mean)).alike
+    assert replace(edge, mean=-edge.mean).alike, "either direction"
