@@ -41,9 +41,9 @@ _WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and t
 _LEAST_POLLS = 3
 _WINDOW_S = 60.0
 # Slow, by tokens: only time counts in which requests ran and none was at its prompt.
-# After so many seconds of it: below that share of the median of the others, in tokens a second and in those of each
-# request.
-_SLOW = ((6.0, 0.2), (12.0, 0.4))
+# After so many seconds of it: below these shares of the median of the others, in tokens a second and in those of each
+# request. What a slow server does not finish runs at once, and makes up for some of the former.
+_SLOW = ((6.0, 0.2, 0.2), (12.0, 0.4, 0.4), (12.0, 0.55, 0.2))
 _LEAST_PEER_S = 2.0  # of such time of each server that it is compared with
 _PAST_S = 120.0  # how far back the others' may lie: at modest load they have little of it
 _PROMPT_ROOM = 1.5  # times what prompts take at the best pace that was seen
@@ -225,7 +225,7 @@ class _Span:
     at_s: float  # its end
     tokens: float
     gaps_s: tuple[float, float]  # before each of these tokens; and without what prompts may have taken of them
-    running: tuple[float, float]  # requests at once: at least, and at most
+    busy_s: tuple[float, float]  # in which it made tokens: at most, and at least
 
 
 @dataclass
@@ -239,10 +239,12 @@ class _Decoding:
     last: ServerPoll | None = None
     over: float = 0.0  # first tokens beyond those of requests that are over or on it
     in_prompt: float | None = None  # requests at their prompts; None: not known
+    begun: float = 0.0  # requests past their prompts
     spans: deque[_Span] = field(default_factory=deque)
 
     def take(self, poll: ServerPoll) -> None:
         before, self.last = self.last, poll
+        begun, over = self.begun, self.over
         self.in_prompt = self._in_prompt(poll)
         while self.spans and poll.at_s - self.spans[0].at_s > _PAST_S:
             self.spans.popleft()
@@ -254,15 +256,19 @@ class _Decoding:
         if poll.gaps is None or before.gaps is None:
             # tokens alone: how long was waited for them is known where the same requests ran throughout
             if came == 0 and before.finished == poll.finished and ends[0] == ends[1] >= 1:
-                made = poll.tokens - before.tokens
-                self.spans.append(_Span(poll.at_s, made, (seconds * ends[0], seconds * ends[0]), at_once))
+                made, waited_s = poll.tokens - before.tokens, seconds * ends[0]
+                self.spans.append(_Span(poll.at_s, made, (waited_s, waited_s), (seconds, waited_s / at_once[1])))
             return
         counted = (poll.prompts or 0.0) - (before.prompts or 0.0)
         if counted and poll.best_pace_s is None:
             return
-        prompts_s = _PROMPT_ROOM * counted * (poll.best_pace_s or 0.0) * at_once[1]
+        prompts_s = _PROMPT_ROOM * counted * (poll.best_pace_s or 0.0)
         made, gaps_s = poll.gaps[0] - before.gaps[0], poll.gaps[1] - before.gaps[1]
-        self.spans.append(_Span(poll.at_s, made, (gaps_s, max(0.0, gaps_s - prompts_s)), at_once))
+        decoded_s = max(0.0, gaps_s - prompts_s * at_once[1])
+        # one that was past its prompt, and of whom none of those that ended is this one, ran all the time
+        all_along = self.over == over and begun > (poll.finished or 0.0) - (before.finished or 0.0)
+        least_s = max(decoded_s / at_once[1], seconds - prompts_s if all_along else 0.0)
+        self.spans.append(_Span(poll.at_s, made, (gaps_s, decoded_s), (gaps_s / at_once[0], least_s)))
 
     def _in_prompt(self, poll: ServerPoll) -> float | None:
         if poll.first_tokens is None or poll.finished is None or poll.running is None:
@@ -270,7 +276,8 @@ class _Decoding:
         begun = poll.first_tokens - poll.finished
         if poll.on_it == 0 or begun - self.over > poll.on_it or begun < self.over:
             self.over = begun - min(max(0.0, begun - self.over), poll.on_it)
-        return poll.on_it - (begun - self.over)
+        self.begun = begun - self.over
+        return poll.on_it - self.begun
 
     def rates(self, now_s: float, least_s: float, within_s: float, most: bool) -> tuple[float, float] | None:
         """Tokens a second, and for each request, over the latest time in which there was something to make.
@@ -283,8 +290,8 @@ class _Decoding:
             if now_s - span.at_s > within_s or busy_s >= least_s:
                 break
             tokens, gaps_s = tokens + span.tokens, gaps_s + span.gaps_s[most]
-            busy_s += span.gaps_s[most] / span.running[most]
-        return (tokens / busy_s, tokens / gaps_s) if busy_s >= least_s else None
+            busy_s += span.busy_s[most]
+        return (tokens / busy_s, tokens / gaps_s if gaps_s else math.inf) if busy_s >= least_s else None
 
 
 def _share_of_cores(before: ServerPoll, after: ServerPoll) -> float:
@@ -393,10 +400,10 @@ class Watch:
         now_s = self._polls[name][-1].at_s
         found = (self._decoding[other].rates(now_s, _LEAST_PEER_S, _PAST_S, most=False) for other in others)
         rates = [rate for rate in found if rate is not None]
-        for least_s, share in _SLOW if rates else ():
+        for least_s, of_all, of_each in _SLOW if rates else ():
             own = self._decoding[name].rates(now_s, least_s, _WINDOW_S, most=True)
             all_s, each_s = (median(rate[n] for rate in rates) for n in (0, 1))
-            if own is not None and own[0] < share * all_s and own[1] < share * each_s:
+            if own is not None and own[0] < of_all * all_s and own[1] < of_each * each_s:
                 return Concern(name, "slow", f"{own[1]:.1f} tokens/s for each running request, others {each_s:.1f}")
         return None
 
