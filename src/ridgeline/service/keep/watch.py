@@ -83,7 +83,8 @@ class ServerPoll:
     gaps: tuple[float, float] | None = None  # between tokens of an answer so far: how many, and their seconds
     first_tokens: float | None = None  # requests so far that have had theirs
     finished: float | None = None  # requests so far that are over
-    took: tuple[tuple[float, float], ...] = ()  # canaries that had no prompt in their way: when, and how long
+    # canaries that had no prompt in their way: when, and how long; for each request that ran, and in all
+    took: tuple[tuple[float, float, float], ...] = ()
     flies_s: float = 0.0  # how long such a one has been under way
     suspended: bool = False  # something is being done to it: what it shows says nothing about how it is
 
@@ -225,7 +226,7 @@ class _Span:
     at_s: float  # its end
     tokens: float
     gaps_s: tuple[float, float]  # before each of these tokens; and without what prompts may have taken of them
-    busy_s: tuple[float, float]  # in which it made tokens: at most, and at least
+    running: tuple[float, float]  # requests at once: at least, and at most
 
 
 @dataclass
@@ -239,12 +240,10 @@ class _Decoding:
     last: ServerPoll | None = None
     over: float = 0.0  # first tokens beyond those of requests that are over or on it
     in_prompt: float | None = None  # requests at their prompts; None: not known
-    begun: float = 0.0  # requests past their prompts
     spans: deque[_Span] = field(default_factory=deque)
 
     def take(self, poll: ServerPoll) -> None:
         before, self.last = self.last, poll
-        begun, over = self.begun, self.over
         self.in_prompt = self._in_prompt(poll)
         while self.spans and poll.at_s - self.spans[0].at_s > _PAST_S:
             self.spans.popleft()
@@ -256,19 +255,15 @@ class _Decoding:
         if poll.gaps is None or before.gaps is None:
             # tokens alone: how long was waited for them is known where the same requests ran throughout
             if came == 0 and before.finished == poll.finished and ends[0] == ends[1] >= 1:
-                made, waited_s = poll.tokens - before.tokens, seconds * ends[0]
-                self.spans.append(_Span(poll.at_s, made, (waited_s, waited_s), (seconds, waited_s / at_once[1])))
+                made = poll.tokens - before.tokens
+                self.spans.append(_Span(poll.at_s, made, (seconds * ends[0], seconds * ends[0]), at_once))
             return
         counted = (poll.prompts or 0.0) - (before.prompts or 0.0)
         if counted and poll.best_pace_s is None:
             return
-        prompts_s = _PROMPT_ROOM * counted * (poll.best_pace_s or 0.0)
+        prompts_s = _PROMPT_ROOM * counted * (poll.best_pace_s or 0.0) * at_once[1]
         made, gaps_s = poll.gaps[0] - before.gaps[0], poll.gaps[1] - before.gaps[1]
-        decoded_s = max(0.0, gaps_s - prompts_s * at_once[1])
-        # one that was past its prompt, and of whom none of those that ended is this one, ran all the time
-        all_along = self.over == over and begun > (poll.finished or 0.0) - (before.finished or 0.0)
-        least_s = max(decoded_s / at_once[1], seconds - prompts_s if all_along else 0.0)
-        self.spans.append(_Span(poll.at_s, made, (gaps_s, decoded_s), (gaps_s / at_once[0], least_s)))
+        self.spans.append(_Span(poll.at_s, made, (gaps_s, max(0.0, gaps_s - prompts_s)), at_once))
 
     def _in_prompt(self, poll: ServerPoll) -> float | None:
         if poll.first_tokens is None or poll.finished is None or poll.running is None:
@@ -276,8 +271,7 @@ class _Decoding:
         begun = poll.first_tokens - poll.finished
         if poll.on_it == 0 or begun - self.over > poll.on_it or begun < self.over:
             self.over = begun - min(max(0.0, begun - self.over), poll.on_it)
-        self.begun = begun - self.over
-        return poll.on_it - self.begun
+        return poll.on_it - (begun - self.over)
 
     def rates(self, now_s: float, least_s: float, within_s: float, most: bool) -> tuple[float, float] | None:
         """Tokens a second, and for each request, over the latest time in which there was something to make.
@@ -290,8 +284,8 @@ class _Decoding:
             if now_s - span.at_s > within_s or busy_s >= least_s:
                 break
             tokens, gaps_s = tokens + span.tokens, gaps_s + span.gaps_s[most]
-            busy_s += span.busy_s[most]
-        return (tokens / busy_s, tokens / gaps_s if gaps_s else math.inf) if busy_s >= least_s else None
+            busy_s += span.gaps_s[most] / span.running[most]
+        return (tokens / busy_s, tokens / gaps_s) if busy_s >= least_s else None
 
 
 def _share_of_cores(before: ServerPoll, after: ServerPoll) -> float:
@@ -408,16 +402,21 @@ class Watch:
         return None
 
     def _slow_by_canaries(self, name: str, others: Sequence[str]) -> Concern | None:
-        """Evidence that needs no load: how long a few tokens take, beside the others and its own past."""
+        """Evidence that needs no load: how long a few tokens take, beside the others and its own past.
+
+        What ran beside a canary may have taken its share of the time, as on CPUs, or none: a server is held to its time
+        for each request, and to the others' in all.
+        """
         poll = self._polls[name][-1]
         theirs = [self._canaries_s(other, poll.at_s) for other in others]
         known = [took_s for took_s in theirs if took_s is not None]
-        past = [took_s for _, took_s in poll.took[:-_LATE_CANARIES]]
+        past = [all_s for _, _, all_s in poll.took[:-_LATE_CANARIES]]
         if not known and len(past) < 2 * _LATE_CANARIES:
             return None
         usual_s, whose = (median(known), "on the others") if known else (median(past), "before")
         late_s = max(_LEAST_LATE_S, _LATE_TIMES * usual_s)
-        took = [*poll.took, *([(poll.at_s, poll.flies_s)] if poll.flies_s >= late_s else [])]
+        took = [(at_s, each_s) for at_s, each_s, _ in poll.took]
+        took += [(poll.at_s, poll.flies_s)] if poll.flies_s >= late_s else []
         last = [row for row in took if poll.at_s - row[0] <= _WINDOW_S][-_LATE_CANARIES:]
         if len(last) < _LATE_CANARIES or last[-1][0] - last[0][0] < _LATE_AFTER_S:
             return None
@@ -428,7 +427,7 @@ class Watch:
         return Concern(name, "slow", f"a canary takes {own_s:.1f} s, {usual_s:.2f} s {whose}")
 
     def _canaries_s(self, name: str, now_s: float) -> float | None:
-        took = [took_s for at_s, took_s in self._polls[name][-1].took if now_s - at_s <= _PAST_S]
+        took = [all_s for at_s, _, all_s in self._polls[name][-1].took if now_s - at_s <= _PAST_S]
         return median(took[-2 * _LATE_CANARIES :]) if len(took) >= _LATE_CANARIES else None
 
     def _kv(self, name: str) -> Concern | None:
