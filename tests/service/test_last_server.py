@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, SiteError
 from ridgeline.service import rolling
 from ridgeline.service.history import ServiceHistory, Started
 from ridgeline.service.keep.actions import Actions
@@ -156,6 +156,15 @@ def test_a_person_is_refused_the_last_server_of_a_role(
         refuse_last(operator, operator.member("a"))
 
 
+def test_a_person_is_refused_a_server_of_whom_nobody_knows_whether_it_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operator = service(Folder("a", "b"), a="both", b="both")
+    monkeypatch.setattr(rolling, "_behind_router", lambda operator, member: SimpleNamespace(listed=lambda: None))
+    with pytest.raises(SiteError, match="does not say which servers it has, and a may be the last"):
+        refuse_last(operator, operator.member("a"))
+
+
 def test_one_server_alone_is_no_canary() -> None:
     operator = service(Folder("a", "b"), a="decode", b="prefill")
     with pytest.raises(InputError, match="there is one decode server, and nothing to compare it with"):
@@ -292,7 +301,7 @@ def test_all_roles_together_keep_to_the_total_and_who_can_spare_a_server_gives_i
         return [(decision.role, decision.wanted, decision.short) for decision in found]
 
     assert total(RoleCount(1), RoleCount(3), 99.0) == [("decode", 5, False)], "two are left"
-    assert total(RoleCount(2), RoleCount(3), 99.0)[0] == ("decode", 4, False), "one is left"
+    assert total(RoleCount(2), RoleCount(3), 99.0) == [("decode", 4, False)], "one is left, and is all that is decided"
     assert total(RoleCount(3), RoleCount(3), 99.0) == [("decode", 3, True)], "none is left"
     assert total(RoleCount(2), RoleCount(3, leaving=1), 99.0) == [("decode", 3, True)], "who leaves has a place still"
     assert total(RoleCount(3), RoleCount(3), 5.0) == [("prefill", 2, False)]

@@ -70,7 +70,7 @@ def keep(
     keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=alert)
     server = serve_metrics(keeper, metrics) if metrics is not None else None
     ways = ", ".join(operator.service.notify.ways) or "nobody"
-    watched = "waits for `deploy up`" if operator.folder.is_down or not operator.folder.started else "watches"
+    watched = "waits for `deploy up` of" if operator.folder.is_down or not operator.folder.started else "watches"
     print(f"keep: {watched} {', '.join(m.name for m in operator.members)} every 2 s; alerts go to {ways}", flush=True)
     try:
         keeper.run(lambda: bool(signals))

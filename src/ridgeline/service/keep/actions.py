@@ -7,7 +7,7 @@ An action is never waited for. Its first line says what is to become of a member
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ridgeline.service import probe
@@ -47,13 +47,14 @@ class Actions(Steps):
         with self._operator.action():
             self._operator.folder.record(event)
 
-    def attend(self, listed: Collection[str]) -> None:
+    def attend(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
         """While no server is in the router somebody must say so. Where roles are split routers say it themselves."""
         operator, folder, admin = self._operator, self._operator.folder, self.admin()
         if admin is None or operator.service.split:
             return
         serve = {folder.url(m) for m in operator.servers if folder.serves(m.name) and m.name not in folder.out}
-        self._stand_in.attend(admin, operator.service.served_name or operator.service.model, bool(serve & {*listed}))
+        model = operator.service.served_name or operator.service.model
+        self._stand_in.attend(admin, listed, model, bool(serve & listed.keys()))
 
     def restart(self, concern: Concern) -> bool:
         """Whether anything was begun about it."""

@@ -330,13 +330,12 @@ def _within_total(
     room = math.inf if total is None else total - sum(count.replicas + count.leaving for count in counts.values())
     blocked: list[ScaleDecision] = []
     for decision in found.values():
-        if decision.change > 0 and decision.change > room:
+        if decision.change > 0 and room < 1:
             blocked.append(decision)
-            if room < 1:
-                continue
-            decision = replace(decision, wanted=decision.replicas + int(room))
-        room -= max(0, decision.change)
-        yield decision
+            continue
+        granted = min(decision.change, room)
+        room -= max(0, granted)
+        yield replace(decision, wanted=decision.replicas + int(granted))
     if not blocked or any(decision.change < 0 for decision in found.values()):
         return
     for role, count in counts.items():
@@ -350,6 +349,5 @@ def _within_total(
                 yield given
                 return
     for decision in blocked:
-        if room < 1:
-            why = f"{decision.why}; most_servers {total}"
-            yield replace(decision, wanted=decision.replicas, why=why, short=True)
+        why = f"{decision.why}; most_servers {total}"
+        yield replace(decision, wanted=decision.replicas, why=why, short=True)

@@ -12,6 +12,8 @@ import http.server
 import json
 import socket
 import threading
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from ridgeline.service.router_admin import RouterAdmin
@@ -54,9 +56,8 @@ class StandIn:
         self._server: http.server.ThreadingHTTPServer | None = None
         self._url = ""
 
-    def attend(self, admin: RouterAdmin, model: str, serve: bool) -> None:
+    def attend(self, admin: RouterAdmin, listed: Mapping[str, Mapping[str, Any]], model: str, serve: bool) -> None:
         """Comes where no server of the router serves, and goes, with those of earlier keepers, where one does."""
-        listed = admin.workers()
         if serve:
             for url in [url for url, row in listed.items() if row.get("priority") == _PRIORITY]:
                 admin.take_away(url)
