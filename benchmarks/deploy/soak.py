@@ -435,10 +435,10 @@ class Soak:
     def write_table(self, left: list[int] | None = None) -> str:
         """What is known by now; `left` is what still ran after the end."""
         ended = Counter(how for _, how in self.records)
-        head = f"{(time.monotonic() - self.began_s) / 60:.0f} min; engine's own start with the router: {self.start_s:.0f} s"
-        lines = [f"{head}; {len(self.records)} requests, " + ", ".join(f"{n} {how}" for how, n in ended.most_common())]
+        minutes, how_often = (time.monotonic() - self.began_s) / 60, [f"{n} {how}" for how, n in ended.most_common()]
+        head = f"{minutes:.0f} min; engine's own start with the router: {self.start_s:.0f} s"
+        lines = [f"{head}; {len(self.records)} requests, {', '.join(how_often)}", ""]
         lines += [
-            "",
             "| fault | on | found | whole again | requests failed | others touched |",
             "|---|---|---|---|---|---|",
         ]
