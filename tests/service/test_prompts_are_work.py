@@ -283,7 +283,7 @@ def test_a_prompt_of_one_step_that_no_gauge_shows_yet_makes_no_canary_late() -> 
 
 
 def test_a_server_with_one_request_is_not_held_to_the_share_of_time_of_one_with_ten() -> None:
-    """On GPUs ten at once take hardly longer than one: a tenth of a canary's time is nothing that anybody could keep."""
+    """On GPUs ten at once take hardly longer than one: nobody could keep a tenth of a canary's time."""
     loads = [[Asked(1.0 + 0.1 * n, 20, 2000) for n in range(10)], []]
     assert Watched([Engine(0.001, 0.1, 2048, load) for load in loads]).run(240) == []
 

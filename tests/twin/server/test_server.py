@@ -207,7 +207,7 @@ def test_what_the_twin_would_ignore_is_refused_by_name(twin: Running, path: str,
     status, said = twin.call("POST", path, {**body, field: value})
     error = json.loads(said)["error"]
     assert (status, error["code"], error["type"], error["param"]) == (400, 400, "BadRequestError", field)
-    assert error["message"].startswith(f"{field}: the twin makes no ")
+    assert error["message"].startswith(f"{field}: the twin makes no")
 
 
 def test_fields_that_ask_for_nothing_are_served(twin: Running) -> None:

@@ -33,10 +33,8 @@ class UnservedFieldError(InputError):
 _UNSERVED = {
     "no probabilities": ("logprobs", "top_logprobs", "prompt_logprobs", "return_logprob"),
     "no calls of tools": ("tools", "functions"),
-    "no JSON and no grammar": (
-        "response_format", "json_schema", "regex", "ebnf", "structured_outputs", "guided_json", "guided_regex",
-        "guided_choice", "guided_grammar",
-    ),  # fmt: skip
+    "no JSON": ("response_format", "json_schema", "guided_json", "structured_outputs"),
+    "nothing by a grammar": ("regex", "ebnf", "guided_regex", "guided_choice", "guided_grammar"),
 }
 
 
