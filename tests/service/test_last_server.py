@@ -24,6 +24,7 @@ from ridgeline.service.keep.scale import (
     ScaleDecision,
     _fits,
     _more,
+    _Now,
     _one_fewer,
     _within_total,
     decide,
@@ -297,7 +298,8 @@ def test_all_roles_together_keep_to_the_total_and_who_can_spare_a_server_gives_i
         for n in range(10):
             history.take("prefill", RoleLoad(n * 2.0, load))
         counts = {"prefill": prefill, "decode": decode}
-        found = _within_total(scale, more, MONDAY, 18.0, counts, history)
+        limits = {role: limits_at(rule, MONDAY) for role, rule in scale.roles.items()}
+        found = _within_total(_Now(scale, 18.0, counts, history, limits), more)
         return [(decision.role, decision.wanted, decision.short) for decision in found]
 
     assert total(RoleCount(1), RoleCount(3), 99.0) == [("decode", 5, False)], "two are left"
