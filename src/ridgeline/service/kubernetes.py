@@ -152,7 +152,7 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
         if not server_of(service.engine).generate_path:
             container["volumeMounts"].append({"name": "probe", "mountPath": _PROBE_FOLDER, "readOnly": True})
             volumes.append({"name": "probe", "configMap": {"name": f"{name}-probe"}})
-    more = {"automountServiceAccountToken": False, "affinity": _affinity(service, unit, name)}
+    more: _Spec = {"automountServiceAccountToken": False, "affinity": _affinity(service, unit, name)}
     role = unit.role if leads else _follower_role(unit.role)
     pod = _pod(service, _labels_of(name, role), container, volumes, **more)
     if leads and unit.role == "prefill" and service.router is not None:
@@ -214,7 +214,7 @@ def _keep_pod(service: Service, name: str, url: str) -> _Spec:
         "livenessProbe": {**_asked("/metrics", _POLL_S), "initialDelaySeconds": 60},
     }
     volumes: list[_Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
-    more = {"serviceAccountName": f"{name}-keep", "automountServiceAccountToken": False}
+    more: _Spec = {"serviceAccountName": f"{name}-keep", "automountServiceAccountToken": False}
     return _pod(service, _labels_of(name, "keep"), container, volumes, ends_s=30, **more)
 
 
