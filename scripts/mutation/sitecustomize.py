@@ -3,7 +3,8 @@
 Python imports a module of this name when it starts, so processes that tests start are recorded, too: by the name of the
 test that pytest keeps in the environment. Only calls are traced, no lines: that costs little. What a fixture of a
 module or a session called counts for every test that asks for it, and caches are emptied before each test: else only
-the first of several tests would be known to call what they all rest on.
+the first of several tests would be known to call what they all rest on. After five seconds of work a test has called
+most of what it calls, and is traced no longer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import atexit
 import functools
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ _SOURCE = "/src/ridgeline/"
 _called: dict[int, CodeType] = {}
 _failed: set[str] = set()
 _FIXTURE = "RIDGELINE_REACH_FIXTURE"
+_TRACED_S = 5.0
 
 
 def _trace(frame: FrameType, event: str, arg: object) -> None:
@@ -65,9 +68,12 @@ def pytest_runtest_protocol(item: Any) -> Iterator[None]:
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()
     _called.clear()
+    signal.signal(signal.SIGVTALRM, lambda *_: sys.settrace(None))
+    signal.setitimer(signal.ITIMER_VIRTUAL, _TRACED_S)
     sys.settrace(_trace)
     begun = time.monotonic()
     yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if item.nodeid not in _failed:
         _write(item.nodeid, time.monotonic() - begun, _called, _wide(item))
 
