@@ -78,7 +78,7 @@ def failing(folder: Path) -> Path:
 
 def test_the_report_has_what_a_maintainer_asks_for_and_no_secret(folder: Path) -> None:
     text = bug_report(*failed_run(failing(folder)))
-    assert "python3 solver.py 2 1 1 4" in text
+    assert "```sh\npython3 solver.py 2 1 1 4\n```" in text
     assert "> RuntimeError: tile of 4 with several streams" in text
     assert "step 39" in text and "step 3\n" not in text, "around the deciding line"
     assert "It ended so in 1 of 1 run" in text
@@ -91,7 +91,7 @@ def test_shrink_runs_it_again_with_fewer_changes(folder: Path, capsys: pytest.Ca
     command_line_quietly(["bug", str(failing(folder)), "--shrink"])
     shown = capsys.readouterr()
     assert "2 changes of 4 are enough for crash: a 2, d 4" in shown.out
-    assert "python3 solver.py 2 0 0 4" in shown.out, "the command is the shrunk one"
+    assert "```sh\npython3 solver.py 2 0 0 4\n```" in shown.out, "the command is the shrunk one"
     beside = folder.parent / f"{folder.name}-shrink-{failing(folder).name[:4]}"
     runs = len(read_history(beside).runs)
     command_line_quietly(["bug", str(failing(folder)), "--shrink"])
