@@ -188,6 +188,18 @@ def test_a_queue_has_grown_when_its_last_quarter_is_twice_the_first(queue: Calla
     assert [[quote.line for quote in claim.quotes] for claim in found] == ([[4, 79]] if grows else [])
 
 
+@pytest.mark.parametrize(("lines", "full", "told"), [(40, 4, True), (40, 3, False), (12, 2, True), (12, 1, False)])
+def test_a_pool_that_is_full_in_a_tenth_of_the_lines_twice_at_least_limits_the_batch(
+    lines: int, full: int, told: bool
+) -> None:
+    work = [decode(s, usage=0.99 if s <= full else 0.3, queued=3 if s <= full else 0) for s in range(1, lines + 1)]
+    found = analyzed("sglang-log", [LIMITS, READY, *work]).get("sglang.pool-full")
+    assert (found is not None) == told
+    if found is not None:
+        assert f"full in {full} of {lines} decode lines while requests waited" in found.claim
+        assert "--mem-fraction-static" in found.advice and found.knobs
+
+
 def test_a_log_that_ends_before_the_server_is_ready() -> None:
     (found,) = analyzed("sglang-log", ["server_args=ServerArgs(model_path='/m', tp_size=1)"]).values()
     assert found.key == "sglang.never-ready"
