@@ -173,6 +173,9 @@ def test_instructions_are_obeyed_in_the_order_in_which_they_were_left(tmp_path: 
         tell(tmp_path, name, act)
         os.utime(tmp_path / INSTRUCTIONS / f"{name:-<8}.json", ns=(10**18 + place, 10**18 + place))
     assert [*waiting_instructions(tmp_path)] == ["zz------", "mm------", "aa------", "qq------"]
+    for _ in range(2):  # somebody else may have put it away
+        put_away(tmp_path, "mm------")
+    assert [*waiting_instructions(tmp_path)] == ["zz------", "aa------", "qq------"]
 
 
 def test_what_has_no_limit_cannot_be_extended(tmp_path: Path) -> None:
