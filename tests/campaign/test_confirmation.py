@@ -28,6 +28,7 @@ from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
 from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.errors import NothingFound
+from ridgeline.records.exhibit import ComparedSetting
 from ridgeline.records.expression import Expression
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
@@ -775,3 +776,20 @@ def test_settings_of_one_block_may_take_different_numbers_of_nodes(
     runs = [SimpleNamespace(ending=SimpleNamespace(nodes=nodes)) for nodes in ran]
     monkeypatch.setattr(blocks, "_runs", lambda *_: runs)
     assert blocks.nodes_of_block(None, 1, width) == goes_to  # type: ignore[arg-type]
+
+
+def test_faces_get_every_candidate_whose_ratio_is_known_under_what_it_changed() -> None:
+    def row(point: dict[str, Any], verdict: Verdict, scale: Any, *numbers: float | None) -> Comparison:
+        return Comparison(json.dumps(point), verdict, scale, *numbers, 0.95, 5, 3, 0.01, None, None)
+
+    rows = [
+        row({"x": 1, "y": 0}, Verdict.BETTER, "ratio", 1.2, 1.1, 1.3),
+        row({"x": 0, "y": 2}, Verdict.TOO_FEW_BLOCKS, "ratio", None, None, None),
+        row({"x": 0, "y": 2}, Verdict.TOO_FEW_BLOCKS, "ratio", 1.1, None, None),
+        row({"x": 0, "y": 3}, Verdict.BETTER, "difference", 4.0, 3.0, 5.0),
+        row({"x": 2, "y": 2}, Verdict.WORSE, "ratio", 0.8, 0.7, 0.9),
+    ]
+    assert confirmation.compared_settings({"x": 0, "y": 0}, rows) == (
+        ComparedSetting("x 1", 1.2, 1.1, 1.3, "better"),
+        ComparedSetting("x 2, y 2", 0.8, 0.7, 0.9, "worse"),
+    )
