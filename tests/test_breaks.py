@@ -61,14 +61,16 @@ def test_every_break_of_a_file_is_valid_and_differs(breaks: ModuleType) -> None:
 def test_the_same_seed_draws_the_same_lines_and_only_of_the_rooms_asked_for() -> None:
     told = "import runpy, argparse; m = runpy.run_path('scripts/mutants', run_name='m'); " + (
         "print(*[f'{b.file}:{b.line}:{b.text}' for b in m['drawn'](argparse.Namespace("
-        "room=['stats', 'api.py'], since='', sample=30, seed=SEED))], sep='|')"
+        "room=['stats', 'api.py'], since='', sample=30, seed=SEED, table=TABLE))], sep='|')"
     )
 
-    def drawn(seed: int) -> list[str]:
-        command = [sys.executable, "-c", told.replace("SEED", str(seed))]
+    def drawn(seed: int, table: bool = False) -> list[str]:
+        command = [sys.executable, "-c", told.replace("SEED", str(seed)).replace("TABLE", str(table))]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.strip().split("|")
 
     first = drawn(1)
     assert len(first) >= 30 and {name.split("/")[0].split(":")[0] for name in first} <= {"stats", "api.py"}
     assert drawn(1) == first != drawn(2)
+    each = [name.split("/")[0].split(":")[0] for name in drawn(1, table=True)]
+    assert each.count("stats") == each.count("api.py") == 30

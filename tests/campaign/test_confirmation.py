@@ -15,20 +15,29 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, confirmation, scores
-from ridgeline.campaign.confirmation import _NearestTried, blocks_so_far, choose, mean_value, runs_needed
+from ridgeline.campaign.confirmation import (
+    ConfirmationVerdict,
+    _NearestTried,
+    blocks_so_far,
+    choose,
+    mean_value,
+    runs_needed,
+)
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
 from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.errors import NothingFound
+from ridgeline.records.exhibit import ComparedSetting
 from ridgeline.records.expression import Expression
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import Cause, Ending, Job, Machine, Run
+from ridgeline.records.run import Cause, Ending, Job, Machine, Resources, Run
 from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import order_of_block
+from ridgeline.stats.verdict import Block, Comparison, Verdict
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
@@ -458,6 +467,170 @@ def test_a_site_that_cannot_pin_is_not_asked_to(tmp_path: Path) -> None:
     assert (verdict.conclusion, verdict.repeated) == ("confirmed", ())
 
 
+# a batch system whose site file says nothing of its nodes
+
+
+class SameHostName(Wandering):
+    """Its nodes have names of their own, and programs on all of them are told the same."""
+
+    def _machines(self, job: Job) -> tuple[Machine, ...]:
+        return tuple(Machine("vm", "abcdef012345") for _ in job.on_nodes)
+
+
+class SameHostNameAndDisobedient(SameHostName):
+    obeys = False
+
+
+class SameHostNameAndUnpinnable(SameHostNameAndDisobedient):
+    pins_nodes = False
+
+
+UNSAID = replace(slots(1), batch="slurm")
+
+
+def test_a_block_stays_where_it_began_whatever_the_site_file_says(tmp_path: Path) -> None:
+    executor = SameHostName()
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=executor)
+    verdict = run.run()
+    assert (verdict.conclusion, verdict.repeated) == ("confirmed", ()), "no run of the confirmation was in vain"
+    found = confirm_runs(run.history)
+    assert [len({r.ending.nodes for r in runs}) for runs in found.values()] == [1, 1, 1]
+    assert [r.number in run.history.pinned_to for runs in found.values() for r in runs] == ([False] + [True] * 5) * 3
+    assert set(verdict.machines) == {runs[0].ending.nodes[0] for runs in found.values()} == {"n0", "n1", "n2"}
+    assert "on 3 nodes" in verdict.headline, "as the site calls them, not as programs are told"
+    assert blocks.known_nodes(run.study, run.history) == 3
+    assert blocks.known_nodes(replace(run.study, site=slots(1)), run.history) == 1, "this machine is one"
+    assert blocks.known_nodes(replace(run.study, site=slots(1, 5)), run.history) == 5
+
+
+def test_blocks_of_such_a_site_begin_on_the_nodes_that_had_fewer(tmp_path: Path) -> None:
+    """It would put each of them on the same one, as an idle cluster does; others are known from the search."""
+
+    class Idle(SameHostName):
+        places = 2
+
+        def submit(self, job: Job) -> str:
+            free = [name for name in ("n0", "n1") if name not in job.avoid_nodes]
+            search = next(self._numbers) < 8
+            if not job.on_nodes:
+                job = replace(job, on_nodes=("n1" if search and "n1" in free else free[0],))
+            return MemoryExecutor.submit(self, job)
+
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID, confirm=ConfirmStage(top=1, blocks=4)), executor=Idle())
+    run.run()
+    where = [block.nodes for block in blocks_so_far(run.study, run.history)]
+    assert where == [("n0",), ("n1",), ("n0",), ("n1",)]
+
+
+def test_a_block_that_is_moved_all_the_same_is_told_by_the_sites_names(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=SameHostNameAndDisobedient())
+    verdict = run.run()
+    assert verdict.conclusion == "unconfirmed" and len(verdict.repeated) == 3 * blocks.MOST_MOVES
+    assert {aside.reason for aside in verdict.repeated} <= {
+        f"it began on n{at}, and a run of it was on n{(at + 1) % 3}" for at in range(3)
+    }
+
+
+def test_where_nodes_cannot_be_asked_for_blocks_count_wherever_they_ran(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=SameHostNameAndUnpinnable())
+    verdict = run.run()
+    assert (verdict.conclusion, verdict.repeated) == ("confirmed", ())
+    run.history.protocol = 2
+    assert blocks.moved(run.study, run.history, 0), "before, it was not asked: such a block did not count"
+
+
+def test_one_place_of_a_batch_system_that_was_seen_to_have_more(tmp_path: Path) -> None:
+    """The search was on other nodes too; the blocks were all on one, since the others went down."""
+
+    class Down(SameHostName):
+        def submit(self, job: Job) -> str:
+            where = f"n{next(self._numbers) % 3}" if len(self.asked) < 17 else "n1"
+            self.asked.append(job.on_nodes)
+            return MemoryExecutor.submit(self, replace(job, on_nodes=(where,)))
+
+    verdict = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=Down()).run()
+    assert verdict.conclusion == "confirmed"
+    assert verdict.headline.endswith("; it holds for n1 alone: nothing was compared on other nodes")
+
+
+class TwoNodes(MemoryExecutor):
+    """Blocks in turn on two nodes, on the second of which other settings than the baseline gain so much more."""
+
+    def __init__(self, site: Any, more: float) -> None:
+        super().__init__(site, act=self._answer)
+        self.more = more
+
+    def submit(self, job: Job) -> str:
+        free = [name for name in ("n0", "n1") if name not in job.avoid_nodes] or ["n0"]
+        return super().submit(job if job.on_nodes else replace(job, on_nodes=(free[0],)))
+
+    def _answer(self, job: Job) -> ScriptedAnswer:
+        base = job.name.endswith("x0-y0")
+        scatter = 1 + 0.001 * (int(job.folder.name[:4]) % 5)
+        return ScriptedAnswer({"rate": (100.0 if base else 105.0 + self.more * (job.on_nodes == ("n1",))) * scatter})
+
+
+def test_a_gain_on_two_nodes_that_are_alike_is_stated_with_the_nodes(tmp_path: Path) -> None:
+    asked = study(tmp_path, site=slots(1, 2), confirm=ConfirmStage(top=1, blocks=6))
+    run = campaign(tmp_path, asked, executor=TwoNodes(asked.site, 1.0))
+    verdict = run.run()
+    assert verdict.conclusion == "confirmed"
+    assert "6 blocks on 2 nodes, shown for these alone)" in verdict.headline
+    scope = r"; it holds for n0 and n1 alone, which differ little: about \d+ nodes, a block on each, would show it for"
+    assert re.search(f"{scope} others too", verdict.headline)
+    answer = run.question.answer(run.study, run.history)
+    assert re.search(scope, answer.headline) and answer.confirmed
+    read = ConfirmationVerdict.from_line(run.history.verdict)  # type: ignore[arg-type]
+    assert read.comparisons == verdict.comparisons and read.comparisons[0].only_here
+    again = confirmation.with_circumstances(verdict.headline, run.study, run.history, verdict)  # type: ignore[arg-type]
+    assert again == verdict.headline, "once"
+
+
+def test_the_nodes_of_a_verdict_about_few_are_all_named() -> None:
+    blocks_of = [Block(n, (name,), [1.0], {"c": [1.1]}) for n, name in enumerate(("n2", "n0", "n1", "n0"))]
+    said = Comparison("c", Verdict.BETTER, "ratio", 1.1, 1.0, 1.2, 0.95, 4, 1, 0.01, 0.1, 0.1, only_here=True)
+    few = confirmation._few_alike
+    assert few(blocks_of, said) == (
+        "; it holds for n0, n1 and n2 alone, which differ little: of others nothing is shown"
+    )
+    assert few(blocks_of, replace(said, nodes_needed=7)).endswith(
+        "differ little: about 7 nodes, a block on each, would show it for others too"
+    )
+    assert few(blocks_of, replace(said, only_here=False)) == few(blocks_of, None) == ""
+
+
+def test_a_gain_that_depends_on_the_node_is_no_verdict(tmp_path: Path) -> None:
+    asked = study(tmp_path, site=slots(1, 2), confirm=ConfirmStage(top=1, blocks=6))
+    verdict = campaign(tmp_path, asked, executor=TwoNodes(asked.site, 6.0)).run()
+    assert verdict.conclusion == "no-difference" and verdict.winner is None
+    assert "on these 2 nodes alone +" in verdict.headline and "it holds for" not in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("nodes", "machines", "called"),
+    [
+        (("n1",), (Machine("vm", "abc"),), ("n1",)),
+        (("n1",), (Machine("n1.site.org", "abc"),), ("n1.site.org",)),
+        (("n1",), (), ("n1",)),
+        ((), (Machine("vm", "abc"),), ("vm",)),
+        ((), (), ()),
+        (("n1", "n2"), (Machine("n1", "abc"),), ("n1", "n2")),
+    ],
+)
+def test_places_have_the_names_of_nodes(
+    tmp_path: Path, nodes: tuple[str, ...], machines: tuple[Machine, ...], called: tuple[str, ...]
+) -> None:
+    run = Run(1, 1, 1, tmp_path, Resources(), Ending(Cause.EXITED, nodes=nodes, machines=machines))
+    assert blocks.places_of([run]) == {1: called}
+
+
+def test_nodes_of_one_name_are_told_apart_by_what_is_known_of_them(tmp_path: Path) -> None:
+    machines = [Machine("vm", boot) for boot in ("abcdef0123", "3210fedcba")]
+    ends = [Ending(Cause.EXITED, nodes=("n1",), machines=(machine,)) for machine in machines]
+    runs = [Run(number, 1, 1, tmp_path, Resources(), ending) for number, ending in enumerate(ends)]
+    assert blocks.places_of(runs) == {0: ("n1 (boot abcdef01)",), 1: ("n1 (boot 3210fedc)",)}
+
+
 # where a run was
 
 
@@ -603,3 +776,20 @@ def test_settings_of_one_block_may_take_different_numbers_of_nodes(
     runs = [SimpleNamespace(ending=SimpleNamespace(nodes=nodes)) for nodes in ran]
     monkeypatch.setattr(blocks, "_runs", lambda *_: runs)
     assert blocks.nodes_of_block(None, 1, width) == goes_to  # type: ignore[arg-type]
+
+
+def test_faces_get_every_candidate_whose_ratio_is_known_under_what_it_changed() -> None:
+    def row(point: dict[str, Any], verdict: Verdict, scale: Any, *numbers: float | None) -> Comparison:
+        return Comparison(json.dumps(point), verdict, scale, *numbers, 0.95, 5, 3, 0.01, None, None)
+
+    rows = [
+        row({"x": 1, "y": 0}, Verdict.BETTER, "ratio", 1.2, 1.1, 1.3),
+        row({"x": 0, "y": 2}, Verdict.TOO_FEW_BLOCKS, "ratio", None, None, None),
+        row({"x": 0, "y": 2}, Verdict.TOO_FEW_BLOCKS, "ratio", 1.1, None, None),
+        row({"x": 0, "y": 3}, Verdict.BETTER, "difference", 4.0, 3.0, 5.0),
+        row({"x": 2, "y": 2}, Verdict.WORSE, "ratio", 0.8, 0.7, 0.9),
+    ]
+    assert confirmation.compared_settings({"x": 0, "y": 0}, rows) == (
+        ComparedSetting("x 1", 1.2, 1.1, 1.3, "better"),
+        ComparedSetting("x 2, y 2", 0.8, 0.7, 0.9, "worse"),
+    )

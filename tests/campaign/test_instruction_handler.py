@@ -61,6 +61,25 @@ def search_run(now: Campaign) -> int | None:
     return next((r.number for r in flying if r.ticket and now.history.trials[r.trial].stage is Stage.SEARCH), None)
 
 
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ({"act": "extend", "trials": 5}, Budget(trials=5)),
+        ({"act": "extend", "wall_s": 90.5}, Budget(wall_s=90.5)),
+        ({"act": "extend", "node_hours": 2}, Budget(node_hours=2)),
+        ({"act": "extend", "trials": 3, "wall_s": 60, "node_hours": 0.5}, Budget(3, 60, 0.5)),
+        ({"act": "cancel", "run": 7}, Budget()),
+        ({"act": "try", "point": {"x": 1, "y": "a"}}, Budget()),
+        ({"act": "pause"}, Budget()),
+    ],
+)
+def test_an_instruction_is_read_as_it_was_written(said: dict[str, Any], meant: Budget) -> None:
+    line = {"id": "12345678", **said}
+    read = instruction_from(line)
+    assert (read.act, read.more, read.run, read.point) == (said["act"], meant, said.get("run"), said.get("point", {}))
+    assert read.as_line() == line
+
+
 def test_a_wanted_setting_is_tried_next_and_says_who_wanted_it(tmp_path: Path) -> None:
     running = campaign(tmp_path, study(tmp_path))
     when(running, lambda now: searched(now) == 3, lambda: tell(tmp_path, "wish", "try", point={"x": 7}))
@@ -154,6 +173,9 @@ def test_instructions_are_obeyed_in_the_order_in_which_they_were_left(tmp_path: 
         tell(tmp_path, name, act)
         os.utime(tmp_path / INSTRUCTIONS / f"{name:-<8}.json", ns=(10**18 + place, 10**18 + place))
     assert [*waiting_instructions(tmp_path)] == ["zz------", "mm------", "aa------", "qq------"]
+    for _ in range(2):  # somebody else may have put it away
+        put_away(tmp_path, "mm------")
+    assert [*waiting_instructions(tmp_path)] == ["zz------", "aa------", "qq------"]
 
 
 def test_what_has_no_limit_cannot_be_extended(tmp_path: Path) -> None:

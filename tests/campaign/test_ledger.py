@@ -211,7 +211,7 @@ def test_what_was_given_is_used_and_the_confirmation_comes_first(
     spent = found.wall_s / seconds if limit == "wall" else found.node_hours * 3600 / seconds
     assert spent <= runs + 1e-6
     assert found.count(Stage.SEARCH), "nobody wants to hear that nothing was tried"
-    # the baseline, a trial, and one setting against the baseline in three blocks of ABBA
+    # the baseline, a trial, and one setting against the baseline in three blocks of two rounds
     least = 2 + (12 if limit == "node-hours" else 4 * math.ceil(3 / slots_)) * 1.1
     assert (verdict.conclusion == "confirmed") == (runs >= least), verdict.headline
     everything = found.count(Stage.SEARCH) == 29 or found.count(Stage.CONFIRM) == 18

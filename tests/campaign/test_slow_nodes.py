@@ -15,6 +15,7 @@ import pytest
 from ridgeline.campaign import scores
 from ridgeline.campaign.agenda import NextTrial
 from ridgeline.campaign.blocks import nodes_had_before
+from ridgeline.campaign.confirmation import blocks_so_far
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.cli.campaign.nodes import _node_lines
@@ -111,18 +112,28 @@ def test_settings_are_ranked_by_what_they_are_worth_not_by_where_they_ran(tmp_pa
     assert raw.metrics["rate"] < 0.9 * worth[key], "the journal keeps what was measured"
 
 
+def kept_off(run: Campaign, executor: Unequal) -> list[set[str]]:
+    """The nodes that each block was not to begin on; its later runs are told nothing of the kind."""
+    of_blocks = [t for t in run.history.trials.values() if t.stage in (Stage.CONFIRM, Stage.WARM_UP)]
+    told = list(zip(of_blocks, executor.avoided[-len(of_blocks) :], strict=True))
+    began = [nodes for trial, nodes in told if trial.stage is Stage.WARM_UP]
+    assert not any(nodes for trial, nodes in told if trial.stage is Stage.CONFIRM), "it goes where its block began"
+    assert all(len(set(nodes)) == len(nodes) for nodes in began), "each is named once"
+    return [set(nodes) for nodes in began]
+
+
 def test_blocks_do_not_begin_on_it(tmp_path: Path) -> None:
     run, executor = finished(tmp_path)
-    where = {r.ending.nodes for _, r in run.history.ok_runs(Stage.CONFIRM)}
-    assert where and ("n2",) not in where
-    assert executor.avoided[-1] == () and ("n2",) in executor.avoided[-16:]
-    alike, other = finished(tmp_path / "alike", {})
-    began = [t.block for t in alike.history.trials.values() if t.stage in (Stage.CONFIRM, Stage.WARM_UP)]
-    last = other.avoided[-len(began) :]
-    kept_off = [nodes for nodes, at, before in zip(last, began, [None, *began], strict=False) if at != before]
-    assert kept_off[0] == () and not any(
-        nodes for nodes, at, before in zip(last, began, [None, *began], strict=False) if at == before
-    ), "nodes are left out only where a block begins, and only for blocks they had"
+    (first,), (second,), (third,), last = (block.nodes for block in blocks_so_far(run.study, run.history))
+    assert {first, second, third} == {"n1", "n3", "n4"} and last != ("n2",)
+    assert kept_off(run, executor) == [{"n2"}, {"n2", first}, {"n2", first, second}, {"n2"}], "all had one: any of them"
+
+
+def test_of_nodes_that_are_alike_each_has_a_block_before_one_has_two(tmp_path: Path) -> None:
+    alike, other = finished(tmp_path, {})
+    places = [node for block in blocks_so_far(alike.study, alike.history) for node in block.nodes]
+    assert len(places) == 4 and set(places) == set(NODES)
+    assert kept_off(alike, other) == [set(), {*places[:1]}, {*places[:2]}, {*places[:3]}]
     assert not scores.slow_nodes(alike.study, alike.history)
 
 

@@ -137,3 +137,10 @@ class TestFailedProgram(OverSamples):
 
 def test_every_analyzer_of_the_catalog_is_held_to_these_promises() -> None:
     assert set(catalog.TABLE["analyzers"]) <= held_to(AnalyzerContract)
+
+
+def test_an_analyzer_is_called_as_in_the_catalog_and_says_what_it_reads() -> None:
+    for name in catalog.TABLE["analyzers"]:
+        analyzer = catalog.part("analyzers", name)
+        assert analyzer.kind == name
+        assert " " in analyzer.what and analyzer.what != name

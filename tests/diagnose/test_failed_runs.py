@@ -121,3 +121,33 @@ def test_the_words_that_are_looked_for_first_miss_no_row() -> None:
 
 def test_every_signal_has_its_row() -> None:
     assert all(failure_named(name).remedy for name in BY_SIGNAL.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "said_by"),
+    [
+        ("bash: line 3: solver: command not found", "failed-job"),
+        ("./solver: error while loading shared libraries: libmpi.so.40: cannot open shared object file", "failed-job"),
+        ("run.sh: line 9: 4711 Segmentation fault      (core dumped) ./solver", "failed-job"),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks were killed.",
+            "failed-job",
+        ),
+        ("write error: No space left on device", "failed-job"),
+        ("[n1:12:0] Transport retry count exceeded on mlx5_0:1/IB", "failed-job"),
+        ("There are not enough slots available in the system to satisfy the 8", "failed-job"),
+        ("ModuleNotFoundError: No module named 'numpy'", "failed-program"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "failed-program"),
+        ("  what():  std::bad_function_call", "failed-program"),
+        ("ValueError: the grid has no cells", "failed-program"),
+        ("RuntimeError: No CUDA GPUs are available", "failed-program"),
+    ],
+)
+def test_what_the_job_says_and_what_the_program_says_are_told_apart(line: str, said_by: str) -> None:
+    """What a shell, a launcher, a batch system or the kernel says counts whatever program wrote the rest."""
+    explained = {
+        name
+        for name in ("failed-job", "failed-program")
+        if catalog.part("analyzers", name).analyze("log", ["step 1", line])
+    }
+    assert explained == {said_by}

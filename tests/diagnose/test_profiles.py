@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.diagnose.profilers.findings import judged
 from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
 from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
-from ridgeline.diagnose.profilers.profile import Call
+from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.serving.findings.nsys import read_nsys
 
@@ -107,3 +108,93 @@ def test_nsys_counts_nccl_kernels_as_communication() -> None:
 def test_which_calls_wait(name: str, waits: bool, collective: bool) -> None:
     call = Call(name, 1.0, None, None, None, 1)
     assert (call.waits, call.collective) == (waits, collective)
+
+
+def call(name: str, share: float | None, *, seconds: float = 1.0, of_time: float | None = None, line: int = 7) -> Call:
+    return Call(name, seconds, share, of_time, 1000, line)
+
+
+def ranks(*times: tuple[float, float]) -> tuple[RankTime, ...]:
+    """Time and communication of each."""
+    return tuple(RankTime(n, *each, 20 + n) for n, each in enumerate(times))
+
+
+WAITS, REDUCES = call("MPI_Barrier", 0.5), call("MPI_Allreduce", 0.4)
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        # waiting: a tenth of the run is communication, and half of that only waits
+        (Profile("mpip", communication_share=0.1, communication_line=3, calls=(WAITS,)), ["profile.waiting"]),
+        (Profile("mpip", communication_share=0.09, communication_line=3, calls=(WAITS,)), []),
+        (Profile("mpip", communication_share=0.2, communication_line=3, calls=(call("MPI_Barrier", 0.49),)), []),
+        (Profile("mpip", communication_share=0.2, communication_line=3, calls=(call("MPI_Recv", 0.9),)), []),
+        # collectives: a tenth of the run, whatever share of communication they are
+        (Profile("mpip", communication_share=0.25, communication_line=3, calls=(REDUCES,)), ["profile.collectives"]),
+        (Profile("mpip", communication_share=0.24, communication_line=3, calls=(REDUCES,)), []),
+        (Profile("nsys", communication_share=0.9, communication_line=3, calls=(REDUCES,)), []),
+        # communication: three tenths of the run, unless most of it is waiting, which has been said
+        (Profile("ipm", communication_share=0.3, communication_line=3), ["profile.communication"]),
+        (Profile("ipm", communication_share=0.29, communication_line=3), []),
+        (Profile("ipm", communication_share=0.3), []),
+        (Profile("nsys", communication_share=0.3, communication_line=3), []),
+        (Profile("mpip", communication_share=0.3, communication_line=3, calls=(WAITS,)), ["profile.waiting"]),
+        # input and output: a tenth of the run, as the tool says or summed over the calls
+        (Profile("ipm", io_share=0.1, io_line=4), ["profile.io"]),
+        (Profile("ipm", io_share=0.09, io_line=4), []),
+        (Profile("mpip", calls=(call("MPI_File_write", None, of_time=0.06), call("read", None, of_time=0.05))),
+         ["profile.io"]),
+        (Profile("mpip", calls=(call("MPI_File_write", None, of_time=0.06),)), []),
+        # imbalance: the busiest computes a fifth longer than the mean
+        (Profile("mpip", rank_times=ranks((10, 1), (10, 4)), busy_ratio=1.2), ["profile.imbalance"]),
+        (Profile("mpip", rank_times=ranks((10, 1), (10, 4)), busy_ratio=1.19), []),
+        # a rank that computes less than a twentieth of the usual is a manager, at most a third of the ranks
+        (Profile("mpip", rank_times=ranks((10, 9.8), (10, 5), (10, 5))), ["profile.managers"]),
+        (Profile("mpip", rank_times=ranks((10, 9.7), (10, 5), (10, 5))), []),
+        (Profile("mpip", rank_times=ranks((10, 9.8), (10, 5))), []),
+        (Profile("mpip", rank_times=ranks((10, 9.8), (10, 9.8), (10, 5), (10, 5), (10, 5))), []),
+    ],
+)  # fmt: skip
+def test_what_a_profile_is_found_guilty_of_begins_at_its_limit(profile: Profile, says: list[str]) -> None:
+    assert [claim.key for claim in judged(profile)] == says
+
+
+def test_a_long_collective_is_no_matter_of_latency() -> None:
+    """Above a millisecond a call, messages are large or ranks late; at or below, latency is what is paid for."""
+    for seconds, said in ((1.0, "Use fewer ranks"), (1.5, "A call lasts 1.5 ms on average")):
+        calls = (call("MPI_Allreduce", 0.6, seconds=seconds, line=5), call("MPI_Bcast", 0.2, line=6))
+        (claim,) = judged(Profile("ipm", communication_share=0.25, communication_line=3, calls=calls))
+        assert claim.claim == "collectives take 20% of the run, MPI_Allreduce most" and claim.share == pytest.approx(
+            0.2
+        )
+        assert claim.advice.startswith(said)
+        assert [quote.line for quote in claim.quotes] == [3, 5, 6]
+
+
+def test_waiting_names_the_longest_calls_and_its_likely_cause() -> None:
+    calls = (call("MPI_Wait", 0.4, line=5), call("MPI_Send", 0.1, line=6), call("MPI_Barrier", 0.3, line=7))
+    for ratio, cause in (
+        (1.1, "The busiest rank computes 1.10 times the mean"),
+        (1.09, "Ranks reach"),
+        (None, "Ranks"),
+    ):
+        shares = Profile("ipm", communication_share=0.2, communication_line=3, calls=calls, busy_ratio=ratio)
+        (claim,) = judged(shares)
+        assert claim.claim == (
+            "70% of MPI time is waiting for other ranks (MPI_Wait 40%, MPI_Barrier 30%), not moving data; "
+            "MPI takes 20% of the run"
+        )
+        assert claim.advice.startswith(cause) and claim.share == pytest.approx(0.14)
+        assert [quote.line for quote in claim.quotes] == [3, 5, 7]
+
+
+def test_the_busiest_rank_is_named_with_what_the_others_lose_and_managers_are_left_out() -> None:
+    """Rank 2 computes 8 of 10 s, the workers' mean is 5: the others wait for 3 of its 10 s."""
+    times = ranks((10, 9.9), (10, 5), (10, 2), (10, 8))
+    claims = {claim.key: claim for claim in judged(Profile("mpip", rank_times=times, busy_ratio=1.6))}
+    assert claims["profile.managers"].claim.startswith("rank 0 does next to nothing but communicate")
+    worst = claims["profile.imbalance"]
+    assert worst.claim.startswith("rank 2 computes 1.60 times as long as the mean")
+    assert worst.share == pytest.approx(0.3)
+    assert [quote.line for quote in worst.quotes] == [22, 23], "the busiest and the idlest of those that work"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from ridgeline.serving.engines.served import ServedSecond, ServedTally
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.engines.sglang.tally import tally_sglang_log
 from ridgeline.serving.engines.vllm.tally import tally_vllm_log
+from ridgeline.serving.findings.served import Served, queue_growth, served_figures, what_limits
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SERVED = next((ROOT / "examples/05-sglang-h200/results/llama-8b-serve/runs").glob("0001-*/engine.log"))
@@ -121,6 +122,82 @@ def test_what_limits_a_server() -> None:
     assert limit(running=64, queued=3).startswith("the cap on running requests was the limit")
     assert limit(queued=3).startswith("requests waited for their prefill")
     assert limit().startswith("what came in was the limit")
+
+
+@pytest.mark.parametrize(
+    ("of", "limit", "share"),
+    [
+        # of hundred seconds of decoding a quarter is much; what is named first wins
+        ({"full": 25, "waiting": 25}, "the KV pool was the limit", 0.25),
+        ({"full": 24, "waiting": 24}, "what came in was the limit", None),
+        ({"full": 24, "capped": 25, "waiting": 49}, "the cap on running requests was the limit", 0.25),
+        ({"full": 25, "capped": 75, "waiting": 100}, "the KV pool was the limit", 0.25),
+        ({"eager": 30, "beyond": 30, "waiting": 40}, "the host was the limit: batches beyond", 0.3),
+        ({"eager": 30, "beyond": 0}, "what came in was the limit", None),
+        ({"waiting": 40}, "requests waited for their prefill", 0.4),
+        ({"waiting": 24}, "what came in was the limit", None),
+    ],
+)
+def test_a_quarter_of_the_working_time_makes_a_limit(of: dict[str, int], limit: str, share: float | None) -> None:
+    tally = tallied(of)
+    served = Served("sglang", tally, lambda name: 3, 64, "--max-running-requests", lambda name: ())
+    (found,) = what_limits(served)
+    assert found.claim.startswith(limit) and found.share == (share and pytest.approx(share))
+    graphs = 100 - of.get("eager", 0)
+    assert "16 requests ran at once (at most 30 of 64); the KV pool was 50% full (at most 70%); " in found.claim
+    assert f"; {graphs}% of decode lines used CUDA graphs" in found.claim
+    figures = {figure.name: figure.value for figure in served_figures(tally)}
+    assert figures["lines with requests waiting"] == of.get("waiting", 0) / 100
+    assert figures["lines without a CUDA graph"] == of.get("eager", 0) / 100
+    assert (figures["running requests, mean"], figures["running requests, most"]) == (16, 30)
+    assert (figures["KV pool, mean"], figures["KV pool, peak"]) == (pytest.approx(0.5), 0.7)
+    assert figures["decode rate, mean"] == pytest.approx(900.0) and figures["time covered"] == 100.0
+    assert (figures["time in decode"], figures["time in prefill"], figures["time idle"]) == (1.0, 0.0, 0.0)
+
+
+def tallied(of: dict[str, int]) -> ServedTally:
+    """A hundred decode lines of a second each; the first so many are of each of these kinds, capped after full."""
+    tally = ServedTally()
+    tally.add(0.0, ServedSecond())
+    for at in range(100):
+        kinds = {name: int(at < count) for name, count in of.items()}
+        kinds["capped"] = int(of.get("full", 0) <= at < of.get("full", 0) + of.get("capped", 0))
+        tally.add(at + 1.0, ServedSecond(1, 1, running=16, kv_share=0.5, decode_tok_s=900.0, **kinds))
+    tally.totals.most_running, tally.totals.peak_kv_share = 30, 0.7
+    return tally
+
+
+@pytest.mark.parametrize(
+    ("queue", "grows"),
+    [
+        (lambda s: 10 if s >= 60 else 5, "from 5 to 10"),  # ten wait at the end, twice as many as at the beginning
+        (lambda s: 9 if s >= 60 else 4, ""),
+        (lambda s: 10 if s >= 60 else 6, ""),
+        (lambda s: 10 if s >= 60 else 0, "from 0 to 10"),
+        (lambda s: 10 if s >= 60 else 20 if 20 <= s < 40 else 0, ""),  # it was longer before
+    ],
+)
+def test_a_queue_has_grown_when_its_last_quarter_is_twice_the_first(queue: Callable[[int], int], grows: str) -> None:
+    tally = ServedTally()
+    for at in range(80):
+        tally.add(float(at), ServedSecond(1, 1, queued=queue(at), waiting=queue(at) > 0))
+    lines = {"waiting": 4, "last-waiting": 79}
+    served = Served("sglang", tally, lambda name: lines.get(name, 0), 64, "--cap", lambda name: ())
+    found = queue_growth(served)
+    assert [claim.claim.partition(" waiting")[0] for claim in found] == ([f"the queue grew {grows}"] if grows else [])
+    assert [[quote.line for quote in claim.quotes] for claim in found] == ([[4, 79]] if grows else [])
+
+
+@pytest.mark.parametrize(("lines", "full", "told"), [(40, 4, True), (40, 3, False), (12, 2, True), (12, 1, False)])
+def test_a_pool_that_is_full_in_a_tenth_of_the_lines_twice_at_least_limits_the_batch(
+    lines: int, full: int, told: bool
+) -> None:
+    work = [decode(s, usage=0.99 if s <= full else 0.3, queued=3 if s <= full else 0) for s in range(1, lines + 1)]
+    found = analyzed("sglang-log", [LIMITS, READY, *work]).get("sglang.pool-full")
+    assert (found is not None) == told
+    if found is not None:
+        assert f"full in {full} of {lines} decode lines while requests waited" in found.claim
+        assert "--mem-fraction-static" in found.advice and found.knobs
 
 
 def test_a_log_that_ends_before_the_server_is_ready() -> None:

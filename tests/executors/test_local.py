@@ -354,6 +354,43 @@ def test_limits_hold_after_adoption(tmp_path: Path) -> None:
     assert not processes.of_run(script.mark(folder), read_claim(folder).process)  # type: ignore[union-attr]
 
 
+def test_processes_of_a_run_are_those_of_its_session_or_with_its_mark_that_live() -> None:
+    """Not its leader, not what has ended and waits to be noticed, and nobody else's."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(command: str, mark: str) -> subprocess.Popen[str]:
+        words, env = ["sh", "-c", command], {**os.environ, "RUN_MARK": mark}
+        started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True))
+        return started[-1]
+
+    def told(process: subprocess.Popen[str]) -> int:
+        assert process.stdout is not None
+        return int(process.stdout.readline())
+
+    def found(leader: processes.Process) -> set[int]:
+        return {process.pid for process in processes.of_run("RUN_MARK=this run", leader)}
+
+    try:
+        older = start("echo $$; exec sleep 60", "this run")
+        told(older)
+        before = processes.find_process(older.pid)
+        until(lambda: before is not None and processes.now_s() > before.started_at_s + 0.05)
+        first = start("sleep 60 & echo $!; sleep 61 & echo $!; exec sleep 60", "")
+        child, dying = told(first), told(first)
+        escaped, other = start("echo $$; exec sleep 60", "this run"), start("echo $$; exec sleep 60", "another")
+        assert (told(escaped), told(other)) == (escaped.pid, other.pid)
+        leader = processes.find_process(first.pid)
+        assert leader is not None and not leader.ended
+        assert found(leader) == {child, dying, escaped.pid}
+        os.kill(dying, signal.SIGKILL)
+        until(lambda: (processes.find_process(dying) or leader).state == "Z")
+        assert found(leader) == {child, escaped.pid}
+    finally:
+        for one in started:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
+
+
 def test_the_reason_of_a_stop_outlives_the_controller(tmp_path: Path) -> None:
     one, first = job(tmp_path, "sleep 30", limit_s=0.1), make()
     ticket = first.submit(one)

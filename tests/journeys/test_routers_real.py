@@ -14,8 +14,10 @@ import pytest
 
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.file import load_service
+from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.rolling import restart
+from ridgeline.serving.service.rolling import restart, undrain
+from ridgeline.serving.service.router_admin import RouterAdmin
 from ridgeline.serving.service.routers import ROUTERS
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, missing
@@ -36,6 +38,7 @@ EVERY = [
     for kind in KINDS
 ]
 TOGETHER = "[{replicas: 2, settings: {tp: 1}}]"
+SAID = [{"role": "user", "content": "hi"}]
 SPLIT = "[{role: prefill, settings: {tp: 1}}, {role: decode, settings: {tp: 1}}]"
 
 
@@ -90,6 +93,26 @@ def test_keys_metrics_and_a_restart_in_turn(tmp_path: Path, kind: str, monkeypat
             probe.metrics(operator.folder.url(server))["sglang:num_requests_total"] for server in operator.servers
         ]
         assert min(counts) > 0, "both serve again"
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_without_a_server_clients_are_told_to_come_back(tmp_path: Path, kind: str) -> None:
+    """smg says 404 when it knows no server, which OpenAI's clients do not try again; others 503 without a time."""
+    with served(tmp_path, kind, TOGETHER) as operator:
+        url = operator.folder.url(operator.front)
+        for server in operator.servers:
+            with operator.action():
+                operator.folder.record({"event": "drained", "member": server.name})
+        keeper = Keeper(operator, ready_s=READY_LIMIT_S)
+        keeper.step()
+        for path, body in (("completions", {"prompt": "hi"}), ("chat/completions", {"messages": SAID})):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                probe.ask(f"{url}/v1/{path}", {"model": "llama-8b", "max_tokens": 2, **body}, timeout_s=60)
+            assert (caught.value.code, caught.value.headers["retry-after"]) == (503, "5")
+        undrain(operator, operator.servers[0])
+        keeper.step()
+        assert RouterAdmin(url, "").workers().keys() == {operator.folder.url(operator.servers[0])}
+        assert [status_of(url, "") for _ in range(5)] == [200] * 5
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -28,6 +29,7 @@ from ridgeline.report.figures.shapes import (
     ParallelAxis,
     ParallelFigure,
     ParallelLine,
+    PlotBand,
     PlotFigure,
     PlotLimit,
     PlotPoint,
@@ -184,3 +186,178 @@ def test_the_line_of_a_limit_begins_at_its_own_text() -> None:
     text = re.search(r'<text x=(\S+) y=(\S+) text-anchor=end class="tick halo">the edge', drawn)
     assert text is not None and float(text[1]) < edge
     assert begins[edge] < float(text[2]) < begins[production]
+
+
+def test_a_cell_stands_over_its_column_beside_its_line_in_the_shade_of_its_value() -> None:
+    """Rows from the bottom up; shades in five equal parts from the lowest value to the highest."""
+    cells = (
+        (HeatCell(1.0, "1 x"), HeatCell(2.9, "2.9 x"), HeatCell()),
+        (HeatCell(3.1, "3.1 x"), HeatCell(6.0, "6 x"), HeatCell(11.0, "11 x")),
+    )
+    drawn = draw(HeatFigure("h", "t", "s", "batch", "length", ("1", "2", "4"), ("short", "long"), cells, "", (1,)), 400)
+    lines, columns, numbers = (
+        {text: (float(x), float(y)) for x, y, text in re.findall(rf"<text x=(\S+) y=(\S+) {kind}>([^<]*)", drawn)}
+        for kind in ("text-anchor=end class=tick", "text-anchor=middle class=tick", r"text-anchor=middle class=in\d")
+    )
+    assert list(columns) == ["1", "2", "4"] and lines["short"][1] > lines["long"][1]
+    places = {"1 x": ("1", "short"), "2.9 x": ("2", "short"), "3.1 x": ("1", "long"), "6 x": ("2", "long")}
+    places["11 x"] = ("4", "long")
+    assert numbers == {text: (columns[column][0], lines[line][1]) for text, (column, line) in places.items()}
+    shades = re.findall(r'class="cell (\w+)"(?:><title>([^<]*))?', drawn)
+    assert [(text, shade) for shade, text in shades] == [
+        ("1 x", "heat0"), ("2.9 x", "heat0"), ("", "empty"), ("3.1 x", "heat1"), ("6 x", "heat2"), ("11 x", "heat4"),
+    ]  # fmt: skip
+    edge = [
+        tuple(map(float, found)) for found in re.findall(r"<line x1=(\S+) y1=(\S+) x2=(\S+) y2=(\S+) class=edge", drawn)
+    ]
+    assert len(edge) == 1 and edge[0][0] == edge[0][2] == (columns["2"][0] + columns["4"][0]) / 2
+    assert edge[0][1] < lines["short"][1] < edge[0][3], "in its own row, after the second column"
+
+
+@pytest.mark.parametrize(("share", "shade"), [(0.0, 0), (0.19, 0), (0.2, 1), (0.5, 2), (1.0, 4)])
+def test_a_share_that_failed_is_shaded_on_a_scale_from_none_to_all(share: float, shade: int) -> None:
+    figure = HeatFigure("h", "t", "s", "x", "y", ("a",), ("l",), ((HeatCell(share, "n"),),), higher_is_better=False)
+    assert re.findall(r'class="cell (\w+)"', draw(figure, 400)) == [f"fail{shade}"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(2, 400), (12, 400), (12, 900), (40, 400), (40, 1080)])
+def test_as_many_columns_are_named_as_fit_beside_each_other_the_first_among_them(columns: int, width: int) -> None:
+    names = tuple(str(1000 + n) for n in range(columns))
+    figure = HeatFigure("h", "t", "s", "x", "y", names, ("l",), (tuple(HeatCell(1.0, "") for _ in names),))
+    drawn = draw(figure, width)
+    named = [
+        (text, float(x)) for x, text in re.findall(r"<text x=(\S+) y=\S+ text-anchor=middle class=tick>(\d+)", drawn)
+    ]
+    boxes = [float(x) + float(w) / 2 for x, w in re.findall(r"<rect x=(\S+) y=\S+ width=(\S+)", drawn)]
+    assert [x for _, x in named] == pytest.approx([boxes[int(text) - 1000] for text, _ in named], abs=0.2)
+    steps = {int(b) - int(a) for (a, _), (b, _) in pairwise(named)}
+    assert named[0][0] == "1000" and len(steps) == 1
+    apart = named[1][1] - named[0][1]
+    wanted = 4 * 7.2 + 6  # four bold digits and a space
+    assert apart >= wanted - 0.2 and apart / steps.pop() * (int(named[1][0]) - 1001) < wanted, "and no fewer"
+
+
+def across(drawn: str) -> Callable[[float], float]:
+    """Where a value stands from left to right, as the texts below the axis say."""
+    return _line(re.findall(r"<text x=(\S+) y=\S+ text-anchor=middle class=tick>([\d.]+)<", drawn))
+
+
+def upward(drawn: str) -> Callable[[float], float]:
+    lines = dict(
+        re.findall(r"<line x1=\S+ y1=(\S+) x2=\S+ y2=\S+ class=grid />\s*<text [^>]*class=tick>([\d.]+)<", drawn)
+    )
+    return _line([*lines.items()])
+
+
+def _line(told: list[tuple[str, str]]) -> Callable[[float], float]:
+    (first, low), *_, (last, high) = [(float(place), float(value)) for place, value in told]
+    return lambda value: first + (value - low) * (last - first) / (high - low)
+
+
+def near(*values: float) -> object:
+    return pytest.approx(values, abs=0.15)  # a tenth of a pixel is what is written
+
+
+@pytest.mark.parametrize("width", [900, NARROW_PX])
+def test_an_interval_stands_where_its_axis_says_beside_its_own_label(width: float) -> None:
+    rows = (
+        IntervalRow("first", 1.2, 1.1, 1.35, (1.15, 1.25), "1.2x"),
+        IntervalRow("second", 0.8, 0.6, 0.95, text="0.8x"),
+        IntervalRow("third", None, text="too few"),
+    )
+    drawn = draw(IntervalFigure("k", "t", "s", Axis("ratio"), rows), width)
+    x = across(drawn)
+    marks = re.findall(r'<circle cx=(\S+) cy=(\S+) r=4 class="m l-other"', drawn)
+    assert [float(mark[0]) for mark in marks] == near(x(1.2), x(0.8)), "the third says nothing, so nothing is marked"
+    whiskers = re.findall(r'd="M(\S+) (\S+)H(\S+?)M(\S+) (\S+)V(\S+?)M(\S+) (\S+)V(\S+)" class="whisker', drawn)
+    ends = [tuple(map(float, found)) for found in whiskers]
+    assert [(one[0], one[2]) for one in ends] == [near(x(1.1), x(1.35)), near(x(0.6), x(0.95))]
+    assert [(one[3], one[6]) for one in ends] == [near(x(1.1), x(1.35)), near(x(0.6), x(0.95))]
+    dots = [tuple(map(float, found)) for found in re.findall(r"<circle cx=(\S+) cy=(\S+) r=2.2", drawn)]
+    heights = [float(mark[1]) for mark in marks]
+    assert dots == [near(x(1.15), heights[0]), near(x(1.25), heights[0])]
+    assert [one[1] for one in ends] == heights and heights[0] < heights[1]
+    neutral = re.search(r'd="M(\S+) [^"]*" class=neutral', drawn)
+    assert neutral is not None and float(neutral[1]) == pytest.approx(x(1.0), abs=0.15)
+    texts = {text: float(y) for y, text in re.findall(r"<text x=\S+ y=(\S+) class=row>(\w+)", drawn)}
+    assert texts["first"] < texts["second"] < texts["third"]
+    assert abs(texts["second"] - heights[1]) < abs(texts["second"] - heights[0])
+
+
+@pytest.mark.parametrize("width", [900, NARROW_PX])
+def test_bars_begin_at_zero_and_their_parts_follow_each_other(width: float) -> None:
+    parts = (BarPart("p", 2.0), BarPart("q", 3.0))
+    rows = (
+        BarRow("one", parts, "5 s"),
+        BarRow("two", (BarPart("q", 1.5),)),
+        BarRow("three", (BarPart("r", 4.0),), "", "winner"),
+    )
+    drawn = draw(BarFigure("k", "t", "s", Axis("s"), rows), width)
+    x = across(drawn)
+    boxes = re.findall(r'<rect x=(\S+) y=(\S+) width=(\S+) height=\S+ class="bar (\S+)"', drawn)
+    places = [(float(left), float(left) + float(wide)) for left, _, wide, _ in boxes]
+    assert places == [near(x(0), x(2)), near(x(2), x(5)), near(x(0), x(1.5)), near(x(0), x(4))]
+    assert [look for *_, look in boxes] == ["l-0", "l-1", "l-1", "l-winner"], "a part looks alike in every bar"
+    tops = [float(top) for _, top, _, _ in boxes]
+    assert tops[0] == tops[1] < tops[2] < tops[3]
+
+
+def test_all_of_a_plot_stands_where_its_axes_say() -> None:
+    points = (PlotPoint(1, 10.0, low=8.0, high=13.0, label="A", trial=3), PlotPoint(4, 30.0, label="B"))
+    figure = PlotFigure(
+        "k", "t", "s", Axis("x"), Axis("y"), (PlotSeries("s", points, form="both"),),
+        bands=(PlotBand("b", 15.0, 20.0),), limits=(PlotLimit("L", 25.0), PlotLimit("X", 2.0, "x")),
+        strip=(StripMark(3, "oom", "C", 7), StripMark(2, "hang", "D", 8), StripMark(1, "oom", "E", 9)),
+        spans=(PlotSpan("block 1", 1.0, 2.5, "block"), PlotSpan("block 2", 2.5, 4.0, "block")),
+    )  # fmt: skip
+    drawn = draw(figure, 700)
+    x, y = across(drawn), upward(drawn)
+    marks = [tuple(map(float, found)) for found in re.findall(r"<circle cx=(\S+) cy=(\S+) r=4", drawn)]
+    assert marks == [near(x(1), y(10)), near(x(4), y(30))] and y(30) < y(10)
+    whisker = re.findall(r'd="M(\S+) (\S+)V(\S+)" class="whisker', drawn)
+    assert [tuple(map(float, found)) for found in whisker] == [near(x(1), y(8), y(13))]
+    line = re.findall(r'd="M(\S+) (\S+)L(\S+) (\S+)" class="line', drawn)
+    assert [tuple(map(float, found)) for found in line] == [near(x(1), y(10), x(4), y(30))]
+    band = re.findall(r"<rect x=\S+ y=(\S+) width=\S+ height=(\S+) class=band", drawn)
+    assert [(float(top), float(top) + float(tall)) for top, tall in band] == [near(y(20), y(15))]
+    limits = re.findall(r"<line x1=(\S+) y1=(\S+) x2=(\S+) y2=(\S+) class=limit", drawn)
+    (_, level, _, also), (upright, top, same, end) = (tuple(map(float, found)) for found in limits)
+    assert (level, also, upright, same) == near(y(25), y(25), x(2), x(2)) and top < end
+    spans = re.findall(r"<rect x=(\S+) y=\S+ width=(\S+) height=\S+ class=stripe", drawn)
+    assert [(float(left), float(left) + float(wide)) for left, wide in spans] == [
+        near(x(1), x(2.5)),
+        near(x(2.5), x(4)),
+    ]
+    failed = re.findall(r'd="M(\S+) (\S+)l7.6[^"]*" class="m l-failed" data-t=(\d)', drawn)
+    assert [(int(trial), float(left) + 3.8) for left, _, trial in failed] == [
+        (7, pytest.approx(x(3), abs=0.2)), (8, pytest.approx(x(2), abs=0.2)), (9, pytest.approx(x(1), abs=0.2)),
+    ]  # fmt: skip
+    lanes = {lane: float(down) for down, lane in re.findall(r'y=(\S+) text-anchor=end class="tick bad">(\w+)', drawn)}
+    downs = [float(down) for _, down, _ in failed]
+    assert downs[0] == downs[2] < downs[1] and lanes["oom"] < lanes["hang"], "one lane for each kind"
+
+
+@pytest.mark.parametrize("width", [900, NARROW_PX])
+def test_a_line_of_parallel_coordinates_meets_each_axis_at_its_place(width: float) -> None:
+    axes = tuple(ParallelAxis(name, ((0.0, "low"), (1.0, "high"))) for name in ("a", "b", "c"))
+    lines = (
+        ParallelLine((0.0, 0.5, 1.0), 1, "one", 0.0),
+        ParallelLine((1.0, None, 0.25), 2, "two", 0.99),
+        ParallelLine((1.0, 1.0, 1.0), 3, "three", None),
+        ParallelLine((None, None, 1.0), 4, "four", 0.5),
+    )
+    drawn = draw(ParallelFigure("k", "t", "s", axes, lines), width)
+    frames = [tuple(map(float, f)) for f in re.findall(r"<line x1=(\S+) y1=(\S+) x2=(\S+) y2=(\S+) class=frame", drawn)]
+    beside = frames[0][0] == frames[0][2]  # upright axes; from low at the bottom to high at the top
+    ends = [((x1, y2), (x2, y1)) if beside else ((x1, y1), (x2, y2)) for x1, y1, x2, y2 in frames]
+    paths = re.findall(r'd="M(\S[^"]*)" class="pc (\S+?)" data-t=(\d)', drawn)
+    shades = {int(trial): shade for _, shade, trial in paths}
+    assert shades == {1: "p0", 2: "p4", 3: "failed"}, "one place is no line"
+    found = {int(trial): path for path, _, trial in paths}
+    for line in lines[:3]:
+        places = [tuple(map(float, place.split())) for place in found[line.trial].split("L")]
+        assert places == [
+            near(low[0] + place * (high[0] - low[0]), low[1] + place * (high[1] - low[1]))
+            for (low, high), place in zip(ends, line.places, strict=True)
+            if place is not None
+        ]

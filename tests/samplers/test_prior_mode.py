@@ -125,6 +125,41 @@ def test_the_first_trial_is_what_the_expectation_says() -> None:
     assert proposal is not None and hill(proposal.point) > 95
 
 
+@pytest.mark.parametrize("chance", [0.3, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_settings_of_which_nothing_is_expected_do_not_keep_it_from_the_best_of_the_others(
+    chance: float, seed: int
+) -> None:
+    """However doubtful the others are, too: where all are, what is known still leads."""
+    sampler = make(seed)
+    sampler.expect(
+        lambda point: None if (point["a"] + point["b"]) % 3 == 0 else Expectation(hill(point), chance=chance)  # type: ignore[operator]
+    )
+    sampler.tell(Observation(START, hill(START)))
+    proposal = sampler.ask()
+    assert proposal is not None and hill(proposal.point) > 95
+
+
+def test_what_earlier_studies_saw_stands_before_this_one_and_is_taken_off_again() -> None:
+    def data(first: int, count: int) -> ObservedData:
+        numbers = np.arange(first, first + count, dtype=float)
+        return ObservedData(
+            numbers[:, None], numbers + 100, numbers[:, None] + 200, numbers + 300, censored=numbers % 2 == 0
+        )
+
+    before, now = data(0, 4), data(10, 3)
+    both = before.followed_by(now)
+    assert both.rows[:, 0].tolist() == [0, 1, 2, 3, 10, 11, 12] and both.earlier == 4
+    for whole, columns in ((both, 7), (both.first(1), 5), (both.present, 3)):
+        names = whole.rows[:, 0]
+        assert len(names) == columns
+        assert whole.values.tolist() == (names + 100).tolist()
+        assert whole.expected is not None and whole.expected[:, 0].tolist() == (names + 200).tolist()
+        assert whole.odds is not None and whole.odds.tolist() == (names + 300).tolist()
+        assert whole.censored is not None and whole.censored.tolist() == (names % 2 == 0).tolist()
+    assert both.present.earlier == 0 and both.present.rows[:, 0].tolist() == [10, 11, 12]
+
+
 def test_one_outlier_does_not_undo_an_honest_expectation() -> None:
     rows = np.array([[a / 19, b / 19] for a, b in ((0, 19), (13, 5), (10, 5), (13, 9), (15, 3), (9, 9))])
     told = np.log([hill({"a": round(19 * a), "b": round(19 * b)}) for a, b in rows])

@@ -2,7 +2,7 @@
 
 python router_standin.py … --host H --port P --worker-urls U1 U2
 
-After POST /refuse it answers every request with 503, until POST /accept.
+Without a server it answers 404, as smg does; after POST /refuse every request gets 503, until POST /accept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ def option(name: str, default: str = "") -> str:
 
 class Router(http.server.BaseHTTPRequestHandler):
     workers: list[str] = []  # noqa: RUF012  one router a process
+    priorities: dict[str, int] = {}  # noqa: RUF012
     turn = itertools.count()
     refuses = False
 
     def answer(self, status: int, value: object) -> None:
         self.pass_on(status, json.dumps(value).encode(), "application/json")
 
-    def pass_on(self, status: int, body: bytes, kind: str) -> None:
+    def pass_on(self, status: int, body: bytes, kind: str, retry_after: str = "") -> None:
         self.send_response(status)
+        if retry_after:
+            self.send_header("retry-after", retry_after)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -36,7 +39,8 @@ class Router(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/workers":
-            self.answer(200, {"workers": [{"id": str(hash(u)), "url": u} for u in self.workers]})
+            rows = [{"id": str(hash(u)), "url": u, "priority": self.priorities.get(u, 50)} for u in self.workers]
+            self.answer(200, {"workers": rows})
         else:
             self.answer(200, {})
 
@@ -48,7 +52,9 @@ class Router(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         if self.path == "/workers":
-            Router.workers = [*self.workers, json.loads(body)["url"]]
+            row = json.loads(body)
+            Router.workers = [*self.workers, row["url"]]
+            Router.priorities[row["url"]] = row.get("priority", 50)
             self.answer(202, {})
             return
         if self.path in ("/refuse", "/accept"):
@@ -56,14 +62,14 @@ class Router(http.server.BaseHTTPRequestHandler):
             self.answer(200, {})
             return
         if not Router.workers or Router.refuses:
-            self.answer(503, {"error": "no workers"})
+            self.answer(503 if Router.refuses else 404, {"error": "no workers"})
             return
         worker = self.workers[next(self.turn) % len(self.workers)]
         try:
             with urllib.request.urlopen(f"{worker}{self.path}", body, timeout=60) as answer:
                 self.pass_on(200, answer.read(), answer.headers["content-type"])
         except urllib.error.HTTPError as error:
-            self.answer(error.code, {"error": error.read().decode()})
+            self.pass_on(error.code, error.read(), "application/json", error.headers.get("retry-after", ""))
 
     def log_message(self, *_: object) -> None:
         pass

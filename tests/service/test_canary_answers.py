@@ -203,7 +203,7 @@ def test_only_canaries_without_a_prompt_in_their_way_are_timed(monkeypatch: pyte
     for n in range(8):
         flown.now_s += 6.0
         flown.canaries.poll(True, False, 99.0, clean=n % 2 == 0)
-    assert [at_s for at_s, _ in flown.canaries.took] == [6.0, 18.0, 30.0, 42.0]
+    assert [at_s for at_s, _, _ in flown.canaries.took] == [6.0, 18.0, 30.0, 42.0]
     assert flown.canaries.answers == 8
 
 

@@ -117,9 +117,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(probe, "ask_for_token", lambda *a, **k: probe.TokenAnswer())
     monkeypatch.setattr("ridgeline.serving.service.keep.seen.Canaries.poll", lambda *a, **k: None)
     monkeypatch.setattr("ridgeline.serving.service.keep.seen.RouterCanary.poll", lambda self, servers_idle: None)
-    monkeypatch.setattr(RouterAdmin, "workers", lambda self: dict(site.listed))
+    monkeypatch.setattr(RouterAdmin, "workers", lambda self: {url: {} for url in site.listed})
     monkeypatch.setattr(RouterAdmin, "take_away", lambda self, url: site.take_away(url))
-    monkeypatch.setattr(RouterAdmin, "add", lambda self, url, role: site.listed.update({url: url}))
+    monkeypatch.setattr(RouterAdmin, "add", lambda self, url, role, **_: site.listed.update({url: url}))
     monkeypatch.setattr("ridgeline.serving.service.keep.keeper.RETRY_S", 0.0)
     yield site
 

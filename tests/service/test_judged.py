@@ -18,7 +18,8 @@ from ridgeline.serving.service.keep.watch import HUNG_AFTER_S
 from ridgeline.serving.service.kubernetes import manifests
 from ridgeline.serving.service.probe import TokenAnswer
 from ridgeline.serving.service.render import render
-from ridgeline.serving.verbs.keep import _test_alert
+from ridgeline.serving.verbs.deploy import operator_of
+from ridgeline.serving.verbs.keep import _test_alert, keep
 from ridgeline.study.notify import Notifier
 
 from .test_goes_on import World, fresh
@@ -169,3 +170,20 @@ def test_the_unit_waits_for_the_network_and_the_secret_holds_the_hook(tmp_path: 
     path.write_text(text + "kubernetes: {keep_image: 'r:1'}\n")
     heading = dict(manifests(load_service(path)))["servers.yaml"].partition("apiVersion")[0]
     assert '"CHAT_HOOK=$CHAT_HOOK"' in heading
+
+
+def test_keep_says_whom_it_watches_and_who_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, root = world.root / "two.yaml", world.root / "service"
+    monkeypatch.setattr("ridgeline.serving.verbs.keep.signal.signal", lambda *_: None)
+    monkeypatch.setattr(Keeper, "run", lambda self, stop: None)
+    keep(file, folder=root)
+    everybody = "server-0, server-1, router every 2 s"
+    assert capsys.readouterr().out == f"keep: waits for `deploy up` of {everybody}; alerts go to nobody\n"
+    file.write_text(f"{file.read_text()}notify: {{command: 'true'}}\n")
+    service = operator_of(file, root)
+    with service.action():
+        service.folder.record({"event": "planned", "member": "server-0", "generation": 1})
+    keep(file, folder=root)
+    assert capsys.readouterr().out == f"keep: watches {everybody}; alerts go to command\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, SiteError
 from ridgeline.serving.service import rolling
 from ridgeline.serving.service.history import ServiceHistory, Started
 from ridgeline.serving.service.keep.actions import Actions
@@ -24,6 +24,7 @@ from ridgeline.serving.service.keep.scale import (
     ScaleDecision,
     _fits,
     _more,
+    _Now,
     _one_fewer,
     _within_total,
     decide,
@@ -153,6 +154,15 @@ def test_a_person_is_refused_the_last_server_of_a_role(
     steps = SimpleNamespace(listed=lambda: {f"http://{name}": name for name in listed})
     monkeypatch.setattr(rolling, "_behind_router", lambda operator, member: steps)
     with pytest.raises(InputError, match="a is the last") if refused else contextlib.nullcontext():
+        refuse_last(operator, operator.member("a"))
+
+
+def test_a_person_is_refused_a_server_of_whom_nobody_knows_whether_it_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operator = service(Folder("a", "b"), a="both", b="both")
+    monkeypatch.setattr(rolling, "_behind_router", lambda operator, member: SimpleNamespace(listed=lambda: None))
+    with pytest.raises(SiteError, match="does not say which servers it has, and a may be the last"):
         refuse_last(operator, operator.member("a"))
 
 
@@ -288,11 +298,12 @@ def test_all_roles_together_keep_to_the_total_and_who_can_spare_a_server_gives_i
         for n in range(10):
             history.take("prefill", RoleLoad(n * 2.0, load))
         counts = {"prefill": prefill, "decode": decode}
-        found = _within_total(scale, more, MONDAY, 18.0, counts, history)
+        limits = {role: limits_at(rule, MONDAY) for role, rule in scale.roles.items()}
+        found = _within_total(_Now(scale, 18.0, counts, history, limits), more)
         return [(decision.role, decision.wanted, decision.short) for decision in found]
 
     assert total(RoleCount(1), RoleCount(3), 99.0) == [("decode", 5, False)], "two are left"
-    assert total(RoleCount(2), RoleCount(3), 99.0)[0] == ("decode", 4, False), "one is left"
+    assert total(RoleCount(2), RoleCount(3), 99.0) == [("decode", 4, False)], "one is left, and is all that is decided"
     assert total(RoleCount(3), RoleCount(3), 99.0) == [("decode", 3, True)], "none is left"
     assert total(RoleCount(2), RoleCount(3, leaving=1), 99.0) == [("decode", 3, True)], "who leaves has a place still"
     assert total(RoleCount(3), RoleCount(3), 5.0) == [("prefill", 2, False)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.serving.service.keep import canary
@@ -249,6 +249,7 @@ def steady(every_s: float, prompt: int = 20, output: int = 40) -> list[Asked]:
     output=st.integers(10, 30),
     others=st.integers(1, 3),
 )
+@example(every_s=4.0, step_s=0.04793598524444487, output=24, others=3)  # its requests pile up, and run at once
 def test_a_server_at_a_tenth_of_its_peers_pace_is_found(
     every_s: float, step_s: float, output: int, others: int
 ) -> None:
@@ -279,6 +280,12 @@ def test_a_prompt_of_one_step_that_no_gauge_shows_yet_makes_no_canary_late() -> 
     prompts = [Asked(5.0 * n + 4.3, 2000, 1) for n in range(50)]
     engines = [Engine(0.0025, 0.02, 2048, prompts), Engine(0.0025, 0.02, 2048, [])]
     assert Watched(engines).run(240) == []
+
+
+def test_a_server_with_one_request_is_not_held_to_the_share_of_time_of_one_with_ten() -> None:
+    """On GPUs ten at once take hardly longer than one: nobody could keep a tenth of a canary's time."""
+    loads = [[Asked(1.0 + 0.1 * n, 20, 2000) for n in range(10)], []]
+    assert Watched([Engine(0.001, 0.1, 2048, load) for load in loads]).run(240) == []
 
 
 def test_the_two_prompts_of_8k_that_cost_half_the_service() -> None:

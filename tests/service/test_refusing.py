@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.error
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.keep import canary
 from ridgeline.serving.service.keep.keeper import Keeper
+from ridgeline.serving.service.rolling import undrain
 from ridgeline.serving.service.router_admin import RouterAdmin
 from ridgeline.serving.verbs.deploy import _status_text
 
@@ -64,7 +67,7 @@ def test_a_router_without_servers_is_given_them_back_before_it_is_blamed(file: P
     for server in service.servers:
         admin.take_away(service.folder.url(server))
     keeper = Keeper(service, ready_s=120)
-    until(keeper, lambda: len(admin.workers()) == 2)
+    until(keeper, lambda: {service.folder.url(server) for server in service.servers} == admin.workers().keys())
     assert ask(url) == 2
 
 
@@ -86,3 +89,35 @@ def test_a_busy_service_is_not_asked_through_its_router() -> None:
             time.sleep(0.001)
         assert door.refuses == (n in (2, 3, 4, 9, 10, 11)), n
     assert asked == [0.0, 10.0, 20.0, 35.0, 45.0, 55.0]
+
+
+def refused(url: str) -> tuple[int, str | None, str]:
+    """Status, Retry-After and the error's code of a request; 200 where it is served."""
+    try:
+        ask(url)
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers.get("retry-after"), json.load(error)["error"]["code"]
+    return 200, None, ""
+
+
+def test_without_a_server_clients_are_told_to_come_back(file: Path) -> None:
+    """404, which a router without servers answers, is final to them."""
+    service = operator(file)
+    url = service.up(120)
+    admin = RouterAdmin(url, "")
+    keeper = Keeper(service, ready_s=120)
+    keeper.step()
+    servers = {service.folder.url(server) for server in service.servers}
+    assert admin.workers().keys() == servers, "nobody stands in while a server is there"
+    for server in service.servers:
+        with service.action():
+            service.folder.record({"event": "drained", "member": server.name})
+    keeper.step()
+    assert len(admin.workers()) == 1 and not admin.workers().keys() & servers
+    assert [refused(url) for _ in range(3)] == [(503, "5", "no_server")] * 3
+    keeper.step()
+    assert len(admin.workers()) == 1, "one is enough"
+    undrain(service, service.member("server-1"))
+    Keeper(service, ready_s=120).step()  # another keeper: that of the first one is known as what it is
+    assert admin.workers().keys() == {service.folder.url(service.member("server-1"))}
+    assert [refused(url) for _ in range(3)] == [(200, None, "")] * 3

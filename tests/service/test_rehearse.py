@@ -22,9 +22,11 @@ from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.rehearsal import (
     PolicyChoice,
     Rehearsal,
+    Rehearsed,
     RehearsedLoad,
     _as_twins,
     _challenger,
+    _counted,
     _drain_s,
     _imbalance,
     _in_pairs,
@@ -37,8 +39,10 @@ from ridgeline.serving.service.rehearsal import (
     rehearse,
     sustainable,
 )
+from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import RouterChoice
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
+from ridgeline.serving.twin.server.metrics import LATE_TOKENS, MADE_TOKENS
 from ridgeline.serving.verbs.rehearse import _rehearsals_text
 from ridgeline.serving.verbs.rehearse import rehearse as rehearse_verb
 from ridgeline.stats.compare import Verdict
@@ -182,13 +186,18 @@ GOOD = RequestRecord(0, 0.0, 0.0, 0.1, 0.5, 10, 5)
 
 
 def judged(
-    records: list[RequestRecord], speed: float = 1.0, lost: tuple[float, ...] = (), slos: tuple[Slo, ...] = ()
+    records: list[RequestRecord],
+    speed: float = 1.0,
+    lost: tuple[float, ...] = (),
+    slos: tuple[Slo, ...] = (),
+    late: float = 0.0,
 ) -> Rehearsal:
     """What a run of ten seconds with these requests comes to."""
     load = RehearsedLoad("fixed:10:5", rate_s=2.0, seconds=10.0, speed=speed)
     trusted = Fidelity((), None, 0.0, 0.0, 0.0, 1.0, 0.0, 0.1, 1.0)
     result = BenchResult(BENCHED, "m", summarise(records, slos), trusted, records)
-    return _rehearsal("random", "traffic", result, load, 1.0, lost)
+    counted = {name: {MADE_TOKENS: 1000.0, LATE_TOKENS: n} for name, n in (("server-0", 0.0), ("server-1", late))}
+    return _rehearsal("random", "overload", result, load, counted, lost)
 
 
 def test_figures_are_those_of_real_time_however_fast_the_twins_run() -> None:
@@ -246,11 +255,69 @@ def test_an_answer_that_never_began_after_a_loss_is_lost() -> None:
     assert (after.lost, after.cut) == (1, 0)
 
 
+def test_a_run_on_a_host_that_was_too_busy_to_be_the_servers_is_void() -> None:
+    """The same overload came to 1.8 or 36 requests/s, by who else used the cores: that is no figure of the service."""
+    assert judged([GOOD] * 20, late=50.0).void == "", "a few late tokens are no harm"
+    void = judged([GOOD] * 20, late=51.0)
+    assert void.void == "this machine was too busy to be server-1: 5% of its tokens came late; lower --speed"
+    assert [void.as_json()[name] for name in ("goodput_s", "ttft_p95_ms", "lost", "imbalance")] == [None] * 4
+    assert (void.as_json()["policy"], void.as_json()["void"]) == ("random", void.void)
+    own = run("random", 9.0, 100.0)
+    said = _rehearsals_text(Rehearsed((own, void), PolicyChoice("random", "random")), LIMITS, 10.0, 1.0)
+    assert re.search(r"^random +overload +void +2.00 +- +- +- +- +- +-$", said, re.MULTILINE), said
+    assert f"random, overload: void: {void.void}" in said
+    assert "kept the SLO" not in said and "offered" not in said
+
+
+def test_void_runs_choose_no_policy() -> None:
+    worse, better = run("own", 5.0, 300.0), run("other", 50.0, 10.0)
+    assert _challenger([worse, better], "own") == "other"
+    assert _challenger([worse, replace(better, void="busy")], "own") == ""
+    assert _challenger([replace(worse, void="busy"), better], "own") == "", "nobody knows what the file's own can do"
+    ran: list[int] = []
+
+    def sometimes(pair: int, which: int) -> Rehearsal:
+        ran.append(pair)
+        void = "busy" if pair in (0, 3) and which else ""
+        return replace(better if which else worse, void=void, goodput_s=(50.0 if which else 5.0) + pair / 10)
+
+    found = _in_pairs("own", "other", sometimes, 7)
+    assert found.goodput is not None
+    assert (max(ran), found.goodput.blocks, found.policy) == (5, 4, "other"), "six pairs, of which four count"
+    never = _in_pairs("own", "other", lambda pair, which: replace(better, void="busy"), 7)
+    assert never.policy == "own"
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_the_seed_draws_the_requests(file: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    sent: list[RehearsedLoad] = []
+
+    def at_once(stage: object, twins: object, router: RouterChoice, case: str, load: object, *_: object) -> Rehearsal:
+        assert isinstance(load, RehearsedLoad)
+        sent.append(load)
+        return run(router.policy, 10.0, 100.0, case)
+
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
+    monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
+    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
+    rehearse_verb(
+        file, traffic="sharegpt", rate=10.0, seconds=8.0, shared_prefix=0, policy=["random"], seed=seed, speed=1.0
+    )
+    assert {load.seed for load in sent} == {seed}
+    assert (_skewed_trace(sent[0]) == _skewed_trace(replace(sent[0], seed=7))) == (seed == 7)
+
+
 def test_a_server_that_was_started_again_counts_from_zero() -> None:
-    assert _imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1300.0, "b": 1100.0}) == pytest.approx(1.5)
-    assert _imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1100.0, "b": 300.0}) == pytest.approx(1.5), "b is new"
-    assert _imbalance({}, {"a": 5.0}) == 1.0
-    assert _imbalance({"a": 7.0}, {"a": 7.0}) == 1.0, "nothing was sent"
+    prompts = server_of("twin").metrics.prompt_tokens
+
+    def imbalance(before: dict[str, float], after: dict[str, float]) -> float:
+        return _imbalance(_counted(*({n: {prompts: v} for n, v in row.items()} for row in (before, after))))
+
+    assert imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1300.0, "b": 1100.0}) == pytest.approx(1.5)
+    assert imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1100.0, "b": 300.0}) == pytest.approx(1.5), "b is new"
+    assert imbalance({"a": 1000.0}, {"a": 1300.0, "decode-0": 50.0}) == 1.0, "those that decode get no prompts"
+    assert imbalance({}, {"a": 5.0}) == 1.0
+    assert imbalance({"a": 7.0}, {"a": 7.0}) == 1.0, "nothing was sent"
 
 
 def test_a_router_that_cannot_queue_is_told_to_refuse_at_once() -> None:
@@ -344,7 +411,8 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert starts.count("router-round_robin") == 1, "for all runs that compare policies"
     assert starts.count("router") == 3, "with limits, without, and after a server was lost"
     assert processes_of(tmp_path / "runs") == []
-    text = _rehearsals_text(rehearsed, LIMITS, 20.0, 1.0)
+    trusted = tuple(replace(one, void="") for one in done)  # however busy this machine was
+    text = _rehearsals_text(replace(rehearsed, runs=trusted), LIMITS, 20.0, 1.0)
     assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
     assert "this machine can sustain 10 of 20 requests/s" in text
     assert "a server hung, with keep watching: " in text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ridgeline.cli.main import run
 from ridgeline.errors import InputError
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
@@ -59,6 +62,26 @@ def test_a_trace_keeps_its_times_and_servers_leave_when_it_is_quiet(tmp_path: Pa
     assert changes[0] > 0
     assert changes[-1] == -1
     assert found.scaled.servers[-1][2] == 2
+
+
+def test_the_verb_takes_a_recorded_trace_and_a_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, trace = tmp_path / "service.yaml", tmp_path / "trace.jsonl"
+    file.write_text(TOGETHER)
+    trace.write_text("".join(f'{{"at_s": {n / 12}, "input_tokens": 300, "output_tokens": 300}}\n' for n in range(1200)))
+
+    def said(traffic: str, *words: str) -> dict[str, Any]:
+        begins = ["--begins", "2026-11-16 09:00"]
+        with pytest.raises(SystemExit) as leaving:
+            run(["rehearse", str(file), "--scale", "--traffic", traffic, *begins, "--json", *words])
+        assert leaving.value.code in (0, None)
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["scaled"]
+        return found
+
+    recorded = said(str(trace))
+    assert recorded["seconds"] == pytest.approx(1199 / 12), "all of it, at its own times"
+    assert recorded["decisions"][0]["to"] > 2
+    first, again, other = (said("sharegpt", "--rate", "5", "--minutes", "2", "--seed", seed) for seed in "778")
+    assert first == again != other
 
 
 def test_split_roles_are_scaled_by_their_ratio(tmp_path: Path) -> None:

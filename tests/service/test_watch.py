@@ -271,12 +271,10 @@ def test_what_restarts_or_is_drained_is_not_judged() -> None:
     assert rows(("a", ended), ("b", fast))[-1] == [Concern("a", "dead", "exit code 1")], "who is dead is dead"
 
 
-def timed(took_s: float, count: int = 12, every_s: float = 6.0, **more: Any) -> list[ServerPoll]:
-    """An idle server whose canaries take so long."""
-    return [
-        ServerPoll(every_s * n, 0, 5.0, took=tuple((every_s * k, took_s) for k in range(n + 1)), **more)
-        for n in range(count)
-    ]
+def timed(each_s: float, all_s: float = 0.0, **more: Any) -> list[ServerPoll]:
+    """A server whose canaries take so long for each request that runs, and in all."""
+    took = [(6.0 * k, each_s, all_s or each_s) for k in range(12)]
+    return [ServerPoll(6.0 * n, 0, 5.0, took=tuple(took[: n + 1]), **more) for n in range(12)]
 
 
 def test_a_canary_that_takes_many_times_as_long_as_the_others_shows_a_slow_server_without_load() -> None:
@@ -289,15 +287,17 @@ def test_a_canary_that_takes_many_times_as_long_as_the_others_shows_a_slow_serve
     assert not any(rows(("a", timed(0.4)), ("b", timed(0.01)))), "nor what nobody notices"
     assert not any(rows(("a", timed(2.0)), ("b", timed(1.9)))), "a machine that is busy makes all of them late"
     assert not any(rows(("a", timed(2.0, role="prefill")), ("b", timed(0.2, role="decode"))))
+    assert not any(rows(("a", timed(2.0)), ("b", timed(0.2, 2.0)))), "whose own took as long, beside nine others"
+    assert not any(rows(("a", timed(0.2, 2.0)), ("b", timed(0.2)))), "nine others may have taken their share of it"
 
 
 def test_a_lone_server_is_compared_with_its_own_past() -> None:
-    good, late = [(6.0 * n, 0.2) for n in range(8)], [(48 + 6.0 * n, 3.0) for n in range(4)]
+    good, late = [(6.0 * n, 0.2, 0.2) for n in range(8)], [(48 + 6.0 * n, 3.0, 3.0) for n in range(4)]
     polls = [ServerPoll(6.0 * n, 0, 5.0, took=tuple([*good, *late][: n + 1])) for n in range(12)]
     found = rows(("a", polls))
     assert not any(found[:10])
     assert found[10][0].evidence == "a canary takes 3.0 s, 0.20 s before"
-    one = [*good, (48.0, 3.0), (54.0, 0.2), (60.0, 3.0), (66.0, 3.0)]
+    one = [*good, (48.0, 3.0, 3.0), (54.0, 0.2, 0.2), (60.0, 3.0, 3.0), (66.0, 3.0, 3.0)]
     assert not any(rows(("a", [replace(p, took=tuple(one[: n + 1])) for n, p in enumerate(polls)]))), "three in a row"
 
 

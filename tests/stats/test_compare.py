@@ -27,6 +27,7 @@ from ridgeline.stats.compare import (
     unpaired,
 )
 from ridgeline.stats.student import t_quantile
+from ridgeline.stats.verdict import Comparison
 
 
 def simulated(
@@ -292,7 +293,7 @@ def on_nodes(seed: int, blocks: int, nodes: int, own: float) -> list[Block]:
 
 def alarms(campaigns: int, blocks: int, nodes: int, own: float, protocol: int = 3) -> float:
     found = (confirm(on_nodes(s, blocks, nodes, own), protocol=protocol).comparisons["c"] for s in range(campaigns))
-    return sum(c.verdict in (Verdict.BETTER, Verdict.WORSE) for c in found) / campaigns
+    return sum(c.verdict in (Verdict.BETTER, Verdict.WORSE) and not c.only_here for c in found) / campaigns
 
 
 @pytest.mark.parametrize("own", [0.02, 0.05])
@@ -300,6 +301,85 @@ def alarms(campaigns: int, blocks: int, nodes: int, own: float, protocol: int = 
 def test_gains_that_differ_from_node_to_node_make_no_win(blocks: int, nodes: int, own: float) -> None:
     """However much they differ, and however many blocks a node has: the nodes are what counts."""
     assert alarms(150, blocks, nodes, own) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 150)
+
+
+def test_what_is_said_of_two_nodes_alone_is_true_of_them() -> None:
+    """However much settings gain from node to node: what each gains there has the sign that was claimed."""
+    claims = wrong = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        gains = [rng.gauss(0, 0.05) - rng.gauss(0, 0.05) for _ in range(2)]
+        found = confirm(on_nodes(seed, 8, 2, 0.05)).comparisons["c"]
+        if found.only_here:
+            claims += 1
+            wrong += any(gain * (1 if found.verdict is Verdict.BETTER else -1) <= 0 for gain in gains)
+    assert 20 < claims < 60 and wrong == 0
+
+
+def test_a_gain_that_two_nodes_share_is_seen() -> None:
+    """A node is one number, and of two numbers nothing follows; for these two it does."""
+    seen = []
+    for seed in range(100):
+        blocks = on_nodes(seed, 8, 2, 0.0)
+        gained = [replace(b, candidates={"c": [1.05 * v for v in b.candidates["c"]]}) for b in blocks]
+        seen.append(confirm(gained))
+    assert sum(found.winner == "c" for found in seen) >= 80
+    one = next(found for found in seen if found.comparisons["c"].only_here)
+    assert one.headline.endswith("; 8 blocks on 2 nodes, shown for these alone)")
+
+
+def two_nodes(first: float, second: float, noise: float = 0.001) -> Comparison:
+    """Eight blocks, four on each node, that gain so much there in logs."""
+    gains = [(first, second)[n % 2] + noise * (-1, 1)[n // 2 % 2] for n in range(8)]
+    blocks = [Block(n, (f"n{n % 2}",), [1.0, 1.0], {"c": [math.exp(g)] * 2}) for n, g in enumerate(gains)]
+    return confirm(blocks).comparisons["c"]
+
+
+def test_nodes_that_gain_within_a_quarter_of_their_mean_are_alike() -> None:
+    within = two_nodes(0.0301, 0.0499)
+    assert (within.verdict, within.only_here, within.here) == (Verdict.BETTER, True, None)
+    # the interval of the two nodes: 0.04 plus or minus t(6) of 0.001 * sqrt(8 / 6) / sqrt(8), or as the rounds go
+    low, high = within.low or 0.0, within.high or 0.0
+    assert 1.03 < low < math.exp(0.04) < high < 1.051
+    assert within.p_value <= 0.05 and within.nodes_needed == 4
+    beyond = two_nodes(0.0299, 0.0501)
+    assert (beyond.verdict, beyond.only_here) == (Verdict.NO_DIFFERENCE, False)
+    assert beyond.here is not None and beyond.here[0] > 1.03
+    worse = two_nodes(-0.0301, -0.0499)
+    assert (worse.verdict, worse.only_here) == (Verdict.WORSE, True)
+    opposed = two_nodes(-0.03, 0.05)
+    assert (opposed.verdict, opposed.only_here) == (Verdict.NO_DIFFERENCE, False)
+
+
+def test_what_two_nodes_show_of_all_is_not_said_of_them_alone() -> None:
+    found = two_nodes(0.04, 0.0401)
+    assert (found.verdict, found.only_here, found.nodes_needed) == (Verdict.BETTER, False, None)
+    assert two_nodes(0.04, 0.041, noise=0.2).verdict is Verdict.NO_DIFFERENCE, "alike, but too noisy"
+
+
+def test_claims_of_these_nodes_alone_are_todays() -> None:
+    gains = [0.03, 0.05] * 4
+    blocks = [
+        Block(n, (f"n{n % 2}",), [1.0, 1.0], {"c": [math.exp(g + 1e-4 * (n // 2 % 2))] * 2})
+        for n, g in enumerate(gains)
+    ]
+    assert confirm(blocks).comparisons["c"].only_here
+    for protocol in (1, 2):
+        assert not confirm(blocks, protocol=protocol).comparisons["c"].only_here
+
+
+def test_an_order_that_nobody_drew_shows_nothing_and_hides_nothing() -> None:
+    """Five blocks of one round, all in favour: coins can't show it at 95%, the interval over blocks can."""
+    gains = [0.05, 0.052, 0.048, 0.051, 0.049]
+    blocks = [Block(n, ("n1",), [1.0], {"c": [math.exp(g)]}) for n, g in enumerate(gains)]
+    drawn, not_drawn = (confirm(blocks, drawn=drawn).comparisons["c"] for drawn in (True, False))
+    assert len(drawn.notes) == 1 and not not_drawn.notes, "what coins can't rule out is said where there are coins"
+    low, high = (0.05 + side * 2.776445 * 0.00158114 / math.sqrt(5) for side in (-1, 1))
+    assert (not_drawn.low, not_drawn.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
+    assert drawn.low is not None and drawn.low < math.exp(low)
+    shared = [replace(block, nodes=(f"n{block.number % 2}",)) for block in blocks]
+    assert paired_effect(shared, "c", "ratio", "maximize", drawn=False).rounds == ()
+    assert len(paired_effect(shared, "c", "ratio", "maximize").rounds) == 5
 
 
 def test_journals_of_earlier_protocols_are_judged_as_they_were() -> None:
@@ -331,15 +411,15 @@ def test_where_blocks_share_nodes_each_node_is_one_number() -> None:
 
 
 def test_few_nodes_say_what_holds_on_them_and_how_many_would_do() -> None:
-    gains = [0.05, 0.052, 0.048, 0.05, 0.075, 0.077, 0.073, 0.075]
+    gains = [0.04, 0.042, 0.038, 0.04, 0.085, 0.087, 0.083, 0.085]
     blocks = [Block(n, ("ab"[n // 4],), [1.0, 1.0], {"c": [math.exp(g)] * 2}) for n, g in enumerate(gains)]
     found = confirm(blocks)
     (only,) = found.comparisons.values()
     assert only.verdict is Verdict.NO_DIFFERENCE and only.low is not None and only.low < 1
     assert only.here is not None and 1.05 < only.here[0] < math.exp(0.0625) < only.here[1] < 1.08
-    assert only.nodes_needed == 3
+    assert only.nodes_needed == 5
     assert "on these 2 nodes alone +6." in found.headline
-    assert "about 3 nodes, a block on each, would show it for others too" in found.headline
+    assert "about 5 nodes, a block on each, would show it for others too" in found.headline
     apart = [Block(b.number, (str(b.number),), b.baseline, b.candidates) for b in blocks]
     assert confirm(apart).winner == "c", "on eight nodes it is shown"
 
@@ -514,3 +594,19 @@ def test_values_without_a_ratio_and_values_without_scatter() -> None:
     same = unpaired([5.0, 5.0], [6.0, 6.0], "maximize")
     assert same is not None
     assert (same.low, same.high) == (pytest.approx(1.2), pytest.approx(1.2))
+
+
+def test_one_place_is_named_today_and_counted_before() -> None:
+    blocks = [Block(n, ("gpu-3",), [1.0, 1.0], {"c": [1.1 + n / 1000] * 2}) for n in range(4)]
+    assert confirm(blocks, protocol=3).headline.endswith("; 4 blocks on gpu-3)")
+    assert confirm(blocks, protocol=2).headline.endswith("; 4 blocks on 1 node)"), "as that release said it"
+
+
+def test_blocks_that_have_a_node_each_are_never_said_of_these_alone() -> None:
+    gains = [0.04, 0.041, 0.039, 0.04, 0.042]
+    blocks = [Block(n, (f"n{n}",), [1.0], {"c": [math.exp(g)]}) for n, g in enumerate(gains)]
+    found = paired_effect(blocks, "c", "ratio", "maximize")
+    assert not found.alike and not found.few_places
+    edge = replace(found, places=2, apart=0.25 * abs(found.mean))
+    assert edge.alike and not replace(edge, apart=0.2501 * abs(found.mean)).alike
+    assert replace(edge, mean=-edge.mean).alike, "either direction"

@@ -209,3 +209,37 @@ def test_what_a_program_said_is_kept_when_the_campaign_is_taken_up_without_it(tm
     assert recorded(there, newer) == there | newer
     assert recorded(gone) == gone
     assert recorded() == {}
+
+
+def edited(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("edit", "question", "whole"),
+    [
+        (lambda home: None, [], []),
+        (lambda home: edited(home / "study.yaml", "[16, 32]", "[16, 32, 64]"), ["space"], ["space"]),
+        (lambda home: edited(home / "study.yaml", "[16, 32]", "[16, 32.0]"), ["space"], ["space"]),
+        (lambda home: edited(home / "study.yaml", "[16, 32]", "[16,   32]  # a comment"), [], []),
+        (lambda home: edited(home / "study.yaml", "maximize", "minimize"), ["goal"], ["goal"]),
+        (lambda home: edited(home / "study.yaml", "name: stencil", "name: other"), [], ["name"]),
+        (lambda home: edited(home / "study.yaml", "baseline:", "budget: {trials: 9}\nbaseline:"), [], ["budget"]),
+        (lambda home: edited(home / "study.yaml", "  keep: [stencil]\n", "  keep: [x]\n"), ["builds"], ["builds"]),
+        (lambda home: edited(home / "stencil.c", "stencil", "faster"), ["stencil.c"], ["stencil.c"]),
+        (lambda home: edited(home / "unrelated.txt", "stays", "goes"), [], []),
+        (
+            lambda home: (edited(home / "study.yaml", "maximize", "minimize"), edited(home / "a.h", "a", "b")),
+            ["goal", "a.h"],
+            ["goal", "a.h"],
+        ),
+    ],
+)
+def test_what_was_edited_since_is_named(source, tmp_path, edit, question, whole):
+    """Of the question alone, or of the whole study: keys first, then files; a comment or a space is no change."""
+    made = StudyFolder.create(tmp_path / "out", source)
+    edit(source.study.folder)
+    now = read_study_file(source.study.folder / "study.yaml")
+    assert made.changed(now, (), whole=False) == question
+    assert made.changed(now, (), whole=True) == whole

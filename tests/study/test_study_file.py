@@ -63,6 +63,10 @@ def test_the_stencil_study_loads_as_written():
         ("{from: 0.1, to: 10, times: 10}", 1, Discrete("k", (0.1, 1.0, 10.0), ordered=True, log=True)),
         ("{from: 0, to: 0.3, step: 0.1}", 0.3, Discrete("k", (0.0, 0.1, 0.2, 0.3), ordered=True)),
         ("{from: 0.5, to: 2}", 1, Continuous("k", 0.5, 2.0)),
+        ("{from: 0.5, to: 0.5}", 0.5, Discrete("k", (0.5,), ordered=True)),
+        ("{from: 3, to: 3}", 3, Discrete("k", range(3, 4), ordered=True)),
+        ("{from: 2, to: 8, times: 2}", 8, Discrete("k", (2, 4, 8), ordered=True, log=True)),
+        ("{from: -1.0e+15, to: 1.0e+15}", 0, Continuous("k", -1e15, 1e15)),  # the largest that are accepted
         ("{from: 1e-4, to: 0.1, log: true}", 0.01, Continuous("k", 1e-4, 0.1, log=True)),
         ("7", 7, Discrete("k", (7,), ordered=True)),
         ("-march=native", '"-march=native"', Discrete("k", ("-march=native",), ordered=False)),

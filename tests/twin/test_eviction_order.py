@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import RETRACT_STEPS, RETRY_STEPS, Engine
 from ridgeline.serving.twin.schedulers.mixed import MixedEngine
 from ridgeline.serving.twin.schedulers.polled import PolledEngine
+from ridgeline.serving.twin.server.roles import abort
 
 BLOCK = PREFIX_BLOCK_TOKENS
 
@@ -222,6 +224,45 @@ def test_an_engine_that_looks_seldom_finds_who_came_in_the_rhythm_of_its_looks()
         one.advance(1e9)
         assert one.step_number <= 10
     assert one.step_number == 10
+
+
+@pytest.mark.parametrize("accept_length", [1.0, 2.0])
+@pytest.mark.parametrize("kind", [Engine, MixedEngine, PolledEngine])
+@pytest.mark.parametrize("seed", range(4))
+def test_after_every_event_the_books_agree_with_who_is_there(
+    kind: type[Engine], seed: int, accept_length: float
+) -> None:
+    """Counted anew from the requests: room in use, load, steps to come, and what was sent back; some users go away."""
+    draw = random.Random(seed)
+    given = {"recv_interval": 5} if kind is PolledEngine else {}
+    one = engine(kind, pool=300, chunk_tokens=60, conservativeness=0.0, accept_length=accept_length, **given)
+    todo = [request(n, draw.randint(1, 90), draw.randint(1, 150)) for n in range(1, 41)]
+    lengths = {r.arrival.number: r.arrival.output_tokens for r in todo}
+    ended, aborted, sent_back = list[int](), list[int](), 0
+    for turn in range(5_000):
+        if todo and draw.random() < 0.3:
+            one.submit(todo.pop(), one.clock)
+        if turn % 40 == 39 and one.running:
+            gone = draw.choice(one.running)[2]
+            abort(one, gone)
+            aborted.append(gone.arrival.number)
+        before = one.retractions
+        ended += numbers(one.advance(one.clock + draw.choice([1, 3, 1e9])))
+        sent_back += one.retractions > before
+        inside = [r for _, _, r in one.running]
+        decoded = sum((one.step_number - r.joined_step) * accept_length for r in inside)
+        held = sum(r.held for r in (*inside, *one.chunked, *one.waiting))
+        inbox: list[Any] = list(getattr(one, "inbox", []))
+        assert one.used_tokens == pytest.approx(held + decoded)
+        assert one.used_tokens <= one.pool_tokens or len(inside) + len(one.chunked) == 1
+        assert one.finish_sum == sum(finish for finish, _, _ in one.running)
+        assert one.load == len(one.running) + len(one.chunked) + len(one.waiting) + len(inbox)
+        assert all(r.held == 0 for r in one.waiting)
+        if not todo and one.idle:
+            break
+    assert sent_back and aborted, "what this is about happened"
+    assert sorted(ended + aborted) == sorted(lengths)
+    assert (one.used_tokens, one.load, one.finish_sum) == (0, 0, 0)
 
 
 # what is computed, and when it is over

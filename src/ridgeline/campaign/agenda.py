@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ridgeline.campaign.advice import baseline_failure, open_question
-from ridgeline.campaign.blocks import broken, nodes_had_before, nodes_of_block
+from ridgeline.campaign.blocks import broken, known_nodes, nodes_had_before, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import next_baseline_placement, slow_nodes
@@ -302,14 +302,18 @@ class Agenda(ABC):
         """Nodes that a block of the confirmation does not begin on, as long as enough others are left: slow ones, and
         those that had more of its blocks than others. What is gained on a node counts once, however many blocks it had.
         """
-        if trial.stage not in (Stage.CONFIRM, Stage.WARM_UP) or self.study.site.nodes < 2 or self._pinned(trial):
+        if trial.stage not in (Stage.CONFIRM, Stage.WARM_UP) or self._pinned(trial):
+            return ()
+        if known_nodes(self.study, self.history) < 2:
             return ()
         width = self._width(trial.point)
         slow = slow_nodes(self.study, self.history, width)
         return (*slow, *nodes_had_before(self.history, trial.block or 0, width, (*bad, *slow)))
 
     def _pinned(self, trial: Trial) -> tuple[str, ...]:
-        if trial.block is None or self.study.site.nodes < 2:
+        """Where its block began. A batch system has other nodes until it has shown that it has none, whatever the site
+        file says."""
+        if trial.block is None or (self.study.site.nodes < 2 and self.study.site.batch == "local"):
             return ()
         return nodes_of_block(self.history, trial.block, self._width(trial.point))
 

@@ -7,10 +7,11 @@ machine, compares machines or hours instead: it is set aside and run again as a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ridgeline.records.outcome import Kind
-from ridgeline.records.run import Machine, Run, machine_names, same_place
+from ridgeline.records.run import Machine, Run, machine_names, same_place, short_names
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -108,6 +109,15 @@ def _stands(study: Study, history: History, trial: Trial) -> bool:
     return counts and trial.block is not None and not moved(study, history, trial.block)
 
 
+def known_nodes(study: Study, history: History) -> int:
+    """How many nodes the site has, as far as anybody knows: a batch system may have more than its site file says, and
+    then runs were there."""
+    if study.site.batch == "local":
+        return study.site.nodes
+    runs = (run for trial in history.trials.values() for run in history.runs_of.get(trial.number, ()))
+    return max(study.site.nodes, len({name for run in runs for name in short_names(run.ending.nodes)}))
+
+
 def nodes_of_block(history: History, block: int, width: int) -> tuple[str, ...]:
     """Where the runs of a block on so many nodes go: where the first such run was, or a part of where a wider one was.
 
@@ -168,9 +178,11 @@ def moved(study: Study, history: History, block: int) -> str:
     """What says that the runs of a block were not all in the same place; empty where they were, or nobody could ask.
 
     On a site that places jobs as it likes, runs of a block are on any nodes, and their differences are in the interval.
+    Before protocol 3 nobody asked either where the site file said nothing of several nodes.
     """
     runs = _runs(history, block)
-    if not runs or (study.site.nodes > 1 and not any(run.number in history.pinned_to for run in runs)):
+    asks = study.site.nodes > 1 or (study.site.batch != "local" and history.protocol > 2)
+    if not runs or (asks and not any(run.number in history.pinned_to for run in runs)):
         return ""
     first_of: dict[int, Run] = {}  # by how many nodes it ran on: settings of one block may differ in that
     for run in runs:
@@ -182,16 +194,27 @@ def moved(study: Study, history: History, block: int) -> str:
 
 
 def places_of(runs: Sequence[Run]) -> dict[int, tuple[str, ...]]:
-    """Where each run was, by its number: its nodes, with what else it takes where machines share a name."""
-    called = machine_names(machine for run in runs for machine in run.ending.machines)
-    return {run.number: _places(run, called) for run in runs}
+    """Where each run was, by its number: its nodes as the site calls them, with what else it takes where machines share
+    a name."""
+    machines = {run.number: _machines(run) for run in runs}
+    called = machine_names(machine for found in machines.values() for machine in found)
+    return {number: tuple(called[machine] for machine in found) for number, found in machines.items()}
 
 
-def _places(run: Run, called: Mapping[Machine, str]) -> tuple[str, ...]:
-    by_host = {machine.host.partition(".")[0]: called[machine] for machine in run.ending.machines}
-    if len(run.ending.nodes) < 2 and by_host:
-        return tuple(by_host.values())
-    return tuple(by_host.get(node.partition(".")[0], node) for node in run.ending.nodes)
+def _machines(run: Run) -> tuple[Machine, ...]:
+    """The machine of each node, under the node's name: a program may be told another one, the same on all of them."""
+    nodes, known = run.ending.nodes, run.ending.machines
+    if not nodes:
+        return known
+    if len(nodes) == 1:
+        return (replace(known[0], host=_one_name(nodes[0], known[0].host)),) if known else (Machine(nodes[0]),)
+    by_host = {machine.host.partition(".")[0]: machine for machine in known}
+    return tuple(by_host.get(node.partition(".")[0], Machine(node)) for node in nodes)
+
+
+def _one_name(node: str, host: str) -> str:
+    """With and without its domain it is the same name; then the one that the machine itself has."""
+    return host if node.partition(".")[0] == host.partition(".")[0] else node
 
 
 def _runs(history: History, block: int, stage: Stage = Stage.CONFIRM) -> list[Run]:

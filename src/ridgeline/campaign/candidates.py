@@ -39,12 +39,13 @@ def judged_pair(
 def judged_text(study: Study, history: History, judged: Comparison, than: str = "baseline") -> str:
     """'302 -> 317 steps/s, 1.05x baseline (95%: 1.03 to 1.07; 5 blocks on 2 nodes)', or that no difference shows."""
     blocks, goal = confirmation.blocks_so_far(study, history), goal_text(study, history)
-    text = judged.text(where_they_ran(blocks), than, goal)
+    where = where_they_ran(blocks, history.protocol)
+    text = judged.text(where, than, goal)
     if (sides := _sides(blocks, judged)) is None:
         return text
     values = goal.before_after(*sides)
     if judged.verdict is Verdict.NO_DIFFERENCE:
-        return f"{text}, {values}{reach(judged, where_they_ran(blocks))}"
+        return f"{text}, {values}{reach(judged, where)}"
     return f"{values}, {text}"
 
 

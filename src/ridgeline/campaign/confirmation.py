@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from textwrap import shorten
 from typing import Any
 
-from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
+from ridgeline.campaign.blocks import disqualified, known_nodes, moved, places_of, trials_of
 from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
@@ -19,7 +19,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.compare import confirm, first_run_effect, nearest, where_they_ran
+from ridgeline.stats.compare import PROTOCOL, confirm, first_run_effect, nearest, where_they_ran
 from ridgeline.stats.equivalence import Equivalence, EquivalenceTest, equivalence, looks, share_left
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent
@@ -136,19 +136,23 @@ def _opening(history: History, block: int, values: Mapping[str, Sequence[float]]
     return (found[0], found[1]) if len(found) == 2 else None
 
 
-def judged_blocks(study: Study, history: History, blocks: Sequence[Block], part: float = 1.0) -> Confirmation:
+def judged_blocks(
+    study: Study, history: History, blocks: Sequence[Block], part: float = 1.0, *, today: bool = False
+) -> Confirmation:
     """The verdict of these blocks, by the protocol that the campaign began with: what a journal says can be derived
     again from it, whatever later versions do better.
 
     1: the baseline begins every block; blocks count as independent wherever they were; each look has its own level.
     2: settings begin in turn; blocks on the same node share what is gained there; all looks share the error.
     3: rounds are drawn; where blocks share nodes each node is one number; the order must show the verdict as well.
-    `part` of this verdict's share is for a look on the way to it.
+    `part` of this verdict's share is for a look on the way to it. `today`: by the last of these all the same, except
+    that an order which nobody drew is not asked what it shows.
     """
-    if history.protocol < 2:
+    if history.protocol < 2 and not today:
         return confirm(blocks, level_after(study.confirm.level, history), study.goal.direction, protocol=1)
     share = error_share(history) * part
-    return confirm(blocks, study.confirm.level, study.goal.direction, share=share, protocol=history.protocol)
+    protocol, drawn = PROTOCOL if today else history.protocol, history.protocol > 2
+    return confirm(blocks, study.confirm.level, study.goal.direction, share=share, protocol=protocol, drawn=drawn)
 
 
 def with_circumstances(headline: str, study: Study, history: History, found: ConfirmationVerdict) -> str:
@@ -157,7 +161,8 @@ def with_circumstances(headline: str, study: Study, history: History, found: Con
     if history.protocol < 2:
         return text
     blocks = blocks_so_far(study, history)
-    if (alone := _one_place_of_many(study, blocks)) and alone not in text and found.comparisons:
+    alone = _few_alike(blocks, found.spoken_of) or _one_place_of_many(known_nodes(study, history), blocks)
+    if alone not in text and found.comparisons:
         text += alone
     effect = first_run_effect(blocks, study.confirm.level, study.goal.direction)
     if effect is None or str(effect) in text:
@@ -166,14 +171,23 @@ def with_circumstances(headline: str, study: Study, history: History, found: Con
     return f"{text}; {effect}: {order}, so none gains by it, but the interval is wider"
 
 
-def _one_place_of_many(study: Study, blocks: Sequence[Block]) -> str:
+def _one_place_of_many(nodes: int, blocks: Sequence[Block]) -> str:
     """Where a site has other nodes than the one that all blocks were on: nothing is known of those."""
     places = {frozenset(block.nodes) for block in blocks}
-    if study.site.nodes < 2 or len(places) != 1 or not (names := sorted(*places)):
-        return ""
-    if len(names) == study.site.nodes:
+    if nodes < 2 or len(places) != 1 or not (names := sorted(*places)) or len(names) == nodes:
         return ""
     return f"; it holds for {', '.join(names)} alone: nothing was compared on other nodes"
+
+
+def _few_alike(blocks: Sequence[Block], spoken_of: Comparison | None) -> str:
+    """Which nodes a verdict is about that is about few."""
+    if spoken_of is None or not spoken_of.only_here:
+        return ""
+    names = sorted({name for block in blocks for name in block.nodes})
+    others = "of others nothing is shown"
+    if spoken_of.nodes_needed is not None:
+        others = f"about {spoken_of.nodes_needed} nodes, a block on each, would show it for others too"
+    return f"; it holds for {', '.join(names[:-1])} and {names[-1]} alone, which differ little: {others}"
 
 
 def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, str]) -> dict[str, list[float]]:
@@ -349,7 +363,7 @@ def _with_equivalence(
     if found.winner is not None:
         return found
     conclusion = EQUIVALENT if same.holds else found.conclusion
-    where = where_they_ran(blocks_so_far(study, history))
+    where = where_they_ran(blocks_so_far(study, history), history.protocol)
     most = max((test.blocks for test in same.tests), default=0)
     rests_on = f"{count(most, 'block')}{' ' if where else ''}{where}"
     cost = count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")

@@ -157,7 +157,7 @@ class SearchStage:
 class ConfirmStage:
     """`top` settings against the baseline in `blocks` interleaved blocks; `level` is the confidence of the interval.
 
-    With two `repeats` a block is ABBA; with one it is AB, and every other block BA, for runs that cost hours.
+    A block has `repeats` rounds, each of every setting once in an order drawn for it; one where runs cost hours.
     `warmup` says when a block begins with a run that does not count: `auto` where its node may be cold.
     """
 

@@ -4,7 +4,9 @@ One block runs the baseline and every candidate on the same nodes in rounds: eac
 the round. The block gives one number per candidate: the difference of mean logs, in which node effects cancel. Over
 blocks of one node these numbers are independent, so a t-interval over blocks is exact for log-normal noise and needs no
 assumption that candidate and baseline are equally noisy. Blocks of the same node among several share what the setting
-gains there, so then the node is what counts: its mean is one number, however many blocks it holds.
+gains there, so then the node is what counts: its mean is one number, however many blocks it holds. What two or three
+nodes can't show of others they may show of themselves: where each gains nearly as much as all do, that is a verdict
+too, with the nodes it holds for.
 
 That the machine stays the same is not assumed: the order was drawn, and what it can show by itself (`sign_flips.py`) is
 asked for as well. A verdict needs both, and an interval holds what either leaves open.
@@ -35,6 +37,7 @@ POWER = 0.8  # "could show" means: would be seen in four of five campaigns
 PROTOCOL = 3  # how blocks are ordered and judged today; earlier ones are those of journals, see `confirm`
 _LEAST_BETWEEN = 0.25  # protocol 2: variance of a gain between nodes over that between blocks of a node
 _LEAST_LEVELLED = 3  # settings of a block from whose runs its drift is taken
+_ALIKE = 0.25  # how far a node's gain may be from the mean of all, as a part of it, for a verdict about these nodes
 _MOST_NODES = 100  # beyond which a forecast is no plan any more
 SAME = 1e-12  # block effects that differ by less are the same number in floating point
 
@@ -46,30 +49,42 @@ def confirm(
     *,
     share: float = 1.0,
     protocol: int = PROTOCOL,
+    drawn: bool = True,
 ) -> Confirmation:
     """Compare every candidate named in `blocks` with the baseline.
 
     Under identical settings the chance that any candidate is called better or worse is at most 1 - level, over all
     looks at the same campaign: this one may spend a `share` of it. `protocol` is that of the journal: 1 took blocks for
-    independent wherever they were, 2 allowed for little that nodes share, and neither drew its rounds.
+    independent wherever they were, 2 allowed for little that nodes share, and neither drew its rounds. `drawn` says
+    whether the order of rounds was: only then it shows something by itself.
     """
     if not 0.5 <= level < 1:
         raise ValueError(f"level is {level}; a confidence level lies between 0.5 and 1, such as 0.95")
     names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
     scale: Scale = "ratio" if all_positive(blocks) else "difference"
     blocks = [levelled(block, scale) for block in blocks]
-    found = {name: paired_effect(blocks, name, scale, direction, protocol) for name in names}
+    found = {name: paired_effect(blocks, name, scale, direction, protocol, drawn) for name in names}
     p_values = holm({name: min(1.0, _p_value(found[name]) / share) for name in names})
+    here = holm({name: min(1.0, _p_here(found[name]) / share) for name in names})
     allowed = (1 - level) * share / max(1, len(names))  # the error of one interval, so that all hold together
     comparisons = {
-        name: _judge(name, found[name], p_values[name], level, allowed, len(names), scale, _notes(blocks, name, scale))
+        name: _judge(
+            name,
+            found[name],
+            (p_values[name], here[name]),
+            level,
+            allowed,
+            len(names),
+            scale,
+            _notes(blocks, name, scale),
+        )
         if found[name].blocks >= FEWEST_BLOCKS
         else _refuse(name, found[name], blocks, level, 1 - allowed, len(names), scale)
         for name in names
     }
     better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
     winner = max(better, key=lambda c: c.estimate or 0.0) if better else None
-    headline = _headline(winner, comparisons, where_they_ran(blocks))
+    headline = _headline(winner, comparisons, where_they_ran(blocks, protocol))
     return Confirmation(winner.candidate if winner else None, comparisons, level, headline)
 
 
@@ -99,6 +114,7 @@ class PairedEffect:
     `error` is the standard error of the mean, with `freedom` degrees; `spread` the standard deviation of the blocks.
     `own` is the error of the mean over these very places, with `own_freedom`: what it tells of others is left out.
     `each` is the standard deviation of a block that has a place of its own. `rounds` are the differences within rounds.
+    `apart` is how far the place that is most unlike the others is from the mean.
     """
 
     mean: float
@@ -111,6 +127,7 @@ class PairedEffect:
     own_freedom: int
     each: float
     rounds: tuple[float, ...]
+    apart: float = math.inf
 
     @property
     def constant(self) -> bool:
@@ -121,16 +138,26 @@ class PairedEffect:
         """Blocks share places, so that there are fewer numbers than blocks."""
         return 1 < self.places < self.blocks
 
+    @property
+    def alike(self) -> bool:
+        """Each of few places gains nearly as much as all do, so that their mean is true of each."""
+        return self.few_places and self.apart <= _ALIKE * abs(self.mean)
+
 
 def paired_effect(
-    blocks: Sequence[Block], name: str, scale: Scale, direction: Direction, protocol: int = PROTOCOL
+    blocks: Sequence[Block],
+    name: str,
+    scale: Scale,
+    direction: Direction,
+    protocol: int = PROTOCOL,
+    drawn: bool = True,
 ) -> PairedEffect:
     effects, places = block_effects(blocks, name, scale, direction), block_places(blocks, name)
     n, sizes = len(effects), Counter(places)
     mean, spread = mean_and_spread(effects) if effects else (0.0, 0.0)
     plain = spread / math.sqrt(n) if n else 0.0
     if n < FEWEST_BLOCKS or not 1 < len(sizes) < n or spread <= SAME or protocol < 2:
-        rounds = _round_differences(blocks, name, scale, direction) if protocol > 2 else ()
+        rounds = _round_differences(blocks, name, scale, direction) if protocol > 2 and drawn else ()
         return PairedEffect(mean, spread, plain, n - 1, n, len(sizes), plain, n - 1, spread, rounds)
     within = _within_places(effects, places)
     own = math.sqrt(within * math.fsum(1 / size for size in sizes.values())) / len(sizes)
@@ -138,14 +165,16 @@ def paired_effect(
         error = _allowing_for_places(effects, places)
         return PairedEffect(mean, spread, error, n - 1, n, len(sizes), own, n - len(sizes), spread, ())
     # each place is one number: of gains that differ from place to place, nothing else knows how much
-    mean, between = mean_and_spread([*_means_of_places(effects, places).values()])
+    means = [*_means_of_places(effects, places).values()]
+    mean, between = mean_and_spread(means)
     error = between / math.sqrt(len(sizes))
     if error <= SAME:  # values in coarse steps: that places agree to the last digit is luck
         error = plain
     harmonic = math.fsum(1 / size for size in sizes.values()) / len(sizes)
     each = math.sqrt(max(0.0, between**2 - within * harmonic) + within)
-    rounds = _round_differences(blocks, name, scale, direction)
-    return PairedEffect(mean, spread, error, len(sizes) - 1, n, len(sizes), own, n - len(sizes), each, rounds)
+    rounds = _round_differences(blocks, name, scale, direction) if drawn else ()
+    apart = max(abs(one - mean) for one in means)
+    return PairedEffect(mean, spread, error, len(sizes) - 1, n, len(sizes), own, n - len(sizes), each, rounds, apart)
 
 
 def _means_of_places(effects: Sequence[float], places: Sequence[object]) -> dict[object, float]:
@@ -231,7 +260,7 @@ def first_run_effect(
 ) -> FirstRunEffect | None:
     """Whether first runs of blocks differ from the last ones of the same setting; None where that does not show.
 
-    Of palindromic blocks alone, since in others no setting has two runs. A machine that changes over every block in the
+    Of blocks of two rounds, since in others no setting has two runs. A machine that changes over every block in the
     same direction shows here too: either way it pays to know that the first run is another one.
     """
     sign = 1.0 if direction == "maximize" else -1.0
@@ -285,6 +314,13 @@ def _p_value(found: PairedEffect) -> float:
     return two_sided_p(found.mean / found.error, found.freedom)
 
 
+def _p_here(found: PairedEffect) -> float:
+    """Of the mean over these very places; 1 where they are not alike, so that it is true of none of them."""
+    if found.blocks < FEWEST_BLOCKS or not found.alike:
+        return 1.0
+    return two_sided_p(found.mean / found.own, found.own_freedom) if found.own > SAME else 0.0
+
+
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation (0 for a single value)."""
     mean = math.fsum(values) / len(values)
@@ -296,7 +332,7 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 def _judge(
     name: str,
     found: PairedEffect,
-    p_value: float,
+    p_values: tuple[float, float],
     level: float,
     allowed: float,
     among: int,
@@ -304,16 +340,20 @@ def _judge(
     notes: tuple[str, ...],
 ) -> Comparison:
     back = math.exp if scale == "ratio" else float
-    mean, coins = found.mean, len(found.rounds)
+    mean, coins = found.mean, 0 if found.constant else len(found.rounds)
     effect = _as_change(_shown_by(found.error, found.freedom, 1 - allowed), scale)
-    low, high = (mean, mean) if found.constant else interval(mean, found.error, found.freedom, 1 - allowed)
-    if coins and not found.constant:
-        # of few rounds the order shows little: then each of them must speak for the same setting, and it is said
-        by_order = max(allowed, least_p(coins))
+    # of few rounds the order shows little: then each of them must speak for the same setting, and it is said
+    by_order = max(allowed, least_p(coins))
+    order_p = min(1.0, (1 - level) * sign_flip_p(found.rounds) / by_order) if coins else 0.0
+    if coins and by_order > allowed:
+        notes = (*notes, _few_rounds(coins, found.blocks, allowed))
+    p_value, p_here = (max(p, order_p) for p in p_values)  # of nodes like these, and of these alone
+    error, freedom, only_here = found.error, found.freedom, p_value > 1 - level >= p_here
+    if only_here:
+        error, freedom, p_value = found.own, found.own_freedom, p_here
+    low, high = (mean, mean) if found.constant else interval(mean, error, freedom, 1 - allowed)
+    if coins:
         low, high = flip_interval(found.rounds, by_order, (low, high))
-        p_value = max(p_value, min(1.0, (1 - level) * sign_flip_p(found.rounds) / by_order))
-        if by_order > allowed:
-            notes = (*notes, _few_rounds(coins, found.blocks, allowed))
     verdict = Verdict.NO_DIFFERENCE
     if p_value <= 1 - level and abs(mean) > SAME:
         verdict = Verdict.BETTER if mean > 0 else Verdict.WORSE
@@ -321,8 +361,8 @@ def _judge(
         # Holm's procedure then ends at no effect
         low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
     here, needed = None, None
-    if found.few_places and verdict is Verdict.NO_DIFFERENCE:
-        here = interval(mean, found.own, found.own_freedom, 1 - allowed, back)
+    if found.few_places and (only_here or verdict is Verdict.NO_DIFFERENCE):
+        here = None if only_here else interval(mean, found.own, found.own_freedom, 1 - allowed, back)
         needed = _nodes_needed(found, 1 - allowed)
     return Comparison(
         name,
@@ -341,6 +381,7 @@ def _judge(
         found.places,
         here,
         needed,
+        only_here,
     )
 
 
@@ -442,14 +483,15 @@ def reach(comparison: Comparison, where: str = "") -> str:
     return f"; {blocks} could show {size} or more{comparison.on_these_nodes}"
 
 
-def where_they_ran(blocks: Sequence[Block]) -> str:
-    """'on 2 nodes', or which one it was, as far as the blocks know."""
+def where_they_ran(blocks: Sequence[Block], protocol: int = PROTOCOL) -> str:
+    """'on 2 nodes', or which one it was, as far as the blocks know: a claim from one node is about that node."""
     sets = {frozenset(block.nodes) for block in blocks if block.nodes}
     if not sets:
         return ""
     sizes = {len(s) for s in sets}
     if sizes == {1}:
-        return f"on {next(iter(next(iter(sets))))}" if len(sets) == 1 else f"on {len(sets)} nodes"
+        named = len(sets) == 1 and protocol > 2
+        return f"on {next(iter(next(iter(sets))))}" if named else f"on {count(len(sets), 'node')}"
     if sizes == {2}:
         return f"on {count(len(sets), 'node pair')}"
     return f"on {count(len(sets), 'set')} of nodes"

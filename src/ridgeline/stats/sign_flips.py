@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from math import fsum
 
-_MOST = 20  # rounds that flip alone; of more, some flip together, which is a coarser test of the same level
+_MOST = 16  # rounds that flip alone; of more, some flip together, which is a coarser test of the same level
 _TINY = 1e-9  # sums that differ by less, relative to their terms, are the same sum
 _HALVINGS = 25
 

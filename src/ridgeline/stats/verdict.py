@@ -77,6 +77,7 @@ class Comparison:
     nodes: int = 0  # nodes, or sets of them, that its blocks were on; 0: nobody wrote it down
     here: tuple[float, float] | None = None  # the interval of these few nodes alone, where nothing is shown of others
     nodes_needed: int | None = None  # with a block on each, to show an effect as large as the estimate
+    only_here: bool = False  # the verdict is about these few nodes, which are alike: nothing is shown of others
 
     @property
     def ratio(self) -> float | None:
@@ -111,6 +112,8 @@ class Comparison:
             places = decimals(self.high - self.low, 1)
             return f"no detectable difference ({self.low:+.{places}f} to {self.high:+.{places}f})"
         level = f"{self.level * 100:g}%"
+        if self.only_here:
+            blocks += ", shown for these alone"
         if self.scale == "ratio":
             estimate, interval = ratio_range(self.estimate, self.low, self.high)
             ratio = goal.ratio_to(estimate, than)

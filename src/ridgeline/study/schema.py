@@ -103,7 +103,7 @@ class ConfirmForm(Form):
         ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
     )
     repeats: Annotated[int, ValueUnit("runs")] = Field(
-        ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
+        ge=1, le=2, description="Runs of a setting in a block: one in each round, whose order is drawn."
     )
     level: float = Field(gt=0, lt=1, description="Confidence of the interval, as a share.")
     warmup: Literal["auto", "always", "never"] = Field(

@@ -92,6 +92,25 @@ def test_tokens_of_a_request_keep_their_order_while_a_backlog_shrinks() -> None:
     assert run_in_virtual_time(main()) == ["1 tokens", "2 tokens", "end"]
 
 
+@pytest.mark.parametrize(("behind_s", "late"), [(0.0, False), (0.2, True)])
+def test_tokens_that_this_machine_made_too_late_are_counted(behind_s: float, late: bool) -> None:
+    async def main() -> LiveEngine:
+        live = new_engine(deployment())
+        until = live.clock.until
+
+        async def starved(at_s: float) -> None:
+            await until(at_s)
+            await asyncio.sleep(behind_s)  # somebody else has the core
+
+        live.clock.until = starved  # type: ignore[method-assign]
+        await serve(live, [Arrival(1, 0.0, 10, 20)])
+        return live
+
+    live = run_in_virtual_time(main())
+    assert live.made == 20
+    assert (live.late == 20) is late and (live.late == 0) is not late
+
+
 @pytest.mark.parametrize("rate_s", [5.0, 40.0])
 def test_tokens_come_when_simulate_says(rate_s: float) -> None:
     of = deployment()

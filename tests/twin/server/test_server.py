@@ -188,6 +188,34 @@ def test_what_cannot_be_served_is_refused_with_the_reason(twin: Running, path: s
     assert what in json.loads(said)["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/completions", "logprobs", 0),
+        ("/v1/completions", "logprobs", 5),
+        ("/v1/completions", "guided_json", {"type": "object"}),
+        ("/v1/chat/completions", "logprobs", True),
+        ("/v1/chat/completions", "tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("/v1/chat/completions", "functions", [{"name": "f"}]),
+        ("/v1/chat/completions", "response_format", {"type": "json_object"}),
+        ("/v1/chat/completions", "response_format", {"type": "json_schema", "json_schema": {}}),
+        ("/generate", "return_logprob", True),
+    ],
+)
+def test_what_the_twin_would_ignore_is_refused_by_name(twin: Running, path: str, field: str, value: object) -> None:
+    body = {"/generate": {"text": "one"}, "/v1/completions": PROMPT}.get(path, CHAT)
+    status, said = twin.call("POST", path, {**body, field: value})
+    error = json.loads(said)["error"]
+    assert (status, error["code"], error["type"], error["param"]) == (400, 400, "BadRequestError", field)
+    assert error["message"].startswith(f"{field}: the twin makes no")
+
+
+def test_fields_that_ask_for_nothing_are_served(twin: Running) -> None:
+    nothing = {"logprobs": False, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}}
+    assert twin.call("POST", "/v1/chat/completions", {**CHAT, **nothing})[0] == 200
+    assert twin.call("POST", "/v1/completions", {**PROMPT, "logprobs": None})[0] == 200
+
+
 PROMPT: dict[str, Any] = {"prompt": "one two", "max_tokens": 5}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 5}
 

@@ -16,7 +16,7 @@ def compare(
         ),
     ],
     a: Annotated[str, typer.Option("--a", help="Setting A; the study's baseline by default.")] = "baseline",
-    blocks: Annotated[int | None, typer.Option(min=3, help="Interleaved ABBA blocks.")] = None,
+    blocks: Annotated[int | None, typer.Option(min=3, help="Blocks of interleaved runs.")] = None,
     out: Annotated[Path | None, typer.Option(help="Study folder to write.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

@@ -169,7 +169,7 @@ class Expected:
         if not self.says_something:
             return
         worth = {key: self._asked[key] for key in self._survey}
-        ranked = sorted(worth, key=lambda key: -math.inf if math.isnan(worth[key][0]) else -worth[key][0])
+        ranked = sorted(worth, key=lambda key: math.inf if math.isnan(worth[key][0]) else -worth[key][0])
         ranked = [key for key in ranked if not math.isnan(worth[key][0]) and worth[key][1] >= 0.0] or ranked
         points, keys_, _ = pool.grown(0)
         near = around(self._space, [self._survey[key] for key in ranked[:2]], rng, set(self._survey))

@@ -53,14 +53,9 @@ class ServiceFolder(ServiceHistory):
     def settings_of(self, name: str) -> Service:
         """Those that a member was accepted with; of the router with the limit that `keep` lowered."""
         found = self.accepted.of(name) if self.accepted is not None else self.service
-        limit, router = self.lowered, found.router
-        if (
-            name == ROUTER
-            and router is not None
-            and limit is not None
-            and limit.instead_of == (router.most_running or 0)
-        ):
-            return replace(found, router=replace(router, most_running=limit.most_running))
+        router, (limit, instead_of) = found.router, self.lowered or (0, -1)
+        if name == ROUTER and router is not None and instead_of == (router.most_running or 0):
+            return replace(found, router=replace(router, most_running=limit))
         return found
 
     def accept(self, accepted: Accepted) -> None:

@@ -42,22 +42,6 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class LoweredLimit:
-    """What `keep` put in the place of an accepted `most_running`; it holds until another one is accepted."""
-
-    most_running: int
-    instead_of: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperRestart:
-    """One restart by `keep`."""
-
-    at_s: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class ScaleChange:
     """The latest decision of `keep` about the number of servers of a role."""
 
@@ -91,9 +75,10 @@ class ServiceHistory:
     removed: set[str] = field(default_factory=set)  # or took from them
     scale_changes: dict[str, ScaleChange] = field(default_factory=dict)  # by role
     not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
-    keeper_restarts: dict[str, list[KeeperRestart]] = field(default_factory=dict)
+    keeper_restarts: dict[str, list[tuple[float, str]]] = field(default_factory=dict)  # when, and why
     retries: dict[str, float] = field(default_factory=dict)  # member -> when an action that failed is tried again
-    lowered: LoweredLimit | None = None
+    # a `most_running` of `keep`, and the accepted one that it stands for; it holds until another one is accepted
+    lowered: tuple[int, int] | None = None
     is_down: bool = False  # or on its way there
 
     def replay(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -113,7 +98,7 @@ class ServiceHistory:
         elif what == RESTART:
             if self._was_steady(name, at_s):
                 self.keeper_restarts.pop(name, None)
-            self.keeper_restarts.setdefault(name, []).append(KeeperRestart(at_s, str(event.get("why", ""))))
+            self.keeper_restarts.setdefault(name, []).append((at_s, str(event.get("why", ""))))
             self.leaving[name] = float(event.get("until", at_s))
         elif what == RESTART_FAILED:
             self.retries[name] = at_s + float(event.get("again_s", 0.0))
@@ -149,7 +134,7 @@ class ServiceHistory:
             self.drained.discard(name)
             self.leaving.pop(name, None)
         elif what == "limit":
-            self.lowered = LoweredLimit(int(event["most_running"]), int(event["instead_of"]))
+            self.lowered = (int(event["most_running"]), int(event["instead_of"]))
             self.leaving[ROUTER] = at_s
         elif what == "down":
             self._forget()
@@ -231,16 +216,16 @@ class ServiceHistory:
         """When `keep` started it again lately, for one of these reasons or any; none where it has served well since."""
         now_s = time.time()
         restarts = () if self._was_steady(name, now_s) else self.keeper_restarts.get(name, ())
-        return [m.at_s for m in restarts if now_s - m.at_s < RESTARTS_WITHIN_S and (not why or m.why in why)]
+        return [at_s for at_s, own in restarts if now_s - at_s < RESTARTS_WITHIN_S and (not why or own in why)]
 
     def _was_steady(self, name: str, at_s: float) -> bool:
         """Whether it had served for long by then; time that it spent dead in back-off is no service."""
         start, before = self.started.get(name), self.keeper_restarts.get(name, ())
         if start is None or not start.ready or at_s - start.ready_at_s < STEADY_S:
             return False
-        if before and before[-1].at_s > start.ready_at_s:
+        if before and before[-1][0] > start.ready_at_s:
             return False  # it is being restarted
-        deaths = [m.at_s for m in before if m.why == "dead" and at_s - m.at_s < RESTARTS_WITHIN_S]
+        deaths = [s for s, why in before if why == "dead" and at_s - s < RESTARTS_WITHIN_S]
         return not deaths or at_s > deaths[-1] + _dead_wait_s(len(deaths)) + _POLLED_S
 
     def next_try_in_s(self, name: str, why: tuple[str, ...] = ("dead",)) -> float:

@@ -145,7 +145,6 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108  where NCCL looks for it
     }
     volumes: list[_Spec] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
-    _give_home(service, container, volumes)
     _mount_model(service, container, volumes)
     if leads:
         container["ports"] = [{"name": "http", "containerPort": _pod_port(service)}]
@@ -153,18 +152,22 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
         if not server_of(service.engine).generate_path:
             container["volumeMounts"].append({"name": "probe", "mountPath": _PROBE_FOLDER, "readOnly": True})
             volumes.append({"name": "probe", "configMap": {"name": f"{name}-probe"}})
-    spec = {
-        "automountServiceAccountToken": False,
-        "securityContext": _pod_security(service),
-        "affinity": _affinity(service, unit, name),
-        "terminationGracePeriodSeconds": _DRAIN_S,
-        "containers": [container],
-        "volumes": volumes,
-    }
-    metadata: _Spec = {"labels": _labels_of(name, unit.role if leads else _follower_role(unit.role))}
+    more: _Spec = {"automountServiceAccountToken": False, "affinity": _affinity(service, unit, name)}
+    role = unit.role if leads else _follower_role(unit.role)
+    pod = _pod(service, _labels_of(name, role), container, volumes, **more)
     if leads and unit.role == "prefill" and service.router is not None:
-        metadata["annotations"] = {ROUTERS[service.router.kind].port_annotation: str(service.first_bootstrap_port)}
-    return {"metadata": metadata, "spec": spec}
+        port = str(service.first_bootstrap_port)
+        pod["metadata"]["annotations"] = {ROUTERS[service.router.kind].port_annotation: port}
+    return pod
+
+
+def _pod(
+    service: Service, labels: _Spec, container: _Spec, volumes: list[_Spec], ends_s: int = _DRAIN_S, **more: Any
+) -> _Spec:
+    """A template of one container, as all of them are made."""
+    _give_home(service, container, volumes)
+    spec = {**more, "securityContext": _pod_security(service), "terminationGracePeriodSeconds": ends_s}
+    return {"metadata": {"labels": labels}, "spec": {**spec, "containers": [container], "volumes": volumes}}
 
 
 def _router_pod(service: Service, name: str) -> _Spec:
@@ -190,16 +193,7 @@ def _router_pod(service: Service, name: str) -> _Spec:
         "readinessProbe": _asked("/readiness", _POLL_S),
         "livenessProbe": {**_asked("/liveness", _POLL_S), "initialDelaySeconds": 60},
     }
-    volumes: list[_Spec] = []
-    _give_home(service, container, volumes)
-    spec = {
-        "serviceAccountName": f"{name}-router",
-        "securityContext": _pod_security(service),
-        "terminationGracePeriodSeconds": _DRAIN_S,
-        "containers": [container],
-        "volumes": volumes,
-    }
-    return {"metadata": {"labels": _labels_of(name, "router")}, "spec": spec}
+    return _pod(service, _labels_of(name, "router"), container, [], serviceAccountName=f"{name}-router")
 
 
 def _keep_pod(service: Service, name: str, url: str) -> _Spec:
@@ -220,16 +214,8 @@ def _keep_pod(service: Service, name: str, url: str) -> _Spec:
         "livenessProbe": {**_asked("/metrics", _POLL_S), "initialDelaySeconds": 60},
     }
     volumes: list[_Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
-    _give_home(service, container, volumes)
-    spec = {
-        "serviceAccountName": f"{name}-keep",
-        "automountServiceAccountToken": False,
-        "securityContext": _pod_security(service),
-        "terminationGracePeriodSeconds": 30,
-        "containers": [container],
-        "volumes": volumes,
-    }
-    return {"metadata": {"labels": _labels_of(name, "keep")}, "spec": spec}
+    more: _Spec = {"serviceAccountName": f"{name}-keep", "automountServiceAccountToken": False}
+    return _pod(service, _labels_of(name, "keep"), container, volumes, ends_s=30, **more)
 
 
 def _key_secret(service: Service, name: str) -> str:
@@ -492,12 +478,7 @@ def _router(service: Service, name: str) -> Iterator[_Spec]:
         subjects=[{"kind": "ServiceAccount", "name": account, "namespace": service.pods.namespace}],
     )
     # one: a second router would not know what the first one has let through
-    spec = {
-        "replicas": 1,
-        "selector": {"matchLabels": _labels_of(name, "router")},
-        "template": _router_pod(service, name),
-    }
-    yield _object(service, "apps/v1", "Deployment", account, spec=spec)
+    yield _only(service, account, _router_pod(service, name))
     yield _front(service, name, "router", service.router.port)
 
 
@@ -515,13 +496,13 @@ def _keep(service: Service, name: str) -> Iterator[_Spec]:
     known["units"] = [{"replicas": 1}]
     yield _object(service, "v1", "ServiceAccount", f"{name}-keep")
     yield _object(service, "v1", "ConfigMap", f"{name}-keep", data={_KEEP_FILE: yaml.safe_dump(known, sort_keys=False)})
-    spec = {
-        "replicas": 1,
-        "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": _labels_of(name, "keep")},
-        "template": _keep_pod(service, name, url),
-    }
-    yield _object(service, "apps/v1", "Deployment", f"{name}-keep", spec=spec)
+    yield _only(service, f"{name}-keep", _keep_pod(service, name, url), strategy={"type": "Recreate"})
+
+
+def _only(service: Service, name: str, pod: _Spec, **more: Any) -> _Spec:
+    """One pod, made anew where it ends."""
+    spec = {"replicas": 1, **more, "selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}
+    return _object(service, "apps/v1", "Deployment", name, spec=spec)
 
 
 def _front(service: Service, name: str, role: str, port: int) -> _Spec:

@@ -16,7 +16,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +39,7 @@ from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit
 from ridgeline.serving.traffic.requests import RequestRecord, Slo
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
+from ridgeline.serving.twin.server.metrics import LATE_TOKENS, MADE_TOKENS
 from ridgeline.stats.compare import Block, Comparison, Direction, Verdict, confirm, order_of_block
 
 # What a rehearsal sends: the user's traffic, and the same with hot prefixes and a few very long prompts.
@@ -352,7 +353,8 @@ class Rehearsal:
 
     `goodput_s` are requests a second that kept every limit; `lost` those that failed before their first token, `cut`
     after it, `refused` with 429 or a similar code. `imbalance` is the busiest server's prompt tokens over the mean.
-    `recovery_s` is how long after a loss requests still failed. `void` says why not to trust the run.
+    `recovery_s` is how long after a loss requests still failed. `void` says why the run shows nothing: this machine
+    was too slow to send the requests, or to be the servers.
     """
 
     policy: str
@@ -369,7 +371,9 @@ class Rehearsal:
     void: str
 
     def as_json(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Without the figures of a run that is void."""
+        told = ("policy", "case", "offered_s", "void")
+        return {n: getattr(self, n) if n in told or not self.void else None for n in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,11 +469,11 @@ def _challenger(first: Sequence[Rehearsal], own: str) -> str:
     """
 
     def score(one: Rehearsal) -> float:
-        if one.goodput_s <= 0 or not one.ttft_p95_ms:
+        if one.void or one.goodput_s <= 0 or not one.ttft_p95_ms:
             return -math.inf
         return math.log(one.goodput_s) / WORTH - math.log(one.ttft_p95_ms) / _TTFT_WORTH
 
-    kept = next(score(one) for one in first if one.policy == own)
+    kept = next(math.inf if one.void else score(one) for one in first if one.policy == own)
     others = [one for one in first if one.policy != own and score(one) > kept]
     return max(others, key=score).policy if others else ""
 
@@ -478,17 +482,19 @@ def _in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: 
     """`run(pair, which)` loads the file's own policy (0) or the other (1); both of a pair get the same requests.
 
     Which of them begins is drawn for each pair, so that whatever the machine does meanwhile favours neither. No
-    more pairs are run than it takes: until the other is shown to be better, or gains too little to matter.
+    more pairs are run than it takes: until the other is shown to be better, or gains too little to matter. A pair
+    with a run that is void says nothing.
     """
     seen: list[tuple[Rehearsal, Rehearsal]] = []
-    while True:
-        found = {which: run(len(seen), which) for which in order_of_block(2, len(seen), 1, seed)}
-        seen.append((found[0], found[1]))
+    for pair in range(_SHOWN_AFTER[-1]):
+        found = {which: run(pair, which) for which in order_of_block(2, pair, 1, seed)}
+        seen += [(found[0], found[1])] if not (found[0].void or found[1].void) else []
         choice = _choice(own, other, seen)
         if len(seen) in _SHOWN_AFTER and choice.changed:
             return choice
-        if len(seen) == _SHOWN_AFTER[-1] or (len(seen) >= _LEAST_PAIRS and not _promises(choice)):
-            return replace(choice, policy=own)
+        if len(seen) >= _LEAST_PAIRS and not _promises(choice):
+            break
+    return replace(choice, policy=own)
 
 
 def _choice(own: str, other: str, seen: Sequence[tuple[Rehearsal, Rehearsal]]) -> PolicyChoice:
@@ -537,21 +543,21 @@ def _run(
 ) -> Rehearsal:
     alone = case not in (_SKEWED, PAIRED)
     operator, url = rehearsed.behind(router) if alone else rehearsed.compared(router.policy)
-    before = _prompt_tokens(operator)
+    before = _counters(operator)
     how = case if case in (KILLED, HUNG) else ""
     lost_ticket = _ticket_of(operator, _replaceable_server(operator))
     drain_s = _SPLIT_LOSS_DRAIN_S if twins.split else _LOSS_DRAIN_S
     watched = kept(lambda: rehearsed.operator(router), wanted=case == HUNG)
     with watched, _injected_fault(operator, how, min(_FAULT_AFTER_S, _FAULT_AT * load.seconds)) as lost:
         result = _send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
-    imbalance = _imbalance(before, _prompt_tokens(operator))
+    counted = _counted(before, _counters(operator))
     if how:
         rehearsed.after_loss(operator, lost_ticket)
-    return _rehearsal(router.policy, case, result, load, imbalance, lost)
+    return _rehearsal(router.policy, case, result, load, counted, lost)
 
 
 def _rehearsal(
-    policy: str, case: str, result: BenchResult, load: RehearsedLoad, imbalance: float, lost: Sequence[float]
+    policy: str, case: str, result: BenchResult, load: RehearsedLoad, counted: _Counters, lost: Sequence[float]
 ) -> Rehearsal:
     summary, records = result.summary, result.records
     refused = [record for record in records if _refused(record)]
@@ -568,9 +574,9 @@ def _rehearsal(
         lost=sum(record.first_token_s is None for record in failed),
         cut=sum(record.first_token_s is not None for record in failed),
         refused=len(refused),
-        imbalance=imbalance,
+        imbalance=_imbalance(counted),
         recovery_s=max([0.0, *(end_s - lost[0] for end_s in ends)]) if lost else None,
-        void="; ".join(result.fidelity.why) if result.void else "",
+        void="; ".join([*(result.fidelity.why if result.void else ()), *_starved(counted)]),
     )
 
 
@@ -591,17 +597,34 @@ def _refused(record: RequestRecord) -> bool:
     return record.status in ("http-429", "http-408") or (record.status == "http-503" and full)
 
 
-def _imbalance(before: dict[str, float], after: dict[str, float]) -> float:
-    # a server that was started again counts from zero
-    given = [(tokens, before.get(name, 0.0)) for name, tokens in after.items()]
-    shares = [tokens - had if tokens >= had else tokens for tokens, had in given]
+_Counters = Mapping[str, Mapping[str, float]]  # by server: what it has counted
+_LATE_SHARE = 0.05  # of a server's tokens, above which it was no server of that speed
+
+
+def _counters(operator: Operator) -> _Counters:
+    """Of each server that answers."""
+    return {member.name: probe.metrics(operator.folder.url(member)) for member in operator.servers}
+
+
+def _counted(before: _Counters, after: _Counters) -> _Counters:
+    """In between. A server that was started again counts from zero."""
+    return {
+        name: {n: v - had if v >= (had := before.get(name, {}).get(n, 0.0)) else v for n, v in now.items()}
+        for name, now in after.items()
+    }
+
+
+def _starved(counted: _Counters) -> Iterator[str]:
+    """Servers that this machine was too busy for: their figures would be its own."""
+    for name, seen in counted.items():
+        made, late = seen.get(MADE_TOKENS, 0.0), seen.get(LATE_TOKENS, 0.0)
+        if late > _LATE_SHARE * made:
+            yield f"this machine was too busy to be {name}: {late / made:.0%} of its tokens came late; lower --speed"
+
+
+def _imbalance(counted: _Counters) -> float:
+    """The busiest server's prompt tokens over the mean of those that get prompts."""
+    metric = server_of("twin").metrics.prompt_tokens
+    shares = [seen[metric] for name, seen in counted.items() if metric in seen and not name.startswith("decode")]
     mean = sum(shares) / len(shares) if shares else 0.0
     return max(shares) / mean if mean > 0 else 1.0
-
-
-def _prompt_tokens(operator: Operator) -> dict[str, float]:
-    """What each server that answers has been given so far."""
-    name = server_of("twin").metrics.prompt_tokens
-    asked = [member for member in operator.servers if member.role != "decode"]
-    seen = {member.name: probe.metrics(operator.folder.url(member)) for member in asked}
-    return {member: found[name] for member, found in seen.items() if name in found}

@@ -103,7 +103,12 @@ def refuse_last(operator: Operator, member: Member) -> None:
     """InputError where no other server of its role is left in the router: users would be refused until it is back."""
     if not (url := operator.folder.url(member)):
         return
-    listed = _behind_router(operator, member).listed() or {}
+    listed = _behind_router(operator, member).listed()
+    if listed is None:
+        raise SiteError(
+            f"the router of {operator.service.name} does not say which servers it has, and {member.name} may be the "
+            "last; look at `ridgeline deploy status FILE`, and try again when the router answers"
+        )
     others = [m for m in operator.servers if m.role == member.role and m.name != member.name]
     if url in listed and not any(operator.folder.url(other) in listed for other in others):
         role = "server" if member.role == "both" else f"{member.role} server"

@@ -21,34 +21,31 @@ class RouterAdmin:
     """Actions on the router at `url` with the service's key, which its servers want too."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._url, self._key = url, key
+        self.url, self._key = url, key
 
-    def workers(self) -> dict[str, str]:
-        """URL -> the name by which the router takes it away."""
-        return {url: str(row.get("id", row["url"])) for url, row in self._rows().items()}
-
-    def _rows(self) -> dict[str, dict[str, Any]]:
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """URL -> what the router says of it."""
         found = json.loads(self._ask("/workers"))
         listed: list[dict[str, Any]] = found.get("workers", found) if isinstance(found, dict) else found
         return {str(row["url"]).rstrip("/"): row for row in listed}
 
     def take_away(self, url: str) -> None:
         """Gone from the list afterwards: no new request goes to it."""
-        if (row := self._rows().get(url)) is not None:
+        if (row := self.workers().get(url)) is not None:
             if "id" not in row and row.get("worker_type") in ("prefill", "decode"):
                 # vllm-router forgets servers of split roles for good
                 raise SiteError(
-                    f"the router at {self._url} could not take {url} back once it is taken away; take the service "
+                    f"the router at {self.url} could not take {url} back once it is taken away; take the service "
                     "down and up instead"
                 )
             known = quote(str(row.get("id", row["url"])), safe="")  # vllm-router calls its workers by their URLs
             self._ask(f"/workers/{known}", method="DELETE")
         self._until(url, listed=False)
 
-    def add(self, url: str, role: str) -> None:
+    def add(self, url: str, role: str, **more: Any) -> None:
         """Listed afterwards, with everything that the router knew of it when it started."""
         if url not in self.workers():
-            self._post(self._worker(url, role))
+            self._post({**self._worker(url, role), **more})
         self._until(url, listed=True)
 
     def _worker(self, url: str, role: str) -> dict[str, Any]:
@@ -73,9 +70,9 @@ class RouterAdmin:
 
     def _ask(self, path: str, body: object = None, method: str = "") -> bytes:
         try:
-            return probe.ask(f"{self._url}{path}", body, key=self._key, method=method)
+            return probe.ask(f"{self.url}{path}", body, key=self._key, method=method)
         except urllib.error.HTTPError as error:
-            probe.refuse_wrong_key(self._url, error)
+            probe.refuse_wrong_key(self.url, error)
             raise
 
     def _until(self, url: str, listed: bool) -> None:
@@ -83,7 +80,7 @@ class RouterAdmin:
         while (url in self.workers()) is not listed:
             if time.monotonic() > deadline:
                 state = "does not list" if listed else "still lists"
-                raise SiteError(f"the router at {self._url} {state} {url} after {_ADMIN_S:g} s; look at its log")
+                raise SiteError(f"the router at {self.url} {state} {url} after {_ADMIN_S:g} s; look at its log")
             time.sleep(_POLL_S)
 
 

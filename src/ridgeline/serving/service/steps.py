@@ -7,7 +7,8 @@ whoever comes after one that was killed all take the same ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
+from typing import Any
 
 from ridgeline.errors import RidgelineError
 from ridgeline.serving.service import probe
@@ -33,7 +34,7 @@ class Steps:
         url = self._operator.folder.url(router) if router is not None else ""
         return RouterAdmin(url, self._operator.key) if url else None
 
-    def listed(self) -> dict[str, str] | None:
+    def listed(self) -> dict[str, dict[str, Any]] | None:
         """The servers that the router knows; None where there is none, or it does not answer."""
         admin = self.admin()
         try:
@@ -41,7 +42,7 @@ class Steps:
         except (OSError, ValueError, RidgelineError):
             return None
 
-    def go_on(self, member: Member, listed: Mapping[str, str] | None) -> None:
+    def go_on(self, member: Member, listed: Collection[str] | None) -> None:
         """The next step of what was begun with it, by us or by somebody who was killed."""
         operator, folder = self._operator, self._operator.folder
         start = folder.started.get(member.name)

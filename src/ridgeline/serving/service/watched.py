@@ -119,7 +119,7 @@ def _state(history: ServiceHistory, name: str) -> str:
     if name in history.retries:
         return "could not be repaired"
     if name in history.leaving:
-        return "being restarted" if restarts and restarts[-1].at_s >= start.at_s else "leaving"
+        return "being restarted" if restarts and restarts[-1][0] >= start.at_s else "leaving"
     if name in history.retiring:
         return "leaving"
     if start.ended:

@@ -36,8 +36,10 @@ def keep(
     Everything is started as it was accepted by `deploy up` or `restart`, never as the file was edited since. Canaries
     ask each server for a few tokens and look at them: no token for longer than its engine can be busy is a hang,
     answers without a token for 10 s too; a refusal is retried, counted and told, a wrong key at once. Slow is a server
-    below 40% of the others' tokens a second (20% sooner) in time without prompts, or whose canaries take five times as
-    long. Servers that are drained, restarted or tried are not judged. Waits between restarts grow with deaths only.
+    below 40% of the others' tokens a second (20% sooner) in time without prompts, in all and for each request, below
+    20% for each and 55% in all, or whose canaries take five times as long. Servers that are drained, restarted or tried
+    are not judged. Waits between restarts grow with deaths only. While no server is left in the router, keep answers
+    requests there itself: 503 with Retry-After.
 
     Stops on Ctrl-C or SIGTERM; the service keeps running. Every action is in the service's journal with its reason,
     and goes to whoever the deployment file names under `notify`.
@@ -70,7 +72,7 @@ def keep(
     keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=alert)
     server = serve_metrics(keeper, metrics) if metrics is not None else None
     ways = ", ".join(operator.service.notify.ways) or "nobody"
-    watched = "waits for `deploy up`" if operator.folder.is_down or not operator.folder.started else "watches"
+    watched = "waits for `deploy up` of" if operator.folder.is_down or not operator.folder.started else "watches"
     print(f"keep: {watched} {', '.join(m.name for m in operator.members)} every 2 s; alerts go to {ways}", flush=True)
     try:
         keeper.run(lambda: bool(signals))

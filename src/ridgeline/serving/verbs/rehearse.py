@@ -38,6 +38,7 @@ def rehearse(
     ] = 8.0,
     shared_prefix: Annotated[int, typer.Option(help="Tokens of a prefix that all prompts share.")] = 0,
     policy: Annotated[list[str] | None, typer.Option(help="Try only this policy; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the requests: which lengths come, when, and in which order.")] = 7,
     speed: Annotated[float, typer.Option(help="How many times faster than real time the servers run.", min=0.05)] = 1.0,
     write: Annotated[
         bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
@@ -72,14 +73,14 @@ def rehearse(
     from ridgeline.serving.service.rehearsal import rehearse as run
 
     if scale:
-        _scale(load_service(file), traffic, rate, minutes, double_at, server_start, begins, as_json)
+        _scale(load_service(file), traffic, rate, minutes, double_at, server_start, begins, seed, as_json)
         return
     from ridgeline.serving.service.rehearsal import known_policies
 
     known_policies(service := load_service(file))  # says what is missing before anything takes time
     limits = admission_of(service, traffic)
     asked_s = rate or _SHARE_OF_CAPACITY * limits.requests_s
-    load = _sustainable_load(traffic, asked_s, seconds, shared_prefix, speed)
+    load = _sustainable_load(traffic, asked_s, seconds, shared_prefix, speed, seed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
         done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _show, limits)
     if write and not policy:
@@ -95,6 +96,7 @@ def _scale(
     double_at_min: float | None,
     start_s: float,
     begins: str,
+    seed: int,
     as_json: bool,
 ) -> None:
     from datetime import datetime
@@ -108,7 +110,7 @@ def _scale(
         raise InputError(f"--begins {begins!r} is not a time; write such as '2026-11-16 07:30'") from None
     recorded = Path(traffic).exists()
     seconds = 60 * minutes if minutes is not None else None if recorded else 3600.0
-    sent = ScaledTraffic(traffic, rate_s, seconds, None if double_at_min is None else 60 * double_at_min)
+    sent = ScaledTraffic(traffic, rate_s, seconds, None if double_at_min is None else 60 * double_at_min, seed)
     done = rehearse_scaling(service, sent, start_s, began, _show)
     print(json_text(done.as_json()) if as_json else scaling_text(done, start_s))
 
@@ -136,10 +138,12 @@ def _show(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _sustainable_load(traffic: str, rate_s: float, seconds: float, shared_prefix: int, speed: float) -> RehearsedLoad:
+def _sustainable_load(
+    traffic: str, rate_s: float, seconds: float, shared_prefix: int, speed: float, seed: int
+) -> RehearsedLoad:
     from ridgeline.serving.service.rehearsal import RehearsedLoad, sustainable
 
-    return sustainable(RehearsedLoad(traffic, rate_s, seconds, shared_prefix, speed))
+    return sustainable(RehearsedLoad(traffic, rate_s, seconds, shared_prefix, speed, seed))
 
 
 def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
@@ -202,7 +206,7 @@ def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, s
         )
     if speed != 1:
         lines.append(f"the servers ran {speed:g} times faster than real time; the figures are in the servers' time")
-    lines += [f"{one.policy}, {one.case}: do not trust this run: {one.void}" for one in runs if one.void]
+    lines += [f"{one.policy}, {one.case}: void: {one.void}" for one in runs if one.void]
     return "\n".join([*lines, "servers are the twin's; router, sockets and load generator are real"])
 
 
@@ -220,7 +224,7 @@ def _pairs(done: Rehearsed) -> list[str]:
         return []
     rows = [(f"{choice.goodput.blocks} pairs of runs", "goodput/s", "ttft p95")]
     for policy in (choice.own, choice.other):
-        runs = [one for one in done.runs if one.case == PAIRED and one.policy == policy]
+        runs = [one for one in done.runs if one.case == PAIRED and one.policy == policy and not one.void]
         first = [one.ttft_p95_ms for one in runs if one.ttft_p95_ms is not None]
         rows.append((policy, _mean([one.goodput_s for one in runs], ".2f"), f"{_mean(first, ',.0f')} ms"))
     return ["", *_table(rows)]
@@ -266,6 +270,9 @@ def _limits_text(service: Service, limits: AdmissionLimits) -> str:
 
 
 def _row(one: Rehearsal) -> tuple[str, ...]:
+    """The reason why a run is void stands below the table."""
+    if one.void:
+        return (one.policy, one.case, "void", f"{one.offered_s:.2f}", *["-"] * (len(_HEAD) - 4))
     times = ["-" if ms is None else f"{ms:,.0f} ms" for ms in (one.ttft_p95_ms, one.itl_p95_ms)]
     counts = [str(n) for n in (one.lost, one.cut, one.refused)]
     return (
@@ -276,6 +283,8 @@ def _row(one: Rehearsal) -> tuple[str, ...]:
 def _outcome_text(one: Rehearsal) -> str:
     from ridgeline.serving.service.rehearsal import HUNG, KILLED, OVERLOADED
 
+    if one.void:
+        return ""
     if one.case in (KILLED, HUNG) and one.recovery_s is not None:
         watched = ", with keep watching" if one.case == HUNG else ""
         fate = f"requests failed for {one.recovery_s:.1f} s" if one.lost or one.cut else "no request failed"

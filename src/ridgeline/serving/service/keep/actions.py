@@ -13,6 +13,7 @@ from typing import Any
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.history import RESTART
 from ridgeline.serving.service.keep.scale import ScaleDecision
+from ridgeline.serving.service.keep.stand_in import StandIn
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import SECOND, Member, first_slot
 from ridgeline.serving.service.operate import DRAIN_S, Operator
@@ -40,10 +41,20 @@ class Actions(Steps):
         super().__init__(operator, alert)
         self._file, self._lower = file, lower_limits
         self._limit_at_s = -LIMIT_STAYS_S
+        self._stand_in = StandIn()
 
     def record(self, event: Mapping[str, Any]) -> None:
         with self._operator.action():
             self._operator.folder.record(event)
+
+    def attend(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
+        """While no server is in the router somebody must say so. Where roles are split routers say it themselves."""
+        operator, folder, admin = self._operator, self._operator.folder, self.admin()
+        if admin is None or operator.service.split:
+            return
+        serve = {folder.url(m) for m in operator.servers if folder.serves(m.name) and m.name not in folder.out}
+        model = operator.service.served_name or operator.service.model
+        self._stand_in.attend(admin, listed, model, bool(serve & listed.keys()))
 
     def restart(self, concern: Concern) -> bool:
         """Whether anything was begun about it."""

@@ -54,8 +54,8 @@ class Canaries:
     refusals: int = 0  # in a row
     why: str = ""  # the last one had no token
     wrong_key: bool = False
-    # when, and how long for each request that ran, its own among them
-    took: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_KEPT_TIMES))
+    # when, how long for each request that ran, its own among them, and how long in all
+    took: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=_KEPT_TIMES))
     _broken: int = 0  # answers without a token, in a row
     _broken_s: float | None = None  # since when
     _chat: bool | None = None  # whether the server serves it
@@ -177,7 +177,7 @@ class Canaries:
             came, self._came = self._came, []
             if prompts_s is not None and self._prompts_s is not None:
                 behind_s = max(0.0, prompts_s - self._prompts_s)
-                self.took.extend((at_s, max(0.0, took_s - behind_s) / (1 + self._beside)) for at_s, took_s in came)
+                self.took.extend((at, max(0.0, s - behind_s) / (1 + self._beside), s) for at, s in came)
 
     def _fly(self) -> None:
         more = {"engine": self.engine, "role": self.role, "chat": self._chat if self._asks_chat else False}

@@ -16,50 +16,40 @@ _STATUSES = ("2xx", "4xx", "5xx")
 
 def _metrics_text(keeper: Keeper) -> str:
     """Of its last poll; the journal is not read again for it."""
-    own = f'service="{keeper.operator.service.name}"'
-    lines = [
-        "# TYPE ridgeline_keep_polls_total counter",
-        f"ridgeline_keep_polls_total{{{own}}} {keeper.counts['polls']}",
-        "# TYPE ridgeline_keep_events_total counter",
-    ]
+    seen, scaled, labels = keeper.seen.states, keeper.scaled, f'service="{keeper.operator.service.name}"'
     kinds = sorted(kind for kind in list(keeper.counts) if kind != "polls")
-    lines += [f'ridgeline_keep_events_total{{{own},kind="{kind}"}} {keeper.counts[kind]}' for kind in kinds]
-    seen = keeper.seen.states
-    for name, about, value in (
-        ("ridgeline_member_starts_total", "counter", lambda row: row.starts),
-        ("ridgeline_member_stalled", "gauge", lambda row: int(row.stalled)),
-        ("ridgeline_member_next_try_seconds", "gauge", lambda row: round(row.next_try_s)),
-    ):
-        lines.append(f"# TYPE {name} {about}")
-        lines += [f'{name}{{{own},member="{row.member}"}} {value(row)}' for row in seen]
-    lines.append("# TYPE ridgeline_member_state gauge")
-    for row in seen:
-        labels = f'{own},member="{row.member}"'
-        lines += [f'ridgeline_member_state{{{labels},state="{s}"}} {int(s == row.state)}' for s in MEMBER_STATES]
-    # by what came of each: the share that is not answered is the server's error rate, with and without users
-    lines.append("# TYPE ridgeline_member_canaries_total counter")
-    for row in seen:
-        labels = f'{own},member="{row.member}"'
-        lines += [f'ridgeline_member_canaries_total{{{labels},outcome="{o}"}} {row.canaries[o]}' for o in OUTCOMES]
-    lines.append("# TYPE ridgeline_member_requests_total counter")
-    for row in seen:
-        labels = f'{own},member="{row.member}"'
-        lines += [f'ridgeline_member_requests_total{{{labels},status="{s}"}} {row.requests[s]}' for s in _STATUSES]
-    return "\n".join([*lines, *_scale_lines(keeper, own), ""])
-
-
-def _scale_lines(keeper: Keeper, own: str) -> list[str]:
+    # by what came of each canary: the share that is not answered is the server's error rate, with and without users
+    families: dict[str, list[tuple[dict[str, str], float]]] = {
+        "keep_polls_total": [({}, keeper.counts["polls"])],
+        "keep_events_total": [({"kind": kind}, keeper.counts[kind]) for kind in kinds],
+        "member_starts_total": [({"member": row.member}, row.starts) for row in seen],
+        "member_stalled": [({"member": row.member}, int(row.stalled)) for row in seen],
+        "member_next_try_seconds": [({"member": row.member}, round(row.next_try_s)) for row in seen],
+        "member_state": [
+            ({"member": row.member, "state": s}, int(s == row.state)) for row in seen for s in MEMBER_STATES
+        ],
+        "member_canaries_total": [
+            ({"member": row.member, "outcome": o}, row.canaries[o]) for row in seen for o in OUTCOMES
+        ],
+        "member_requests_total": [
+            ({"member": row.member, "status": s}, row.requests[s]) for row in seen for s in _STATUSES
+        ],
+        "scale_servers": [
+            ({"role": row.role, "state": state}, getattr(row, state))
+            for row in scaled
+            for state in ("serving", "starting", "leaving")
+        ],
+        "scale_least": [({"role": row.role}, row.least) for row in scaled],
+        "scale_most": [({"role": row.role}, row.most) for row in scaled],
+    }
     lines = []
-    if keeper.scaled:
-        lines.append("# TYPE ridgeline_scale_servers gauge")
-    for row in keeper.scaled:
-        labels = f'{own},role="{row.role}"'
-        counted = {"serving": row.serving, "starting": row.starting, "leaving": row.leaving}
-        lines += [f'ridgeline_scale_servers{{{labels},state="{state}"}} {n}' for state, n in counted.items()]
-    for name in ("least", "most") if keeper.scaled else ():
-        lines.append(f"# TYPE ridgeline_scale_{name} gauge")
-        lines += [f'ridgeline_scale_{name}{{{own},role="{r.role}"}} {getattr(r, name)}' for r in keeper.scaled]
-    return lines
+    for name, rows in families.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# TYPE ridgeline_{name} {kind}"] if rows or not name.startswith("scale") else []
+        for own, value in rows:
+            more = "".join(f',{key}="{text}"' for key, text in own.items())
+            lines.append(f"ridgeline_{name}{{{labels}{more}}} {value}")
+    return "\n".join([*lines, ""])
 
 
 def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:

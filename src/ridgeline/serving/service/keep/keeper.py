@@ -193,6 +193,8 @@ class Keeper:
         """What an earlier poll, or an earlier keeper, began."""
         folder = self.operator.folder
         listed = self._actions.listed()
+        if listed is not None:
+            self._attempt("stand-in", self._actions.attend, listed)
         for member in members:
             self._attempt(member.name, self._actions.go_on, member, listed)
         begun = [m for m in self.operator.present if m.name not in folder.started]

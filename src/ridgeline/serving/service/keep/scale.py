@@ -144,35 +144,45 @@ def decide(
 
     `ratios` is a role's share of servers in the deployment file: a role without targets follows the other by it.
     """
+    now = _Now(scale, now_s, counts, history, {role: limits_at(rule, wall) for role, rule in scale.roles.items()})
     found: dict[str, ScaleDecision] = {}
     for role in scale.roles:
-        if (decision := _by_limits_and_load(scale, role, wall, now_s, counts[role], history)) is not None:
+        if (decision := _by_limits_and_load(now, role)) is not None:
             found[role] = decision
     leaders = [role for role, rule in scale.roles.items() if rule.by_load]
     for role in scale.roles:
         if role not in found and role not in leaders and leaders:
             lead = leaders[0]
             leading = found[lead].wanted if lead in found else counts[lead].replicas
-            if (decision := _follow(scale, role, lead, leading, wall, now_s, counts, history, ratios)) is not None:
+            if (decision := _follow(now, role, lead, leading, ratios[role] / ratios[lead])) is not None:
                 found[role] = decision
-    return list(_within_total(scale, found, wall, now_s, counts, history))
+    return list(_within_total(now, found))
 
 
-def _by_limits_and_load(
-    scale: ScaleRules, role: str, wall: datetime, now_s: float, count: RoleCount, history: LoadHistory
-) -> ScaleDecision | None:
-    rule = scale.roles[role]
-    limits, here = limits_at(rule, wall), count.replicas
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """All that a decision is made from."""
+
+    scale: ScaleRules
+    now_s: float
+    counts: Mapping[str, RoleCount]
+    history: LoadHistory
+    limits: Mapping[str, ReplicaLimits]
+
+
+def _by_limits_and_load(now: _Now, role: str) -> ScaleDecision | None:
+    rule, limits, count = now.scale.roles[role], now.limits[role], now.counts[role]
+    here = count.replicas
     if here < limits.least:
         return ScaleDecision(role, here, limits.least, limits.least_why)
     if here > limits.most:
         return _one_fewer(role, count, limits.most_why)
     if not rule.by_load:
-        alone = not any(other.by_load for other in scale.roles.values())
+        alone = not any(other.by_load for other in now.scale.roles.values())
         return _one_fewer(role, count, limits.least_why) if alone and here > limits.least else None
     if count.starting or not count.serving:
         return None
-    return _more(role, rule, limits, now_s, count, history) or _fewer(scale, role, limits, now_s, count, history)
+    return _more(role, rule, limits, now.now_s, count, now.history) or _fewer(now, role)
 
 
 def _one_fewer(role: str, count: RoleCount, why: str) -> ScaleDecision | None:
@@ -265,15 +275,14 @@ def _totals(rule: RoleScale, row: Sequence[RoleLoad]) -> Iterator[tuple[float, f
         yield fmean(used), rule.kv, _as_kv
 
 
-def _fewer(
-    scale: ScaleRules, role: str, limits: ReplicaLimits, now_s: float, count: RoleCount, history: LoadHistory
-) -> ScaleDecision | None:
-    here, wait_s = count.replicas, scale.down_after_s * history.caution.get(role, 1.0)
-    if here <= limits.least or history.still_s(role, now_s) < wait_s:
+def _fewer(now: _Now, role: str) -> ScaleDecision | None:
+    count, history = now.counts[role], now.history
+    here, wait_s = count.replicas, now.scale.down_after_s * history.caution.get(role, 1.0)
+    if here <= now.limits[role].least or history.still_s(role, now.now_s) < wait_s:
         return None
-    row = history.since(role, now_s - wait_s)
+    row = history.since(role, now.now_s - wait_s)
     covered = len(row) >= _LEAST_POLLS and row[-1].at_s - row[0].at_s >= 0.9 * wait_s
-    if not covered or not _fits(scale.roles[role], row, here - 1):
+    if not covered or not _fits(now.scale.roles[role], row, here - 1):
         return None
     past = f"{wait_s:.0f} s" if wait_s < 120 else f"{wait_s / 60:.3g} min"
     why = f"{here - 1} would have carried the load of the last {past} below {_DOWN_SHARE:.0%} of every target"
@@ -294,62 +303,42 @@ def _fits(rule: RoleScale, row: Sequence[RoleLoad], servers: int) -> bool:
     return servers > 0
 
 
-def _follow(
-    scale: ScaleRules,
-    role: str,
-    lead: str,
-    leading: int,
-    wall: datetime,
-    now_s: float,
-    counts: Mapping[str, RoleCount],
-    history: LoadHistory,
-    ratios: Mapping[str, float],
-) -> ScaleDecision | None:
+def _follow(now: _Now, role: str, lead: str, leading: int, ratio: float) -> ScaleDecision | None:
     """A role without targets of its own keeps the ratio of the file's units to the one that has them."""
-    limits, count = limits_at(scale.roles[role], wall), counts[role]
-    exact = leading * ratios[role] / ratios[lead]
-    wanted = min(max(math.ceil(exact - 1e-9), limits.least), limits.most)
+    limits, count = now.limits[role], now.counts[role]
+    wanted = min(max(math.ceil(leading * ratio - 1e-9), limits.least), limits.most)
     why = f"{wanted} {role} for {leading} {lead} servers, the ratio of the units"
     if wanted > count.replicas:
         return ScaleDecision(role, count.replicas, wanted, why)
-    if wanted < count.replicas and history.still_s(role, now_s) >= scale.down_after_s:
+    if wanted < count.replicas and now.history.still_s(role, now.now_s) >= now.scale.down_after_s:
         return _one_fewer(role, count, why)
     return None
 
 
-def _within_total(
-    scale: ScaleRules,
-    found: Mapping[str, ScaleDecision],
-    wall: datetime,
-    now_s: float,
-    counts: Mapping[str, RoleCount],
-    history: LoadHistory,
-) -> Iterator[ScaleDecision]:
+def _within_total(now: _Now, found: Mapping[str, ScaleDecision]) -> Iterator[ScaleDecision]:
     """Never more than `most_servers` together: without room, a role that can spare a server gives its place."""
-    total = scale.most_servers
-    room = math.inf if total is None else total - sum(count.replicas + count.leaving for count in counts.values())
+    total = now.scale.most_servers
+    room = math.inf if total is None else total - sum(count.replicas + count.leaving for count in now.counts.values())
     blocked: list[ScaleDecision] = []
     for decision in found.values():
-        if decision.change > 0 and decision.change > room:
+        if decision.change > 0 and room < 1:
             blocked.append(decision)
-            if room < 1:
-                continue
-            decision = replace(decision, wanted=decision.replicas + int(room))
-        room -= max(0, decision.change)
-        yield decision
+            continue
+        granted = min(decision.change, room)
+        room -= max(0, granted)
+        yield replace(decision, wanted=decision.replicas + int(granted))
     if not blocked or any(decision.change < 0 for decision in found.values()):
         return
-    for role, count in counts.items():
-        rule = scale.roles[role]
-        if role in found or not rule.by_load or count.replicas <= limits_at(rule, wall).least:
+    for role, count in now.counts.items():
+        rule = now.scale.roles[role]
+        if role in found or not rule.by_load or count.replicas <= now.limits[role].least:
             continue
-        row = history.since(role, now_s - UP[0][0])
+        row = now.history.since(role, now.now_s - UP[0][0])
         if len(row) >= _LEAST_POLLS and _fits(rule, row, count.replicas - 1):
             given = _one_fewer(role, count, f"gives its place to {blocked[0].role}: {blocked[0].why}")
             if given is not None:
                 yield given
                 return
     for decision in blocked:
-        if room < 1:
-            why = f"{decision.why}; most_servers {total}"
-            yield replace(decision, wanted=decision.replicas, why=why, short=True)
+        why = f"{decision.why}; most_servers {total}"
+        yield replace(decision, wanted=decision.replicas, why=why, short=True)

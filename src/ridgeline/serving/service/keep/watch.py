@@ -41,9 +41,9 @@ _WORK_SHARE = 0.1  # of a core; engines that wait for work poll for it now and t
 _LEAST_POLLS = 3
 _WINDOW_S = 60.0
 # Slow, by tokens: only time counts in which requests ran and none was at its prompt.
-# After so many seconds of it: below that share of the median of the others, in tokens a second and in those of each
-# request.
-_SLOW = ((6.0, 0.2), (12.0, 0.4))
+# After so many seconds of it: below these shares of the median of the others, in tokens a second and in those of each
+# request. What a slow server does not finish runs at once, and makes up for some of the former.
+_SLOW = ((6.0, 0.2, 0.2), (12.0, 0.4, 0.4), (12.0, 0.55, 0.2))
 _LEAST_PEER_S = 2.0  # of such time of each server that it is compared with
 _PAST_S = 120.0  # how far back the others' may lie: at modest load they have little of it
 _PROMPT_ROOM = 1.5  # times what prompts take at the best pace that was seen
@@ -83,7 +83,8 @@ class ServerPoll:
     gaps: tuple[float, float] | None = None  # between tokens of an answer so far: how many, and their seconds
     first_tokens: float | None = None  # requests so far that have had theirs
     finished: float | None = None  # requests so far that are over
-    took: tuple[tuple[float, float], ...] = ()  # canaries that had no prompt in their way: when, and how long
+    # canaries that had no prompt in their way: when, and how long; for each request that ran, and in all
+    took: tuple[tuple[float, float, float], ...] = ()
     flies_s: float = 0.0  # how long such a one has been under way
     suspended: bool = False  # something is being done to it: what it shows says nothing about how it is
 
@@ -393,24 +394,29 @@ class Watch:
         now_s = self._polls[name][-1].at_s
         found = (self._decoding[other].rates(now_s, _LEAST_PEER_S, _PAST_S, most=False) for other in others)
         rates = [rate for rate in found if rate is not None]
-        for least_s, share in _SLOW if rates else ():
+        for least_s, of_all, of_each in _SLOW if rates else ():
             own = self._decoding[name].rates(now_s, least_s, _WINDOW_S, most=True)
             all_s, each_s = (median(rate[n] for rate in rates) for n in (0, 1))
-            if own is not None and own[0] < share * all_s and own[1] < share * each_s:
+            if own is not None and own[0] < of_all * all_s and own[1] < of_each * each_s:
                 return Concern(name, "slow", f"{own[1]:.1f} tokens/s for each running request, others {each_s:.1f}")
         return None
 
     def _slow_by_canaries(self, name: str, others: Sequence[str]) -> Concern | None:
-        """Evidence that needs no load: how long a few tokens take, beside the others and its own past."""
+        """Evidence that needs no load: how long a few tokens take, beside the others and its own past.
+
+        What ran beside a canary may have taken its share of the time, as on CPUs, or none: a server is held to its time
+        for each request, and to the others' in all.
+        """
         poll = self._polls[name][-1]
         theirs = [self._canaries_s(other, poll.at_s) for other in others]
         known = [took_s for took_s in theirs if took_s is not None]
-        past = [took_s for _, took_s in poll.took[:-_LATE_CANARIES]]
+        past = [all_s for _, _, all_s in poll.took[:-_LATE_CANARIES]]
         if not known and len(past) < 2 * _LATE_CANARIES:
             return None
         usual_s, whose = (median(known), "on the others") if known else (median(past), "before")
         late_s = max(_LEAST_LATE_S, _LATE_TIMES * usual_s)
-        took = [*poll.took, *([(poll.at_s, poll.flies_s)] if poll.flies_s >= late_s else [])]
+        took = [(at_s, each_s) for at_s, each_s, _ in poll.took]
+        took += [(poll.at_s, poll.flies_s)] if poll.flies_s >= late_s else []
         last = [row for row in took if poll.at_s - row[0] <= _WINDOW_S][-_LATE_CANARIES:]
         if len(last) < _LATE_CANARIES or last[-1][0] - last[0][0] < _LATE_AFTER_S:
             return None
@@ -421,7 +427,7 @@ class Watch:
         return Concern(name, "slow", f"a canary takes {own_s:.1f} s, {usual_s:.2f} s {whose}")
 
     def _canaries_s(self, name: str, now_s: float) -> float | None:
-        took = [took_s for at_s, took_s in self._polls[name][-1].took if now_s - at_s <= _PAST_S]
+        took = [all_s for at_s, _, all_s in self._polls[name][-1].took if now_s - at_s <= _PAST_S]
         return median(took[-2 * _LATE_CANARIES :]) if len(took) >= _LATE_CANARIES else None
 
     def _kv(self, name: str) -> Concern | None:

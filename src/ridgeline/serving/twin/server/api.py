@@ -19,7 +19,7 @@ from ridgeline.serving.twin.server.faults import parse_fault
 from ridgeline.serving.twin.server.http import HttpExchange
 from ridgeline.serving.twin.server.live import Clock, LiveRequest
 from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
-from ridgeline.serving.twin.server.prompt import ParsedPrompt, read_body
+from ridgeline.serving.twin.server.prompt import ParsedPrompt, UnservedFieldError, read_body
 from ridgeline.serving.twin.server.roles import ColocatedEngines, PrefillRole, Role
 
 _OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
@@ -117,6 +117,7 @@ class Api:
             retractions=sum(e.retractions for e in engines),
             behind_s=max(live.behind_s for live in self.role.engines),
             made=sum(live.made for live in self.role.engines),
+            late=sum(live.late for live in self.role.engines),
         )
 
     def tick(self) -> None:
@@ -139,7 +140,7 @@ class Api:
             asked = read_body(exchange.path, exchange.body)
             self._check_servable(asked)
         except InputError as bad:
-            _refuse(exchange, 400, str(bad))
+            _refuse(exchange, 400, str(bad), bad.param if isinstance(bad, UnservedFieldError) else None)
             return
         if asked.model not in (None, self.facts.model):
             _refuse(exchange, 404, f"The model `{asked.model}` does not exist.", "model")

@@ -16,6 +16,7 @@ from ridgeline.serving.twin.scheduler import Engine
 
 # The event loop rounds its waits up to whole milliseconds; asked for this much earlier it is on time on average.
 _EARLY_S = 0.0005
+_LATE_S = 0.05
 # After this many events without a pause the network is looked at, also when the engine is behind.
 _EVENTS_IN_A_ROW = 16
 
@@ -95,6 +96,7 @@ class LiveEngine:
         self.slowness = 1.0
         self.behind_s = 0.0
         self.made = 0  # tokens so far
+        self.late = 0  # those of them that came more than _LATE_S of real time late
         self.after_event: Callable[[list[LiveRequest]], None] = lambda ended: None
         self._work = asyncio.Event()
         # by how late the front end sends them; a queue, since a later part may be due before an earlier one
@@ -131,7 +133,9 @@ class LiveEngine:
             self.behind_s = max(0.0, self.clock.now_s() - self.engine.clock)
             if self.hung:  # began while the step was under way: its tokens never come
                 continue
-            self.made += sum(count for _, count in tokens)
+            made = sum(count for _, count in tokens)
+            self.made += made
+            self.late += made if self.behind_s > _LATE_S * self.clock.speed else 0
             self.hand_over([*tokens, *((request, END) for request in ended)])
             self.after_event(ended)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from ridgeline.serving.engines.base import engine_named
 
+# tokens of a twin, and those that came later than it should have sent them
+MADE_TOKENS, LATE_TOKENS = "ridgeline:twin_tokens_total", "ridgeline:twin_late_tokens_total"
 # upper edges of both engines' histograms of times, thinned out
 _EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
@@ -61,6 +63,7 @@ class Gauges:
     retractions: int
     behind_s: float
     made: int = 0  # tokens so far, of answers that are under way too
+    late: int = 0  # those of them that came late, as this machine was too slow
 
     @property
     def kv_share(self) -> float:
@@ -86,4 +89,6 @@ def metrics_text(engine: str, model: str, counters: Counters, gauges: Gauges) ->
         lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {value}"] if name else []
     lines += [*counters.ttft.lines(names.ttft, labels), *counters.e2e.lines(names.e2e, labels)]
     lines += ["# TYPE ridgeline:twin_behind_seconds gauge", f"ridgeline:twin_behind_seconds {gauges.behind_s:.6f}"]
+    for name, value in ((MADE_TOKENS, gauges.made), (LATE_TOKENS, gauges.late)):
+        lines += [f"# TYPE {name} counter", f"{name} {value}"]
     return "\n".join(lines) + "\n"

@@ -21,6 +21,32 @@ MADE_TEXT = " tide"  # one token in current vocabularies, so that whoever counts
 _MOST_CHOICES = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
 
 
+class UnservedFieldError(InputError):
+    """A field whose meaning would be ignored: an answer without it looks as if it had been obeyed."""
+
+    def __init__(self, param: str, what: str) -> None:
+        super().__init__(f"{param}: the twin makes {what}; leave it out, or ask a real server")
+        self.param = param
+
+
+# what asks for more than tokens, in any of the interfaces
+_UNSERVED = {
+    "no probabilities": ("logprobs", "top_logprobs", "prompt_logprobs", "return_logprob"),
+    "no calls of tools": ("tools", "functions"),
+    "no JSON": ("response_format", "json_schema", "guided_json", "structured_outputs"),
+    "nothing by a grammar": ("regex", "ebnf", "guided_regex", "guided_choice", "guided_grammar"),
+}
+
+
+def _refuse_unserved(fields: Mapping[str, Any]) -> None:
+    """`logprobs: 0` asks for the chosen token's, and `type: text` for nothing."""
+    for what, name in ((what, name) for what, names in _UNSERVED.items() for name in names):
+        asked = fields.get(name)
+        text = isinstance(asked, dict) and asked.get("type") == "text"
+        if asked is not None and asked is not False and asked != [] and not text:
+            raise UnservedFieldError(name, what)
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedPrompt:
     """`interface` is completions, chat or generate; `room` and `bootstrap` are set behind a router of split roles.
@@ -56,6 +82,7 @@ def read_body(path: str, body: bytes) -> ParsedPrompt:
     tokens = _prompt(interface, fields)
     sampling = fields.get("sampling_params") if interface == "generate" else fields
     sampling = sampling if isinstance(sampling, dict) else {}
+    _refuse_unserved({**fields, **sampling})
     output, stop, shown = _stopped(_output_tokens(sampling), _stop_strings(sampling))
     named = fields.get("model")
     options = fields.get("stream_options")
