@@ -118,10 +118,10 @@ def origins(room: str) -> dict[str, str]:
 
 def shipped(room: str) -> dict[str, str]:
     """Name -> place of the parts that come with Ridgeline."""
-    found = dict(TABLE.get(room, {}))
-    for wing in own_wings():
-        found |= wing.parts.get(room, {})
-    return found
+    core = TABLE.get(room, {})
+    brought = {name: place for wing in own_wings() for name, place in wing.parts.get(room, {}).items()}
+    # who knows a program explains its files before those who know any
+    return {**brought, **core} if room == "analyzers" else {**core, **brought}
 
 
 def forms(room: str) -> dict[str, Any]:
@@ -175,7 +175,8 @@ def verbs() -> dict[str, dict[str, tuple[str, str]]]:
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for wing, _ in wings():
         for heading, rows in wing.verbs.items():
-            found.setdefault(heading, {}).update(rows)
+            known = {verb for verbs in found.values() for verb in verbs}
+            found.setdefault(heading, {}).update({verb: row for verb, row in rows.items() if verb not in known})
     return found
 
 
@@ -185,12 +186,15 @@ def functions() -> dict[str, str]:
 
 
 def verb_place(verb: str) -> str:
-    """Where a wing's verb is; empty where no wing has it. InputError where two have."""
-    having = [(wing, package) for wing, package in wings() if any(verb in rows for rows in wing.verbs.values())]
-    if len(having) > 1:
-        whose = " and ".join(f"{wing.name} ({package})" for wing, package in having)
-        raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
-    return next((rows[verb][0] for wing, _ in having for rows in wing.verbs.values() if verb in rows), "")
+    """Where a wing's verb is; empty where no wing has it. InputError where two packages bring it; ours goes first."""
+    for having in (((wing, "ridgeline") for wing in own_wings()), _wings_elsewhere().values()):
+        found = [(wing, package) for wing, package in having if any(verb in rows for rows in wing.verbs.values())]
+        if len(found) > 1:
+            whose = " and ".join(f"{wing.name} ({package})" for wing, package in found)
+            raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
+        if found:
+            return next(rows[verb][0] for rows in found[0][0].verbs.values() if verb in rows)
+    return ""
 
 
 def own_wings() -> tuple[Wing, ...]:

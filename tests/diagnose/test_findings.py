@@ -11,7 +11,7 @@ from ridgeline.diagnose.base import Analyzer, diagnose, kinds_of
 from ridgeline.records.finding import Finding
 
 SAMPLES = Path(__file__).parent.parent / "samples"
-ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 FILES = sorted(
     p
     for kind in (

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import CampaignStatus, read_status
-from ridgeline.nwchem.figures import closeness
 from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits
 from ridgeline.records.guard import parse_guard
@@ -25,7 +24,7 @@ from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
 from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
-from ridgeline.report.figures.guards import guard_table
+from ridgeline.report.figures.guards import closeness, guard_table
 from ridgeline.report.figures.knobs import importance, parallel, slices
 from ridgeline.report.figures.machine import nodes, predicted
 from ridgeline.report.figures.progress import progress, progress_points

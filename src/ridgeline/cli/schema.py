@@ -29,7 +29,7 @@ def schema(
         document = site_schema(executors)
     elif of in more:
         form = catalog.at(more[of])
-        document = schema_with_site(form, f"ridgeline-{of}-1", executors)
+        document = schema_with_site(form, f"ridgeline-{form.whose.split()[-1]}-1", executors)
     else:
         document = study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
     print(json.dumps(document, indent=1))
