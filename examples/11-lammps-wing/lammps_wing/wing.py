@@ -4,7 +4,6 @@ from ridgeline.catalog import Wing
 
 WING = Wing(
     "lammps",
-    "molecular dynamics with LAMMPS",
     parts={
         "workloads": {"lammps": "lammps_wing.workload:LammpsWorkload"},
         "analyzers": {"lammps-log": "lammps_wing.log:ANALYZER"},

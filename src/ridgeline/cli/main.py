@@ -148,8 +148,7 @@ def _meant(name: str) -> str:
     ]
     if lines:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
-    broken = "".join(f"; the wing {wing} could not be loaded ({why})" for wing, why in catalog.broken_wings().items())
-    return f"{did_you_mean(name, verb_lines()) or '`ridgeline --help` lists the verbs'}{broken}"
+    return f"{did_you_mean(name, verb_lines()) or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
 
 
 def commands() -> Iterator[tuple[str, Command]]:
