@@ -75,7 +75,7 @@ WING = Wing(
         "sweep": ("bench URL --sweep GRID",),
         **dict.fromkeys(("predict", "estimate", "twin"), ("simulate", "plan")),
     },
-    functions={name: f"ridgeline.serving.api:{name}" for name in ("bench", "plan", "simulate")},
+    functions={name: f"ridgeline.serving.api:{name}" for name in ("bench", "find_goodput", "plan", "simulate")},
     files={"deploy": "ridgeline.serving.service.form:ServiceForm"},
     from_answer={"deploy": "ridgeline.serving.service.from_results:text_of_answer"},
     metrics="ridgeline.serving.metrics:METRICS",
