@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import io
 import re
+import tokenize
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ridgeline import catalog
 from ridgeline.cli.main import verb_lines
 from ridgeline.serving.service.file import load_service
 from ridgeline.study.study_file import read_study_file
@@ -141,6 +147,60 @@ def test_a_missing_module_would_be_noticed() -> None:
     assert leads_somewhere("serving/engines/knobs")
     assert leads_somewhere("catalog.py")
     assert not leads_somewhere("records/nothing.py")
+
+
+DOTTED = re.compile(r"(?<![\w./:@-])ridgeline(?:\.[a-zA-Z_]\w*)+")
+FILE_ENDINGS = (".md", ".yaml", ".yml", ".json", ".toml", ".conf", ".service", ".svg", ".html", ".css", ".js", ".py")
+
+
+def dotted_names(text: str) -> set[str]:
+    return {name for name in DOTTED.findall(text) if not name.endswith(FILE_ENDINGS)}
+
+
+def is_there(name: str) -> bool:
+    """A module, what it holds, or a group of entry points that the catalog reads."""
+    parts = name.split(".")
+    if len(parts) == 2 and parts[1] in {
+        "wings",
+        *catalog.TABLE,
+        *(room for w in catalog.own_wings() for room in w.parts),
+    }:
+        return True
+    thing: Any = importlib.import_module(parts[0])
+    for number, part in enumerate(parts[1:], 2):
+        if not hasattr(thing, part):
+            try:
+                importlib.import_module(".".join(parts[:number]))
+            except ModuleNotFoundError:
+                return False
+        thing = getattr(thing, part)
+    return True
+
+
+def spoken(path: Path) -> str:
+    """Docstrings and comments of a module; its imports are the type checker's."""
+    source = path.read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    said = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    docs = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, _WITH_DOCS)]
+    return "\n".join([*said, *docs])
+
+
+_WITH_DOCS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def test_every_dotted_name_in_docs_and_docstrings_is_there() -> None:
+    texts = {page: page.read_text() for page in PAGES}
+    texts |= {path: spoken(path) for path in sorted((ROOT / "src/ridgeline").rglob("*.py"))}
+    named_in = {name: page for page, text in texts.items() for name in dotted_names(text)}
+    assert len(named_in) > 20
+    missing = {f"{named(page)}: {name}" for name, page in named_in.items() if not is_there(name)}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", ["ridgeline.diagnoses", "ridgeline.errors.NoError", "ridgeline.api.tune.there"])
+def test_a_name_that_is_not_there_would_be_noticed(name: str) -> None:
+    assert dotted_names(f"see `{name}`, or report {name}.md") == {name} and not is_there(name)
 
 
 def glossary_rows() -> list[list[str]]:
