@@ -87,7 +87,7 @@ def service(folder: Folder, **roles: str) -> Any:
 
 
 def acting(operator: Any, listed: set[str] | None) -> Actions:
-    actions = Actions(operator, "service.yaml", lower_limits=False)
+    actions = Actions(operator, "service.yaml")
     actions.listed = lambda: None if listed is None else {f"http://{n}": n for n in listed}  # type: ignore[method-assign]
     return actions
 

@@ -19,6 +19,7 @@ from ridgeline.serving.model.model import Model
 from ridgeline.serving.service.admission import twins_of
 from ridgeline.serving.service.keep.keeper import POLL_EVERY_S
 from ridgeline.serving.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide
+from ridgeline.serving.service.keep.scaler import LEAST_RECENT, RECENT_S
 from ridgeline.serving.service.service import RoleScale, ScaleRules, Service
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
@@ -30,7 +31,6 @@ from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.simulate import build, within_context
 
-RECENT_S, LEAST_RECENT = 60.0, 20
 _QUIET_S = 30.0  # of a prefill server that is removed: prompts may still be on their way to it
 
 

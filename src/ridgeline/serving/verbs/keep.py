@@ -16,9 +16,6 @@ def keep(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Print what it would do, without doing it.")] = False,
-    lower_limits: Annotated[
-        bool, typer.Option(help="Restart the router with a lower limit before KV pools fill up; cuts streams off.")
-    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a server may take to get ready.", min=1)] = 1800.0,
     metrics: Annotated[
         int | None, typer.Option(help="Port for Prometheus metrics of keep itself, on loopback.", min=1, max=65535)
@@ -69,7 +66,7 @@ def keep(
         notifier.choice = operator.service.notify  # as it is accepted by now
         notifier(kind, member, text)
 
-    keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=alert)
+    keeper = Keeper(operator, dry_run, timeout, str(file), alert=alert)
     server = serve_metrics(keeper, metrics) if metrics is not None else None
     ways = ", ".join(operator.service.notify.ways) or "nobody"
     watched = "waits for `deploy up` of" if operator.folder.is_down or not operator.folder.started else "watches"
