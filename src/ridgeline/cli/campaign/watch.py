@@ -37,6 +37,9 @@ def watch(
     )
 
 
+_OF_A_STUDY = ("study.yaml", "sources", "runs")
+
+
 class FoundFolders:
     """The studies at a path: itself, or those one or two folders below; they may come and go."""
 
@@ -57,7 +60,7 @@ class FoundFolders:
             return [self._root]
         found = {path.parent for depth in ("*", "*/*") for path in self._root.glob(f"{depth}/journal.jsonl")}
         # others keep a journal too, as a service does; a study that has lost its file is shown as damaged
-        return sorted(path for path in found if (path / "study.yaml").is_file() or (path / "runs").is_dir())
+        return sorted(path for path in found if any((path / name).exists() for name in _OF_A_STUDY))
 
     def look_around(self) -> dict[str, Watched]:
         from ridgeline.cli.campaign.watched import WatchedStudy
