@@ -97,7 +97,8 @@ def test_the_others_follow_a_good_one(file: Path) -> None:
         "server-1": 2,
         "router": 1,
     }
-    assert all(service.folder.has_script_of(member) for member in service.servers)
+    scripts = [(service.folder.of(member) / "start.sh").read_text() for member in service.servers]
+    assert all("CHANGED=yes" in script for script in scripts)
     assert [ask(url) for _ in range(4)] == [2] * 4
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
-from ridgeline.errors import InputError, Problem, StudyError
+from ridgeline.errors import InputError, Problem, StudyError, Where
 from ridgeline.records.secrets import looks_secret
 from ridgeline.serving.engines.knobs.meaning import layout_of
 from ridgeline.serving.engines.knobs.releases import parse_version
@@ -453,35 +453,18 @@ class EditedFile:
     lost: str = ""
 
 
-def with_router(
-    path: Path,
-    router: Mapping[str, Any],
-    expected: Mapping[str, Any] | None = None,
-    servers: Sequence[Mapping[str, Any]] = (),
-) -> EditedFile:
-    """The file with other values for its router, what is expected of it, and settings of each unit's `servers`.
-
-    None takes a key away.
+def with_values(path: Path, values: Mapping[Where, object]) -> EditedFile:
+    """The file with other values at these places, such as `("router", "policy")`; None takes a key away.
 
     Only the lines concerned are changed. Where that cannot be done, as with aliases, the whole file is written anew.
     """
     text = read_text(path)
-    plain = parse_yaml(text, str(path)).plain()
-    assert isinstance(plain, dict), "it was read as a service before"
-    merged = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
-    meant = {**plain, "router": merged}
-    if expected:
-        meant["expected"] = {**plain.get("expected", {}), **expected}
-    units = [*servers, *({} for _ in plain["units"][len(servers) :])]
-    meant["units"] = [_with_settings(unit, own) for unit, own in zip(plain["units"], units, strict=True)]
+    meant: Any = parse_yaml(text, str(path)).plain()
+    for where, value in values.items():
+        meant = _put(meant, where, value)
     edited, why = text, "what was written would not have meant the same"
     try:
-        for key, value in router.items():
-            edited = with_value(edited, ("router", key), value)
-        for n, own in enumerate(servers):
-            for key, value in own.items():
-                edited = with_value(edited, ("units", n, "settings", key), value)
-        for where, value in _leaves(expected or {}, ("expected",)):
+        for where, value in values.items():
             edited = with_value(edited, where, value)
         if parse_yaml(edited, str(path)).plain() == meant:
             return EditedFile(edited)
@@ -491,13 +474,12 @@ def with_router(
     return EditedFile("\n".join([*head, service_text(meant)]), why)
 
 
-def _with_settings(unit: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**unit, "settings": {**unit.get("settings", {}), **own}} if own else unit
-
-
-def _leaves(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, (*above, key))
-        else:
-            yield (*above, key), value
+def _put(tree: Any, where: Where, value: object) -> Any:
+    """A copy with that value there: what an alias shares with it stays as it is."""
+    if not where:
+        return value
+    step, rest = where[0], where[1:]
+    if isinstance(step, int):
+        return [_put(item, rest, value) if n == step else item for n, item in enumerate(tree)]
+    held = {**(tree or {}), step: _put((tree or {}).get(step), rest, value)}
+    return {key: inner for key, inner in held.items() if key != step or inner is not None}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ridgeline.serving.service.members import first_slot
@@ -169,13 +169,9 @@ class ServiceHistory:
 
     def _forget(self) -> None:
         """What a service that is taken down leaves behind for the next one: nothing but who runs where."""
-        for kept in (self.drained, self.by_command, self.retired, self.second, self.added, self.removed):
-            kept.clear()
-        for told in (
-            self.leaving, self.retiring, self.replacing, self.not_replaced, self.growing, self.before_coming,
-            self.scale_changes, self.not_grown, self.keeper_restarts, self.retries,
-        ):  # fmt: skip
-            told.clear()
+        for each in fields(ServiceHistory):
+            if each.name not in ("started", "is_down"):
+                getattr(self, each.name).clear()
 
     # what follows from it
 

@@ -186,10 +186,7 @@ class Operator:
         """Members that the file would start otherwise than they were accepted, and which of its keys differ."""
         if self.file is None or self.folder.accepted is None or self.folder.is_down:
             return [], []
-        members, keys = self.folder.accepted.edits(self.file, [member.name for member in self.members])
-        # of a service that an earlier release started nobody knows what was accepted, but its scripts are there
-        other = [m.name for m in self.servers if self.folder.serves(m.name) and not self.folder.has_script_of(m)]
-        return list(dict.fromkeys([*members, *other])), keys
+        return self.folder.accepted.edits(self.file, [member.name for member in self.members])
 
     def refresh(self) -> None:
         """What others have done meanwhile."""
@@ -290,19 +287,6 @@ class Operator:
         running = [n for n in names if n in self.folder.started and not self.folder.started[n].ended]
         self.folder.accept(before.with_service(self.file, running))
         self.apply_journal()
-
-    def adopt(self) -> None:
-        """A service that an earlier release started: the file is accepted, unless it was edited since."""
-        if self.folder.accepted is not None or self.file is None or not self.folder.started:
-            return
-        running = [member for member in self.servers if self.folder.serves(member.name)]
-        if unlike := [member.name for member in running if not self.folder.has_script_of(member)]:
-            raise InputError(
-                f"{', '.join(unlike)} were started by an earlier release, with other settings than the file has now; "
-                "accept these with `ridgeline deploy up FILE`, or give the file its old ones back"
-            )
-        with self.action():
-            self._accept_file([member.name for member in self.members])
 
     def accept_member(self, name: str, settings: Service) -> None:
         """What it is started with from now on, by whoever starts it."""

@@ -17,6 +17,7 @@ from ridgeline.cli.text.table import json_text
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
+    from ridgeline.errors import Where
     from ridgeline.serving.service.admission import AdmissionLimits
     from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
     from ridgeline.serving.service.rehearsed_scaling import RehearsedScaling, ScaledRun
@@ -148,13 +149,14 @@ def _sustainable_load(
 
 def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
     from ridgeline.files import write_whole
-    from ridgeline.serving.service.file import with_router
+    from ridgeline.serving.service.file import with_values
 
     assert service.router is not None
-    router_settings = limits.for_router(service.router.kind)
-    if choice.changed:
-        router_settings = {"policy": choice.policy, **router_settings}
-    edited = with_router(file, router_settings, {"admission": limits.as_json()}, limits.for_servers(service))
+    values: dict[Where, object] = {("router", "policy"): choice.policy} if choice.changed else {}
+    values |= {("router", key): value for key, value in limits.for_router(service.router.kind).items()}
+    for number, own in enumerate(limits.for_servers(service)):
+        values |= {("units", number, "settings", key): value for key, value in own.items()}
+    edited = with_values(file, values)
     write_whole(file, edited.text)
     if edited.lost:
         _show(f"{file}: rewritten without its comments ({edited.lost})")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec
 
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import InputError, RidgelineError
 from ridgeline.serving.service.history import RESTART_FAILED
 from ridgeline.serving.service.keep.actions import Actions
 from ridgeline.serving.service.keep.canary import REFUSALS
@@ -109,7 +109,11 @@ class Keeper:
         if folder.is_down:
             self.seen.note()
             return []
-        operator.adopt()
+        if folder.accepted is None and folder.started:
+            raise InputError(
+                "an earlier release started this service, and nothing says what was accepted to run; accept what the "
+                f"file says with `ridgeline deploy up {self.file}`, which leaves alone what runs"
+            )
         members = [member for member in operator.present if member.name in folder.started]
         self.seen.look(members)
         concerns = self._judged(members)
