@@ -131,9 +131,6 @@ class PodForm(Form):
     router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
         description="An image that has the router."
     )
-    keep_image: Annotated[OneLine, DefaultText("no watcher in the cluster")] = Field(
-        description="An image that has ridgeline: `keep` then watches the service there."
-    )
     namespace: OneLine = Field(description="Where everything is made.")
     model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
         description="The PersistentVolumeClaim that holds the model's folder."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,7 +19,7 @@ from ridgeline.errors import InputError
 from ridgeline.serving.engines.knobs.releases import release_written
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.quoting import in_comment, in_pod, shell_line
-from ridgeline.serving.service.routers import ROUTERS, PodSelectors, discovery_argv
+from ridgeline.serving.service.routers import ROUTERS, discovery_argv
 from ridgeline.serving.service.servers import ServerPlace, server_argv, server_of
 from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit
 
@@ -103,8 +103,6 @@ _PROGRESS_LIMIT_S = 30
 _DRAIN_S = 300  # what is under way may finish when a pod is asked to end
 _PYTHON = "python3"  # of the images
 HOME = "/home/server"
-_KEEP_FOLDER, _KEEP_FILE = "/etc/ridgeline", "service.yaml"
-KEEP_METRICS_PORT = 9400
 _PART_OF, _COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 # asked for where the file says nothing: tokenizers, schedulers and a process for each GPU; staged weights
 _CORES_PER_GPU, _MEMORY_BYTES_PER_GPU = 4, 32 * 2**30
@@ -161,12 +159,10 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
     return pod
 
 
-def _pod(
-    service: Service, labels: _Spec, container: _Spec, volumes: list[_Spec], ends_s: int = _DRAIN_S, **more: Any
-) -> _Spec:
+def _pod(service: Service, labels: _Spec, container: _Spec, volumes: list[_Spec], **more: Any) -> _Spec:
     """A template of one container, as all of them are made."""
     _give_home(service, container, volumes)
-    spec = {**more, "securityContext": _pod_security(service), "terminationGracePeriodSeconds": ends_s}
+    spec = {**more, "securityContext": _pod_security(service), "terminationGracePeriodSeconds": _DRAIN_S}
     return {"metadata": {"labels": labels}, "spec": {**spec, "containers": [container], "volumes": volumes}}
 
 
@@ -179,8 +175,8 @@ def _router_pod(service: Service, name: str) -> _Spec:
             "`kubernetes: {router_image: ...}`"
         )
     roles = dict.fromkeys(unit.role for unit in service.units)
-    found = PodSelectors({role: _labels_of(name, role) for role in roles}, _pod_port(service), pods.namespace)
-    argv = discovery_argv(replace(service, router=replace(choice, python=_PYTHON)), found)
+    selectors = {role: _labels_of(name, role) for role in roles}
+    argv = discovery_argv(replace(service, router=replace(choice, python=_PYTHON)), selectors)
     container: _Spec = {
         "name": "router",
         "image": pods.router_image,
@@ -194,28 +190,6 @@ def _router_pod(service: Service, name: str) -> _Spec:
         "livenessProbe": {**_asked("/liveness", _POLL_S), "initialDelaySeconds": 60},
     }
     return _pod(service, _labels_of(name, "router"), container, [], serviceAccountName=f"{name}-router")
-
-
-def _keep_pod(service: Service, name: str, url: str) -> _Spec:
-    """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
-    argv = [_PYTHON, "-m", "ridgeline", "keep", f"{_KEEP_FOLDER}/{_KEEP_FILE}", "--front", url]
-    argv += ["--metrics", str(KEEP_METRICS_PORT), "--metrics-host", "$(POD_IP)"]
-    variables = (service.api_key_env, service.notify.webhook_env)
-    container: _Spec = {
-        "name": "keep",
-        "image": service.pods.keep_image,
-        "command": argv,
-        "env": [*_address_variable(), *_secret_variables(service, name, variables)],
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": _own_security(),
-        "ports": [{"name": "http", "containerPort": KEEP_METRICS_PORT}],
-        "volumeMounts": [{"name": "service", "mountPath": _KEEP_FOLDER, "readOnly": True}],
-        "readinessProbe": _asked("/metrics", _POLL_S),
-        "livenessProbe": {**_asked("/metrics", _POLL_S), "initialDelaySeconds": 60},
-    }
-    volumes: list[_Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
-    more: _Spec = {"serviceAccountName": f"{name}-keep", "automountServiceAccountToken": False}
-    return _pod(service, _labels_of(name, "keep"), container, volumes, ends_s=30, **more)
 
 
 def _key_secret(service: Service, name: str) -> str:
@@ -356,22 +330,14 @@ def _asked(path: str, period_s: int) -> _Spec:
 
 
 _LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revision and a role
-_SERVERS_FILE, _ROUTER_FILE, _KEEP_MANIFEST = "servers.yaml", "router.yaml", "keep.yaml"
-_KEEP_HEADING = (
-    "ridgeline keep, watching: a token through the front door every ten seconds, alerts as `notify` says, metrics at",
-    "port 9400. It restarts, replaces and scales nothing: Kubernetes restarts pods by the probes of servers.yaml.",
-    "It asks nothing of the Kubernetes API, so its account has no rights and no token.",
-)
 
 
 def manifests(service: Service) -> Iterator[tuple[str, str]]:
     """File names and their text."""
     name = _object_name(service)
-    yield _SERVERS_FILE, _text(_heading(service, name), _servers(service, name))
+    yield "servers.yaml", _text(_heading(service, name), _servers(service, name))
     if service.router is not None:
-        yield _ROUTER_FILE, _text("", _router(service, name))
-    if service.pods.keep_image:
-        yield _KEEP_MANIFEST, _text("".join(f"# {line}\n" for line in _KEEP_HEADING), _keep(service, name))
+        yield "router.yaml", _text("", _router(service, name))
 
 
 def _object_name(service: Service) -> str:
@@ -387,7 +353,7 @@ def _object_name(service: Service) -> str:
 
 def _heading(service: Service, name: str) -> str:
     lines = ["kubectl apply -f . makes all of it, kubectl delete -f . ends it; the LWS controller must be installed"]
-    if variables := _secret_names(service):
+    if variables := service.secret_variables:
         # through a pipe: the arguments of kubectl could be read by everybody
         values = " ".join(f'"{variable}=${variable}"' for variable in variables)
         create = ["kubectl", "create", "secret", "generic", _key_secret(service, name)]
@@ -403,12 +369,6 @@ def _heading(service: Service, name: str) -> str:
             "`restricted` namespaces take no folders of nodes: there name a claim, `kubernetes: {model_claim: ...}`"
         )
     return "".join(f"# {in_comment(line)}\n" for line in lines)
-
-
-def _secret_names(service: Service) -> tuple[str, ...]:
-    """All that the Secret must hold: also where alerts go, for the `keep` of the cluster."""
-    hook = (service.notify.webhook_env,) if service.pods.keep_image and service.notify.webhook_env else ()
-    return tuple(dict.fromkeys((*service.secret_variables, *hook)))
 
 
 def _servers(service: Service, name: str) -> Iterator[_Spec]:
@@ -477,32 +437,11 @@ def _router(service: Service, name: str) -> Iterator[_Spec]:
         roleRef={"apiGroup": groups, "kind": "Role", "name": account},
         subjects=[{"kind": "ServiceAccount", "name": account, "namespace": service.pods.namespace}],
     )
+    pod = _router_pod(service, name)
     # one: a second router would not know what the first one has let through
-    yield _only(service, account, _router_pod(service, name))
+    spec = {"replicas": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}
+    yield _object(service, "apps/v1", "Deployment", account, spec=spec)
     yield _front(service, name, "router", service.router.port)
-
-
-def _keep(service: Service, name: str) -> Iterator[_Spec]:
-    """One: two would tell everything twice; the old one ends before the next begins."""
-    port = service.router.port if service.router is not None else _pod_port(service)
-    url = f"http://{name}-api.{service.pods.namespace}.svc:{port}"
-    known: _Spec = {"version": 1, "name": service.name, "model": service.model, "engine": {"kind": service.engine}}
-    known |= {"engine": {"kind": service.engine, "gpu": service.gpu}} if service.gpu else {}
-    known |= {"served_name": service.served_name} if service.served_name else {}
-    known |= {"api_key_env": service.api_key_env} if service.api_key_env else {}
-    if service.notify.ways:
-        notified = asdict(service.notify)
-        known["notify"] = {key: value for key, value in notified.items() if value}
-    known["units"] = [{"replicas": 1}]
-    yield _object(service, "v1", "ServiceAccount", f"{name}-keep")
-    yield _object(service, "v1", "ConfigMap", f"{name}-keep", data={_KEEP_FILE: yaml.safe_dump(known, sort_keys=False)})
-    yield _only(service, f"{name}-keep", _keep_pod(service, name, url), strategy={"type": "Recreate"})
-
-
-def _only(service: Service, name: str, pod: _Spec, **more: Any) -> _Spec:
-    """One pod, made anew where it ends."""
-    spec = {"replicas": 1, **more, "selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}
-    return _object(service, "apps/v1", "Deployment", name, spec=spec)
 
 
 def _front(service: Service, name: str, role: str, port: int) -> _Spec:

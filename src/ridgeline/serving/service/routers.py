@@ -115,15 +115,6 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
-class PodSelectors:
-    """The labels by which a router in Kubernetes finds its servers, by role; all of them listen on one port."""
-
-    labels: Mapping[str, Mapping[str, str]]
-    port: int
-    namespace: str
-
-
-@dataclass(frozen=True, slots=True)
 class _RouterDialect:
     """`module` is run with the environment's python.
 
@@ -150,13 +141,13 @@ def router_argv(service: Service, backends: Sequence[Backend]) -> list[str]:
     return with_key(argv, service.api_key_env)
 
 
-def discovery_argv(service: Service, pods: PodSelectors) -> list[str]:
-    """The same for a router that asks Kubernetes which servers there are."""
-    argv = ["--service-discovery", "--service-discovery-namespace", pods.namespace]
-    argv += ["--service-discovery-port", str(pods.port)]
+def discovery_argv(service: Service, selectors: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The same for a router that asks Kubernetes which servers there are: by role, the labels that they have."""
+    argv = ["--service-discovery", "--service-discovery-namespace", service.pods.namespace]
+    argv += ["--service-discovery-port", str(service.first_port)]
     if service.split:
         argv.append(ROUTERS[_choice(service).kind].split_switch)
-    for role, labels in pods.labels.items():
+    for role, labels in selectors.items():
         argv += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
     return with_key([*_front(service), *argv, *_choice(service).arguments], service.api_key_env)
 

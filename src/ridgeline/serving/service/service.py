@@ -56,7 +56,6 @@ class PodChoice:
 
     image: str = ""  # empty: the engine's published one of this release
     router_image: str = ""
-    keep_image: str = ""  # that has ridgeline; empty: nobody watches in the cluster
     namespace: str = "default"
     model_claim: str = ""  # the volume claim with the model; empty: its folder lies on every node
     secret: str = ""  # that holds the API key, under the name of its variable; empty: named after the service

@@ -20,13 +20,9 @@ def keep(
     metrics: Annotated[
         int | None, typer.Option(help="Port for Prometheus metrics of keep itself, on loopback.", min=1, max=65535)
     ] = None,
-    front: Annotated[
-        str, typer.Option(help="Only watch a service that others keep, through this URL: canaries, alerts, metrics.")
-    ] = "",
     test_alert: Annotated[
         bool, typer.Option("--test-alert", help="Send a test alert to everybody whom `notify` names, and end.")
     ] = False,
-    metrics_host: Annotated[str, typer.Option(help="--front: the address for --metrics.")] = "127.0.0.1",
 ) -> None:
     """Watch a service by the tokens it generates; take out and restart servers that have died, hung or become slow.
 
@@ -54,9 +50,6 @@ def keep(
         signal.signal(number, lambda signum, _frame: signals.append(signum))
     if test_alert:
         _test_alert(load_service(file))
-        return
-    if front:
-        _watch_front(load_service(file), front, metrics, metrics_host, signals)
         return
     operator = operator_of(file, folder)
     notifier = Notifier(operator.service.name, operator.service.notify, operator.say)
@@ -90,23 +83,3 @@ def _test_alert(service: Service) -> None:
     if failed := notifier.test():
         raise SiteError("\n".join(failed))
     print(f"a test alert was sent to {', '.join(service.notify.ways)}")
-
-
-def _watch_front(service: Service, url: str, metrics: int | None, host: str, signals: list[int]) -> None:
-    from ridgeline.serving.service import probe
-    from ridgeline.serving.service.keep.front import FrontWatch
-    from ridgeline.study.notify import Notifier
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-
-    notifier = Notifier(service.name, service.notify, say)
-    notifier.require_ways()
-    watch = FrontWatch(service.name, url, service.served_name, probe.key_of(service.api_key_env), say, notifier)
-    server = watch.serve_metrics(metrics, host) if metrics is not None else None
-    try:
-        watch.run(lambda: bool(signals))
-    finally:
-        if server is not None:
-            server.shutdown()
-        notifier.close()
