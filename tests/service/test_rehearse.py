@@ -322,9 +322,9 @@ def test_a_server_that_was_started_again_counts_from_zero() -> None:
 
 
 def test_a_router_that_cannot_queue_is_told_to_refuse_at_once() -> None:
-    queues = _limited(RouterChoice("smg"), LIMITS)
+    queues = _limited(RouterChoice(kind="smg"), LIMITS)
     assert (queues.most_running, queues.most_waiting, queues.longest_wait_s) == (16, 3, 1.0)
-    refuses = _limited(RouterChoice("sglang-router"), LIMITS)
+    refuses = _limited(RouterChoice(kind="sglang-router"), LIMITS)
     assert (refuses.most_running, refuses.most_waiting, refuses.longest_wait_s) == (16, 0, None)
 
 
@@ -332,7 +332,7 @@ def test_the_files_own_policy_is_tried_first(file: Path) -> None:
     service = load_service(file)
     assert service.router is not None
     assert known_policies(service) == ["cache_aware", "random", "round_robin", "power_of_two"], "the router's usual one"
-    own = replace(service, router=replace(service.router, policy="power_of_two"))
+    own = replace(service, router=service.router.model_copy(update={"policy": "power_of_two"}))
     assert known_policies(own)[0] == "power_of_two"
     with pytest.raises(InputError, match="no router"):
         known_policies(replace(service, router=None))

@@ -69,7 +69,8 @@ def _with(unit: ServiceUnit, hca: str, service: Service) -> ServiceUnit:
     knob = server_of(service.engine).device_knob
     by_port = split and knob and unit.settings.get("disaggregation_transfer_backend") != "nixl"
     devices = ",".join(dict.fromkeys(name.partition(":")[0] for name in hca.lstrip("=").split(",")))
-    return replace(unit, env=env, settings={knob: devices, **unit.settings} if by_port else unit.settings)
+    settings = {knob: devices, **unit.settings} if by_port else unit.settings
+    return unit.model_copy(update={"env": env, "settings": settings})
 
 
 def _files(records: Sequence[str], folder: Path) -> list[Path]:
@@ -141,7 +142,7 @@ def _scaled_beyond(service: Service) -> Problem | None:
     """Where all roles at their most need more nodes than the site has; `most_servers` may keep them from it."""
     scale, site = service.scale, service.site
     assert scale is not None
-    each = {unit.role: _node_share(unit, site.gpus_per_node) for unit in service.units}
+    each: dict[str, float] = {unit.role: _node_share(unit, site.gpus_per_node) for unit in service.units}
     wanted = sum(service.slots(unit) * each[unit.role] for unit in service.units)
     if scale.most_servers is not None:
         wanted = min(wanted, scale.most_servers * max(each.values()))
@@ -196,8 +197,8 @@ def _service(form: ServiceForm, path: Path) -> Service:
         planned_release=form.engine.release,
         python=_from_file(form.engine.python, path),
         gpu=form.engine.gpu,
-        units=tuple(unit.record() for unit in form.units),
-        router=None if router is None else router.record(python=_from_file(router.python, path)),
+        units=tuple(form.units),
+        router=router and router.model_copy(update={"python": _from_file(router.python, path)}),
         site=load_site(form.site, path.parent),
         in_turn=form.start == "in-turn",
         scale=None
@@ -391,7 +392,7 @@ def _revealed(argv: Sequence[str]) -> bool:
 
 def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
     """Members may come to share a node, so each has ports of its own, and those that an engine derives from it."""
-    step = port_step(form.engine.kind, (unit.record() for unit in form.units))
+    step = port_step(form.engine.kind, form.units)
     last, highest = form.first_port + (servers - 1) * step, highest_port(server_of(form.engine.kind).port_offsets)
     if last > highest:
         reach = LAST_PORT - highest

@@ -133,6 +133,13 @@ class ServiceFolder(ServiceHistory):
         write_whole(self.of(member) / START_FILE, start_script(settings, member), mode=0o755)
         return job
 
+    def has_script_of(self, member: Member) -> bool:
+        """Whether its latest start was with the settings that were accepted."""
+        try:
+            return (self.of(member) / START_FILE).read_text() == start_script(self.settings_of(member.name), member)
+        except OSError:
+            return False
+
     def address(self, member: Member) -> str:
         """Where it listens; empty while it has not said so."""
         try:

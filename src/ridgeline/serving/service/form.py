@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field
 
 from ridgeline.records.secrets import looks_secret
-from ridgeline.serving.ports import LAST_PORT
+from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import (
     DAY_MIN,
     PodChoice,
@@ -23,16 +23,13 @@ from ridgeline.study.forms import (
     Accepts,
     DefaultText,
     Duration,
-    Environment,
     FieldName,
     Form,
     Lines,
     OneLine,
-    Single,
-    Size,
     ValueUnit,
     Variable,
-    Words,
+    accepted_by,
 )
 from ridgeline.study.schema import NotifyForm
 
@@ -49,67 +46,14 @@ def _key_variable(name: str) -> str:
     return name
 
 
-class UnitForm(Form):
-    """Equal servers of one role."""
-
-    whose = "a unit"
-    makes = ServiceUnit
-
-    role: Literal["both", "prefill", "decode"] = Field(description="What its servers do.")
-    replicas: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="How many of them.")
-    nodes: Annotated[int, ValueUnit("nodes")] = Field(ge=1, description="Nodes of each server.")
-    gpus: Annotated[int, ValueUnit("GPUs")] = Field(ge=0, description="GPUs of each of these nodes.")
-    settings: dict[str, Single] = Field(description="Knobs of the engine, as in a study.")
-    arguments: Annotated[Words, DefaultText("none")] = Field(
-        description="Further words of the server's command line, as they are."
-    )
-    env: Environment = Field(description="Environment of these servers.")
-    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("the share of its GPUs")] = Field(
-        ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
-    )
-    memory: Annotated[Size | None, FieldName("memory_bytes"), DefaultText("the share of its GPUs")] = Field(
-        description="Memory of each node, likewise."
-    )
-
-
-class RouterForm(Form):
-    """The router in front of the servers."""
-
-    whose = "a router"
-    makes = RouterChoice
-
-    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(description="Which one.")
-    policy: Annotated[OneLine, DefaultText("the router's own")] = Field(
-        description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
-    )
-    port: Annotated[int, ValueUnit("")] = Field(ge=1, le=LAST_PORT, description="Where users reach it.")
-    most_running: Annotated[int | None, ValueUnit("requests"), DefaultText("no limit")] = Field(
-        ge=1, description="Requests under way at once; more wait."
-    )
-    most_waiting: Annotated[int | None, ValueUnit("requests"), DefaultText("the router's own")] = Field(
-        ge=0, description="Requests that may wait; more are refused with 429."
-    )
-    longest_wait: Annotated[Duration | None, FieldName("longest_wait_s"), DefaultText("the router's own")] = Field(
-        description="How long a request may wait there before it is refused."
-    )
-    python: OneLine = Field(description="The interpreter of the environment that has the router.")
-    arguments: Annotated[Words, DefaultText("none")] = Field(
-        description="Further words of the router's command line, as they are."
-    )
-    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("an eighth of a node's, at most 4")] = Field(
-        ge=1, description="Cores of the router's own small job."
-    )
-    memory: Annotated[Size | None, FieldName("memory_bytes"), DefaultText("an eighth of a node's, at most 8 GiB")] = (
-        Field(description="Memory of the router's own small job.")
-    )
-
-
 class ServedEngineForm(Form):
     """What the servers run."""
 
     whose = "an engine"
 
-    kind: Literal["sglang", "vllm", "twin"] = Field(description="The engine; twin: servers that only pretend.")
+    kind: Annotated[OneLine, accepted_by(server_of), Accepts("sglang, vllm, twin, or an engine of another package")] = (
+        Field(description="The engine; twin: servers that only pretend.", examples=["sglang"])
+    )
     release: Annotated[OneLine, DefaultText("the newest that is known")] = Field(
         default="", description="The release whose flags are used, such as 0.5.15."
     )
@@ -117,34 +61,6 @@ class ServedEngineForm(Form):
     gpu: Annotated[OneLine, DefaultText("needed by twin only")] = Field(
         default="", description="What it runs on, such as h200: the twin keeps its time."
     )
-
-
-class PodForm(Form):
-    """What Kubernetes needs to know; read by `deploy render --for kubernetes`."""
-
-    whose = "kubernetes"
-    makes = PodChoice
-
-    image: Annotated[OneLine, DefaultText("the engine's published one of this release")] = Field(
-        description="The image of the servers."
-    )
-    router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
-        description="An image that has the router."
-    )
-    namespace: OneLine = Field(description="Where everything is made.")
-    model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
-        description="The PersistentVolumeClaim that holds the model's folder."
-    )
-    secret: Annotated[OneLine, DefaultText("the service's name, then `-key`")] = Field(
-        description="The Secret that holds the API key, under the name that `api_key_env` gives."
-    )
-    devices: dict[str, Annotated[int, ValueUnit("")]] = Field(
-        description="Further resources of each pod of a server, such as `rdma/hca: 8`."
-    )
-    user: Annotated[int, ValueUnit("")] = Field(
-        ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
-    )
-    ipc_lock: bool = Field(description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it.")
 
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -284,8 +200,8 @@ class ServiceForm(Form):
         "Kubernetes Secret; no file that is written holds their value.",
     )
     engine: ServedEngineForm
-    units: list[UnitForm] = Field(min_length=1, description="The servers.")
-    router: Annotated[RouterForm | None, DefaultText("none: one server alone")] = Field(default=None)
+    units: list[ServiceUnit] = Field(min_length=1, description="The servers.")
+    router: Annotated[RouterChoice | None, DefaultText("none: one server alone")] = Field(default=None)
     site: Any = Field(default="local", description="A site's name or file, or the mapping itself.")
     start: Literal["together", "in-turn"] = Field(
         default="together",
@@ -318,6 +234,4 @@ class ServiceForm(Form):
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
         default=NotifyForm.model_construct(), description="Whom `keep` tells what it sees and does."
     )
-    kubernetes: Annotated[PodForm, FieldName("pods"), DefaultText("nothing beyond the defaults")] = Field(
-        default=PodForm.model_construct()
-    )
+    kubernetes: Annotated[PodChoice, FieldName("pods"), DefaultText("nothing beyond the defaults")]

@@ -175,8 +175,8 @@ def _router_pod(service: Service, name: str) -> _Spec:
             "`kubernetes: {router_image: ...}`"
         )
     roles = dict.fromkeys(unit.role for unit in service.units)
-    selectors = {role: _labels_of(name, role) for role in roles}
-    argv = discovery_argv(replace(service, router=replace(choice, python=_PYTHON)), selectors)
+    selectors: dict[str, dict[str, str]] = {role: _labels_of(name, role) for role in roles}
+    argv = discovery_argv(replace(service, router=choice.model_copy(update={"python": _PYTHON})), selectors)
     container: _Spec = {
         "name": "router",
         "image": pods.router_image,

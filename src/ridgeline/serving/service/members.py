@@ -97,7 +97,7 @@ def members_of(
 def every_member(service: Service) -> dict[str, Member]:
     """By its name, each that there may ever be, servers in both of their slots."""
     rules = service.scale.roles if service.scale is not None else {}
-    every = {unit.role: range(service.slots(unit)) for unit in service.units if unit.role in rules}
+    every: dict[str, range] = {unit.role: range(service.slots(unit)) for unit in service.units if unit.role in rules}
     first = members_of(service, scaled=every)
     second = members_of(service, {member.name for member in first}, scaled=every)
     return {member.name: member for member in (*second, *first)}

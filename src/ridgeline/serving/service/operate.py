@@ -186,7 +186,10 @@ class Operator:
         """Members that the file would start otherwise than they were accepted, and which of its keys differ."""
         if self.file is None or self.folder.accepted is None or self.folder.is_down:
             return [], []
-        return self.folder.accepted.edits(self.file, [member.name for member in self.members])
+        members, keys = self.folder.accepted.edits(self.file, [member.name for member in self.members])
+        # of a service that an earlier release started nobody knows what was accepted, but its scripts are there
+        other = [m.name for m in self.servers if self.folder.serves(m.name) and not self.folder.has_script_of(m)]
+        return list(dict.fromkeys([*members, *other])), keys
 
     def refresh(self) -> None:
         """What others have done meanwhile."""

@@ -172,7 +172,7 @@ def _as_twins(service: Service, speed: float = 1.0) -> Service:
         model=twin_model(service.model),
         python=sys.executable,
         units=tuple(_as_twin(service, unit, speed) for unit in service.units),
-        router=replace(service.router, port=port),
+        router=service.router.model_copy(update={"port": port}),
         site=LOCAL,
         first_port=port + 2,
         first_bootstrap_port=port + 2 + servers,
@@ -186,8 +186,9 @@ def _as_twin(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit:
         name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_OPTIONS
     }
     env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
-    arguments = () if speed == 1 else ("--speed", f"{speed:g}")
-    return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env=env)
+    arguments = [] if speed == 1 else ["--speed", f"{speed:g}"]
+    own = {"nodes": 1, "gpus": 0, "settings": settings, "arguments": arguments, "env": env}
+    return unit.model_copy(update=own)
 
 
 _READY_S = 180.0
@@ -206,8 +207,8 @@ class RehearsalService:
 
     def operator(self, router: RouterChoice, port: int = 0) -> Operator:
         assert self._twins.router is not None
-        argv = (*router.arguments, *_AT_ONCE.get(router.kind, ()))
-        placed = replace(router, port=port or self._twins.router.port, arguments=argv)
+        argv = [*router.arguments, *_AT_ONCE.get(router.kind, ())]
+        placed = router.model_copy(update={"port": port or self._twins.router.port, "arguments": argv})
         return Operator(replace(self._twins, router=placed), self._root)
 
     def start(self, routers: Sequence[RouterChoice]) -> None:
@@ -424,15 +425,18 @@ def rehearse(
     tried = list(policies or known_policies(service))
     with _rehearsal_service(twins, root) as rehearsed:
 
+        def with_policy(policy: str) -> RouterChoice:
+            return router.model_copy(update={"policy": policy})
+
         def run(case: str, sent: RehearsedLoad, choice: RouterChoice) -> Rehearsal:
             done.append(_run(rehearsed, twins, choice, case, sent, root))
             return done[-1]
 
-        rehearsed.start([replace(router, policy=policy) for policy in tried])
+        rehearsed.start([with_policy(policy) for policy in tried])
         for policy in tried:
             try:
                 say(f"{policy}, {_SKEWED} ...")
-                run(_SKEWED, short, replace(router, policy=policy))
+                run(_SKEWED, short, with_policy(policy))
             except SiteError as error:
                 say(f"{policy}: left out: {error}")
         if not done:
@@ -446,11 +450,11 @@ def rehearse(
 
             def one_of(pair: int, which: int) -> Rehearsal:
                 sent = replace(short, plain=0.5, seed=load.seed + 1 + pair)
-                return run(PAIRED, sent, replace(router, policy=both[which]))
+                return run(PAIRED, sent, with_policy(both[which]))
 
             decided = _in_pairs(own, other, one_of, load.seed)
         rehearsed.end_compared()
-        chosen = replace(router, policy=decided.policy)
+        chosen = with_policy(decided.policy)
         if limits is not None:
             say(f"{chosen.policy}, {OVERLOADED} ...")
             over = replace(load, rate_s=_OVERLOAD * limits.requests_s, seconds=max(_OVERLOAD_S, load.seconds))
@@ -535,7 +539,8 @@ def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
     keys = limits.for_router(router.kind)
     wait = limits.longest_wait_s if keys["longest_wait"] else None
     waiting = limits.most_waiting if wait else 0
-    return replace(router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
+    own = {"most_running": limits.most_running, "most_waiting": waiting, "longest_wait_s": wait}
+    return router.model_copy(update=own)
 
 
 def _run(

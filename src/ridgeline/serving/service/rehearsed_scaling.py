@@ -147,7 +147,7 @@ def rehearse_scaling(
     for name, numbers in _fixed_sizes(service, scale, mean).items():
         say(f"{name} ...")
         still = {role: RoleScale(number, number) for role, number in numbers.items()}
-        sized = tuple(replace(u, replicas=numbers.get(u.role, u.replicas)) for u in service.units)
+        sized = tuple(u.model_copy(update={"replicas": numbers.get(u.role, u.replicas)}) for u in service.units)
         own = replace(service, units=sized)
         fixed.append((name, _run(own, replace(scale, roles=still, most_servers=None), arrivals, start_s, begins)))
     return RehearsedScaling(scaled, tuple(fixed), first)
@@ -177,7 +177,7 @@ class _Servers:
         front, engines, _ = build(replace(kinds[0][0], routing="least-load"), Calibration(), parse_traffic("sharegpt"))
         self._like = {_role(engine): engine for engine in engines}
         self.every: list[Engine] = list(engines)
-        self.replicas = {unit.role: unit.replicas for unit in service.units}
+        self.replicas: dict[str, int] = {unit.role: unit.replicas for unit in service.units}
         # routers choose among these very lists
         self.serving = {role: [engine for engine in engines if _role(engine) == role] for role in self.replicas}
         self.leaving: list[tuple[str, Engine, float]] = []

@@ -265,7 +265,7 @@ def _limits_text(service: Service, limits: AdmissionLimits) -> str:
     from ridgeline.serving.service.routers import router_promise
 
     assert service.router is not None
-    chosen = replace(service, router=replace(service.router, most_running=limits.most_running))
+    chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
     own = ["; ".join(f"{name} {value}" for name, value in unit.items()) for unit in limits.for_servers(service)]
     lines = [f"each server refuses requests on its own: {said}" for said in dict.fromkeys(own) if said]
     return "\n".join([*lines, router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"])

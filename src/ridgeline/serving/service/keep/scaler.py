@@ -6,7 +6,7 @@ The decisions themselves are made in `scale.py`, which asks nobody; they are car
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -81,7 +81,7 @@ class _RecentTtft:
     """TTFT p95 of the last minute, from the servers' histograms; None where too few requests ended in it."""
 
     engine: str
-    _rows: deque[tuple[float, dict[float, float]]] = field(default_factory=deque)
+    _rows: deque[tuple[float, Mapping[float, float]]] = field(default_factory=deque)
 
     def take(self, at_s: float, pages: Iterable[str]) -> float | None:
         now = self._histogram(pages)
@@ -97,11 +97,12 @@ class _RecentTtft:
         below_ms, above_ms = _quantile_bounds_ms(new, 0.95)
         return below_ms if above_ms == float("inf") else (below_ms + above_ms) / 2
 
-    def _histogram(self, pages: Iterable[str]) -> dict[float, float]:
+    def _histogram(self, pages: Iterable[str]) -> Mapping[float, float]:
         """Summed over the servers."""
-        found: Counter[float] = Counter()
+        found: dict[float, float] = {}
         for page in pages:
-            found.update(probe.buckets(page, server_of(self.engine).metrics.ttft))
+            for edge, count in probe.buckets(page, server_of(self.engine).metrics.ttft).items():
+                found[edge] = found.get(edge, 0.0) + count
         return found
 
 
@@ -138,7 +139,7 @@ class Scaler:
             # a clock that was set back must not keep servers for ever
             self._history.change(role, clock() - max(0.0, wall() - change.at_s))
         units = operator.service.units
-        self._ratios = {unit.role: float(unit.replicas) for unit in units}
+        self._ratios: dict[str, float] = {unit.role: float(unit.replicas) for unit in units}
 
     def poll(self, polls: Mapping[str, ServerPoll], pages: Mapping[str, str]) -> list[ScaleDecision]:
         """After a poll of all servers that are in the router, what to change."""
