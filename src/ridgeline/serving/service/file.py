@@ -301,11 +301,10 @@ def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScaleFor
         return
     kind, split = form.router.kind, any(unit.role != "both" for unit in form.units)
     if split and not ROUTERS[kind].adds_split:
-        able = ", ".join(
-            name for name, other in ROUTERS.items() if other.adds_split and form.engine.kind in other.engines
-        )
+        able = [name for name, other in ROUTERS.items() if other.adds_split and form.engine.kind in other.engines]
+        use = f"use one of: {', '.join(able)}, " if able else ""
         what = f"{kind} takes no prefill or decode server back while it runs"
-        yield Problem(("router", "kind"), f"{what}, so that nothing can be scaled; {_use(able)}or remove `scale`")
+        yield Problem(("router", "kind"), f"{what}, so that nothing can be scaled; {use}or remove `scale`")
     limit = form.router.most_running
     for role, rule in rules:
         if limit is None or rule.running is None or role == "prefill" or rule.most < 2:
@@ -316,10 +315,6 @@ def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScaleFor
             what = f"the router lets {limit} requests through, so that no load asks for more than {reachable} servers"
             where = ("scale", role, "most")
             yield Problem(where, f"{what}; raise `most_running` above {reach:.0f}, or lower `most` or `running`")
-
-
-def _use(able: str) -> str:
-    return f"use one of: {able}, " if able else ""
 
 
 def _disagreements(form: ServiceForm) -> Iterator[Problem]:

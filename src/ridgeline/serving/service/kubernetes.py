@@ -8,7 +8,7 @@ fails. A DisaggregatedSet keeps one such set for each role and changes them toge
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,7 +21,7 @@ from ridgeline.serving.service import probe
 from ridgeline.serving.service.quoting import in_comment, in_pod, shell_line
 from ridgeline.serving.service.routers import ROUTERS, discovery_argv
 from ridgeline.serving.service.servers import ServerPlace, server_argv, server_of
-from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit
+from ridgeline.serving.service.service import Service, ServiceUnit
 
 # Pods of servers and of the router: containers, what they are given, and how Kubernetes sees that they work.
 
@@ -29,11 +29,6 @@ from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit
 
 _PROBE_FOLDER = "/opt/ridgeline"
 _PROBE_FILE = "progress.py"
-
-
-def _progress_command(port: int, name: str) -> list[str]:
-    """`name` is ready or alive: each remembers its own last poll."""
-    return ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(port), name]
 
 
 def _progress_script(engine: str, key_variable: str = "") -> str:
@@ -123,21 +118,17 @@ def _follower_role(role: str) -> str:
     return f"{role}-follower"
 
 
-def _pod_port(service: Service) -> int:
-    """Every pod has an address of its own, so all servers listen on one port."""
-    return service.first_port
-
-
 def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> _Spec:
     """The template of a server's first pod (`leads`), or of its others, which answer nobody."""
-    at = ServerPlace(_pod_port(service), service.first_bootstrap_port, 0, 0)
+    # every pod has an address of its own, so all servers listen on one port
+    at = ServerPlace(service.first_port, service.first_bootstrap_port, 0, 0)
     argv = server_argv(replace(service, python=_PYTHON), unit, at)
     argv += () if leads else server_of(service.engine).follower_argv
     container: _Spec = {
         "name": "server",
         "image": service.pods.image or _image(service),
         "command": [in_pod(word, _VARIABLES) for word in argv],
-        "env": [*_server_variables(service, name), *_plain(unit.env)],
+        "env": _server_variables(service, unit, name),
         "resources": _resources(service, unit),
         "securityContext": _own_security(ipc_lock=service.pods.ipc_lock),
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108  where NCCL looks for it
@@ -145,7 +136,7 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
     volumes: list[_Spec] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
     _mount_model(service, container, volumes)
     if leads:
-        container["ports"] = [{"name": "http", "containerPort": _pod_port(service)}]
+        container["ports"] = [{"name": "http", "containerPort": service.first_port}]
         container |= _server_probes(service)
         if not server_of(service.engine).generate_path:
             container["volumeMounts"].append({"name": "probe", "mountPath": _PROBE_FOLDER, "readOnly": True})
@@ -174,6 +165,7 @@ def _router_pod(service: Service, name: str) -> _Spec:
             f"Kubernetes needs an image that has {choice.kind}; name it in the deployment file: "
             "`kubernetes: {router_image: ...}`"
         )
+    cores, memory = choice.cores or ROUTER_CORES, choice.memory_bytes or ROUTER_MEMORY_BYTES
     roles = dict.fromkeys(unit.role for unit in service.units)
     selectors: dict[str, dict[str, str]] = {role: _labels_of(name, role) for role in roles}
     argv = discovery_argv(replace(service, router=choice.model_copy(update={"python": _PYTHON})), selectors)
@@ -181,8 +173,8 @@ def _router_pod(service: Service, name: str) -> _Spec:
         "name": "router",
         "image": pods.router_image,
         "command": [in_pod(word, _VARIABLES) for word in argv],
-        "env": [*_address_variable(), *_secret_variables(service, name, (service.api_key_env,))],
-        "resources": _router_resources(choice),
+        "env": [_ADDRESS, *([_from_secret(service, name, service.api_key_env)] if service.api_key_env else [])],
+        "resources": {"requests": {"cpu": str(cores), "memory": _quantity(memory)}},
         "securityContext": _own_security(),
         "ports": [{"name": "http", "containerPort": choice.port}],
         # it is ready when it knows a server, and lives as long as it answers
@@ -205,30 +197,20 @@ def _image(service: Service) -> str:
     return known.format(".".join(map(str, release_written(service.engine, service.release))))
 
 
-def _address_variable() -> list[_Spec]:
-    return [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+_ADDRESS = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
-def _server_variables(service: Service, name: str) -> list[_Spec]:
-    """Its address, its secrets by reference, and its key under the name that the engine looks for."""
-    found = [*_address_variable(), *_secret_variables(service, name, service.secret_variables)]
+def _server_variables(service: Service, unit: ServiceUnit, name: str) -> list[_Spec]:
+    """Its address, its secrets by reference, its key under the name that the engine looks for, and its unit's own."""
+    found = [_ADDRESS, *(_from_secret(service, name, variable) for variable in service.secret_variables)]
     if (own := server_of(service.engine).key_variable) and service.api_key_env:
-        found.append({"name": own, "valueFrom": _from_secret(service, name, service.api_key_env)})
-    return found
-
-
-def _secret_variables(service: Service, name: str, variables: Sequence[str]) -> list[_Spec]:
-    return [
-        {"name": variable, "valueFrom": _from_secret(service, name, variable)} for variable in variables if variable
-    ]
+        found.append({**_from_secret(service, name, service.api_key_env), "name": own})
+    return [*found, *({"name": key, "value": in_pod(value, _VARIABLES)} for key, value in unit.env.items())]
 
 
 def _from_secret(service: Service, name: str, variable: str) -> _Spec:
-    return {"secretKeyRef": {"name": _key_secret(service, name), "key": variable}}
-
-
-def _plain(env: Mapping[str, str]) -> list[_Spec]:
-    return [{"name": key, "value": in_pod(value, _VARIABLES)} for key, value in env.items()]
+    held = {"name": _key_secret(service, name), "key": variable}
+    return {"name": variable, "valueFrom": {"secretKeyRef": held}}
 
 
 def _resources(service: Service, unit: ServiceUnit) -> _Spec:
@@ -243,11 +225,6 @@ def _resources(service: Service, unit: ServiceUnit) -> _Spec:
     devices |= {device: str(count) for device, count in service.pods.devices.items()}
     limit = {"memory": _quantity(memory)} if unit.memory_bytes else {}
     return {"requests": {"cpu": str(cores), "memory": _quantity(memory), **devices}, "limits": {**devices, **limit}}
-
-
-def _router_resources(choice: RouterChoice) -> _Spec:
-    cores, memory = choice.cores or ROUTER_CORES, choice.memory_bytes or ROUTER_MEMORY_BYTES
-    return {"requests": {"cpu": str(cores), "memory": _quantity(memory)}}
 
 
 def _quantity(size: int) -> str:
@@ -313,8 +290,10 @@ def _server_probes(service: Service) -> _Spec:
     health = _asked("/health", _POLL_S)
     paced = {"periodSeconds": _PROGRESS_LIMIT_S, "timeoutSeconds": _PROGRESS_LIMIT_S}
     if not (path := server_of(service.engine).generate_path):
-        ready: _Spec = {"exec": {"command": _progress_command(_pod_port(service), "ready")}, **paced}
-        alive: _Spec = {"exec": {"command": _progress_command(_pod_port(service), "alive")}, **paced}
+        command = ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(service.first_port)]
+        # each remembers its own last poll
+        ready: _Spec = {"exec": {"command": [*command, "ready"]}, **paced}
+        alive: _Spec = {"exec": {"command": [*command, "alive"]}, **paced}
     else:
         ready = alive = {**_asked(path, _PROGRESS_LIMIT_S), **paced}
     return {
@@ -364,7 +343,8 @@ def _heading(service: Service, name: str) -> str:
             "where nodes do not let pods pin memory, RDMA needs `kubernetes: {ipc_lock: true}` and a namespace that "
             "allows it"
         )
-    if service.pods.user and _on_the_node(service):
+    on_the_node = server_of(service.engine).loads_model and service.model.startswith("/")
+    if service.pods.user and on_the_node and not service.pods.model_claim:
         lines.append(
             "`restricted` namespaces take no folders of nodes: there name a claim, `kubernetes: {model_claim: ...}`"
         )
@@ -387,7 +367,7 @@ def _servers(service: Service, name: str) -> Iterator[_Spec]:
     for role in dict.fromkeys(unit.role for unit in service.units):
         yield _disruption(service, name, role)
     if service.router is None:
-        yield _front(service, name, service.units[0].role, _pod_port(service))
+        yield _front(service, name, service.units[0].role, service.first_port)
 
 
 def _disruption(service: Service, name: str, role: str) -> _Spec:
@@ -396,10 +376,6 @@ def _disruption(service: Service, name: str, role: str) -> _Spec:
     selector = {"matchLabels": {_PART_OF: name}, "matchExpressions": [chosen]}
     full = f"{name}-{'server' if role == 'both' else role}"
     return _object(service, "policy/v1", "PodDisruptionBudget", full, spec={"maxUnavailable": 1, "selector": selector})
-
-
-def _on_the_node(service: Service) -> bool:
-    return server_of(service.engine).loads_model and service.model.startswith("/") and not service.pods.model_claim
 
 
 def _group(service: Service, unit: ServiceUnit, name: str) -> _Spec:

@@ -380,10 +380,6 @@ class Operator:
         url, model, engine = self.folder.url(member), self.model_of(member), self.service.engine
         return probe.ask_for_token(url, model, self.key, limit_s, engine=engine, role=member.role).good
 
-    def is_commanded(self) -> bool:
-        """Whether a person's command runs now; one that was killed does not."""
-        return self.folder.is_commanded()
-
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""
         start = self.folder.started.get(member.name)

@@ -71,9 +71,6 @@ class RehearsedLoad:
     seed: int = _SEED
     plain: float = 0.0
 
-    def times(self, share: float) -> RehearsedLoad:
-        return replace(self, rate_s=share * self.rate_s)
-
 
 def sustainable(load: RehearsedLoad) -> RehearsedLoad:
     """The load, or as much of it as this machine can pretend to serve in time."""
@@ -262,18 +259,9 @@ class RehearsalService:
         if member is not None and _ticket_of(operator, member) == lost_ticket:
             operator.stop(member)
 
-    def down(self) -> None:
+    def close(self) -> None:
+        """Nothing of it runs afterwards."""
         Operator(self._twins, self._root).down()
-
-
-@contextlib.contextmanager
-def _rehearsal_service(twins: Service, root: Path) -> Iterator[RehearsalService]:
-    """Nothing of it runs afterwards."""
-    rehearsed = RehearsalService(twins, root)
-    try:
-        yield rehearsed
-    finally:
-        rehearsed.down()
 
 
 _FAULTS = {"killed": "crash", "hung": "hang"}
@@ -423,7 +411,7 @@ def rehearse(
     done: list[Rehearsal] = []
     short = replace(load, seconds=max(1.0, _PART * load.seconds))
     tried = list(policies or known_policies(service))
-    with _rehearsal_service(twins, root) as rehearsed:
+    with contextlib.closing(RehearsalService(twins, root)) as rehearsed:
 
         def with_policy(policy: str) -> RouterChoice:
             return router.model_copy(update={"policy": policy})
@@ -461,7 +449,7 @@ def rehearse(
             run(OVERLOADED, over, _limited(chosen, limits))
         if _replaceable_server(rehearsed.operator(chosen)) is not None:
             say(f"{chosen.policy}, {HUNG} and {KILLED} ...")
-            run(HUNG, replace(load.times(0.5), seconds=max(HUNG_S, load.seconds)), chosen)
+            run(HUNG, replace(load, rate_s=load.rate_s / 2, seconds=max(HUNG_S, load.seconds)), chosen)
             run(KILLED, load, chosen)
     return Rehearsed(tuple(done), decided)
 

@@ -106,15 +106,6 @@ _COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
-    """A server as an argument of the router; the node knows its address."""
-
-    role: str
-    url: OnNode
-    bootstrap_port: int
-
-
-@dataclass(frozen=True, slots=True)
 class _RouterDialect:
     """`module` is run with the environment's python.
 
@@ -135,8 +126,11 @@ class _RouterDialect:
     usual: str = "cache_aware"  # the policy by default
 
 
-def router_argv(service: Service, backends: Sequence[Backend]) -> list[str]:
-    """All words of the router's command line, its servers named one by one."""
+_Backend = tuple[str, OnNode, int]  # the role of a server, its URL, and its bootstrap port
+
+
+def router_argv(service: Service, backends: Sequence[_Backend]) -> list[str]:
+    """All words of the router's command line, its servers named one by one; the node knows their addresses."""
     argv = [*_front(service), *_named(service, backends), *_choice(service).arguments]
     return with_key(argv, service.api_key_env)
 
@@ -176,14 +170,14 @@ def _policy(dialect: _RouterDialect, policy: str) -> list[str]:
     return ["--prefill-policy" if policy in dialect.prefill_policies else "--policy", policy]
 
 
-def _named(service: Service, backends: Sequence[Backend]) -> list[str]:
+def _named(service: Service, backends: Sequence[_Backend]) -> list[str]:
     if not service.split:
-        return ["--worker-urls", *(backend.url for backend in backends)]
+        return ["--worker-urls", *(url for _, url, _ in backends)]
     argv = [ROUTERS[_choice(service).kind].split_switch]
-    for backend in backends:
-        argv += [f"--{backend.role}", backend.url]
-        if backend.role == "prefill" and server_of(service.engine).bootstraps:
-            argv.append(str(backend.bootstrap_port))
+    for role, url, bootstrap_port in backends:
+        argv += [f"--{role}", url]
+        if role == "prefill" and server_of(service.engine).bootstraps:
+            argv.append(str(bootstrap_port))
     return argv
 
 
