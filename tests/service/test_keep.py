@@ -28,7 +28,7 @@ from .test_operate import file as file  # a service of twins behind a stand-in r
 def until(keeper: Keeper, done: Callable[[], bool], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < deadline, [s.as_json() for s in keeper.operator.status()]
+        assert time.monotonic() < deadline, keeper.operator.status()
         keeper.step()
         time.sleep(0.2)
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,26 +23,12 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.node.preflight import NodeReport, node_from
 from ridgeline.serving.ports import LAST_PORT, highest_port
-from ridgeline.serving.service.form import (
-    RoleScaleForm,
-    ScaleForm,
-    ScheduleForm,
-    ServiceForm,
-    day_numbers,
-    minute_of_day,
-)
+from ridgeline.serving.service.form import ScaleForm, ServiceForm
 from ridgeline.serving.service.keep.scale import UP
 from ridgeline.serving.service.keys import reveals_secret
 from ridgeline.serving.service.routers import ROUTERS
 from ridgeline.serving.service.servers import port_step, server_of
-from ridgeline.serving.service.service import (
-    ROLES,
-    USUAL_ROUTER,
-    RoleScale,
-    ScheduleEntry,
-    Service,
-    ServiceUnit,
-)
+from ridgeline.serving.service.service import ROLES, USUAL_ROUTER, RoleScale, Service, ServiceUnit
 from ridgeline.study.forms import read_form
 from ridgeline.study.site_file import load_site
 from ridgeline.study.yaml_tree import YamlEditError, parse_yaml, read_text, with_value
@@ -201,15 +187,8 @@ def _service(form: ServiceForm, path: Path) -> Service:
         router=router and router.model_copy(update={"python": _from_file(router.python, path)}),
         site=load_site(form.site, path.parent),
         in_turn=form.start == "in-turn",
-        scale=None
-        if scale is None
-        else scale.record(roles={role: _role_scale(rule) for role, rule in _role_scales(scale)}),
+        scale=None if scale is None else scale.record(roles=dict(_role_scales(scale))),
     )
-    return found
-
-
-def _role_scale(form: RoleScaleForm) -> RoleScale:
-    found: RoleScale = form.record(schedule=tuple(_schedule_entry(entry) for entry in form.schedule))
     return found
 
 
@@ -224,15 +203,8 @@ def _model(text: str, file: Path) -> str:
     return str(path.absolute()) if path.is_dir() or text.startswith(("./", "../", "~/")) else text
 
 
-def _role_scales(form: ScaleForm) -> list[tuple[str, RoleScaleForm]]:
+def _role_scales(form: ScaleForm) -> list[tuple[str, RoleScale]]:
     return [(role, rule) for role in ROLES if (rule := getattr(form, role)) is not None]
-
-
-def _schedule_entry(form: ScheduleForm) -> ScheduleEntry:
-    days = "" if form.days == "mon-sun" else f" {form.days}"
-    text = f"{form.from_} to {form.to}{days}"
-    begins, ends = minute_of_day(form.from_), minute_of_day(form.to)
-    return ScheduleEntry(begins, ends, day_numbers(form.days), form.least, form.most, text)
 
 
 def _scale_disagreements(form: ServiceForm) -> Iterator[Problem]:
@@ -261,15 +233,14 @@ def _scale_disagreements(form: ServiceForm) -> Iterator[Problem]:
         )
 
 
-def _limits_disagree(where: tuple[str | int, ...], rule: RoleScaleForm, replicas: int, unit: int) -> Iterator[Problem]:
+def _limits_disagree(where: tuple[str | int, ...], rule: RoleScale, replicas: int, unit: int) -> Iterator[Problem]:
     if rule.least > rule.most:
         yield Problem((*where, "least"), f"least {rule.least} is more than most {rule.most}; lower it, or raise most")
         return
     if not rule.least <= replicas <= rule.most:
         what = f"replicas is {replicas}, and scale keeps {rule.least} to {rule.most}"
         yield Problem(("units", unit, "replicas"), f"{what}; begin with a number between them")
-    entries = [_schedule_entry(entry) for entry in rule.schedule]
-    for n, entry in enumerate(entries):
+    for n, entry in enumerate(rule.schedule):
         here = (*where, "schedule", n)
         least, most = entry.least or rule.least, entry.most or rule.most
         if entry.least is None and entry.most is None:
@@ -279,7 +250,7 @@ def _limits_disagree(where: tuple[str | int, ...], rule: RoleScaleForm, replicas
         elif most > rule.most or least < rule.least:
             what = f"{least} to {most} goes beyond the {rule.least} to {rule.most} of the role"
             yield Problem(here, f"{entry.text}: {what}; stay within them, or widen them")
-        for earlier in entries[:n]:
+        for earlier in rule.schedule[:n]:
             if not entry.overlaps(earlier):
                 continue
             pairs = ((entry.least, earlier.least, "least"), (entry.most, earlier.most, "most"))
@@ -294,7 +265,7 @@ def _limits_disagree(where: tuple[str | int, ...], rule: RoleScaleForm, replicas
                     yield Problem(here, f"{what}; let one end where the other begins")
 
 
-def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScaleForm]]) -> Iterator[Problem]:
+def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScale]]) -> Iterator[Problem]:
     if form.router is None:
         kind = f"`router: {{kind: {USUAL_ROUTER}}}`"
         yield Problem(("scale",), f"servers come and go behind a router, and there is none; add one: {kind}")
@@ -441,33 +412,22 @@ def service_text(service: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
 
 
-@dataclass(frozen=True, slots=True)
-class EditedFile:
-    """A deployment file's text after an edit. `lost` says why its comments could not be kept, where they were not."""
+def with_values(path: Path, values: Mapping[Where, object]) -> str:
+    """The file's text with other values at these places, such as `("router", "policy")`; None takes a key away.
 
-    text: str
-    lost: str = ""
-
-
-def with_values(path: Path, values: Mapping[Where, object]) -> EditedFile:
-    """The file with other values at these places, such as `("router", "policy")`; None takes a key away.
-
-    Only the lines concerned are changed. Where that cannot be done, as with aliases, the whole file is written anew.
+    Only the lines concerned are changed. YamlEditError where that cannot be done, as with aliases.
     """
     text = read_text(path)
     meant: Any = parse_yaml(text, str(path)).plain()
-    for where, value in values.items():
-        meant = _put(meant, where, value)
-    edited, why = text, "what was written would not have meant the same"
     try:
         for where, value in values.items():
-            edited = with_value(edited, where, value)
-        if parse_yaml(edited, str(path)).plain() == meant:
-            return EditedFile(edited)
-    except (YamlEditError, StudyError, yaml.YAMLError) as error:
-        why = str(error).splitlines()[0]
-    head = [line for line in text.splitlines() if line.startswith("#")]
-    return EditedFile("\n".join([*head, service_text(meant)]), why)
+            meant, text = _put(meant, where, value), with_value(text, where, value)
+        found = parse_yaml(text, str(path)).plain()
+    except (StudyError, yaml.YAMLError) as error:
+        raise YamlEditError(str(error).splitlines()[0]) from None
+    if found != meant:
+        raise YamlEditError("what was written would not have meant the same")
+    return text
 
 
 def _put(tree: Any, where: Where, value: object) -> Any:

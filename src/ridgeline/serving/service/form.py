@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field
 from ridgeline.records.secrets import looks_secret
 from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import (
-    DAY_MIN,
     PodChoice,
     RoleScale,
     RouterChoice,
@@ -63,96 +62,12 @@ class ServedEngineForm(Form):
     )
 
 
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-def day_numbers(text: str) -> tuple[int, ...]:
-    """`mon-fri`, `sat,sun`, `fri-mon`: numbers from Monday, 0. ValueError says what it is not."""
-    found: set[int] = set()
-    for part in text.replace(" ", "").lower().split(","):
-        first, _, last = part.partition("-")
-        if first not in _DAYS or (last or first) not in _DAYS:
-            raise ValueError(f"{text!r} are no days; write such as mon-fri or sat,sun")
-        begin, end = _DAYS.index(first), _DAYS.index(last or first)
-        found |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
-    return tuple(sorted(found))
-
-
-def minute_of_day(text: str) -> int:
-    """`08:00` to `24:00`."""
-    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
-    minute = int(match[1]) * 60 + int(match[2]) if match else -1
-    if match is None or int(match[2]) > 59 or minute > DAY_MIN:
-        raise ValueError(f'{text!r} is not a time of the day; write such as "08:00"')
-    return minute
-
-
-def _days(text: str) -> str:
-    day_numbers(text)
-    return text
-
-
-def _time(text: str) -> str:
-    minute_of_day(text)
-    return text
-
-
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"{name!r} is not a time zone that this machine knows; write such as Europe/Berlin") from None
     return name
-
-
-_TimeOfDay = Annotated[OneLine, AfterValidator(_time), Accepts('a time of the day such as "08:00"')]
-
-
-class ScheduleForm(Form):
-    """Limits that hold from one time of the day to another; past midnight where `to` comes before `from`."""
-
-    whose = "a schedule"
-
-    from_: _TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
-    to: _TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
-    days: Annotated[
-        OneLine, AfterValidator(_days), Accepts("days such as mon-fri or sat,sun"), DefaultText("every day")
-    ] = Field(default="mon-sun", description="On which days it begins.")
-    least: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never fewer meanwhile."
-    )
-    most: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never more meanwhile."
-    )
-
-
-class RoleScaleForm(Form):
-    """How many servers of a role there are, and the load at which there should be more.
-
-    Without a target they follow the schedule; in a split service, the role that has targets.
-    """
-
-    whose = "scale"
-    makes = RoleScale
-    aside = frozenset(("schedule",))
-
-    least: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, description="Never fewer.")
-    most: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
-    running: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        gt=0, description="Target: requests on each server, running or waiting."
-    )
-    waiting: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        gt=0, description="Target: of these, how many wait."
-    )
-    kv: Annotated[float | None, DefaultText("not looked at")] = Field(
-        gt=0, le=1, description="Target: share of each server's KV pool that is used."
-    )
-    ttft_p95_ms: Annotated[float | None, ValueUnit("ms"), DefaultText("not looked at")] = Field(
-        gt=0, description="Limit: time to the first token, p95 of a minute, as the servers measure it."
-    )
-    schedule: Annotated[list[ScheduleForm], DefaultText("none")] = Field(
-        default=[], description="Other limits at times of the day."
-    )
 
 
 class ScaleForm(Form):
@@ -162,13 +77,13 @@ class ScaleForm(Form):
     makes = ScaleRules
     aside = frozenset(("both", "prefill", "decode"))
 
-    both: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
+    both: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
         default=None, description="Servers that do prefill and decode."
     )
-    prefill: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
+    prefill: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
         default=None, description="Prefill servers, likewise."
     )
-    decode: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
+    decode: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
         default=None, description="Decode servers, likewise."
     )
     down_after: Annotated[Duration, FieldName("down_after_s")] = Field(

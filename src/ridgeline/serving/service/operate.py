@@ -64,9 +64,6 @@ class MemberState:
     tokens: int | None = None
     detail: str = ""
 
-    def as_json(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def _state_of(
     member: Member, start: Started | None, ending: Ending | None, url: str, engine: str, waits: str

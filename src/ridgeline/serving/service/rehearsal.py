@@ -304,12 +304,9 @@ def _injected_fault(operator: Operator, how: str, after_s: float) -> Iterator[li
 
 
 @contextlib.contextmanager
-def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
-    """With `ridgeline keep` running on the service meanwhile, where that is wanted."""
-    if not wanted:
-        yield
-        return
-    over, keeper = threading.Event(), Keeper(make())
+def kept(operator: Operator) -> Iterator[None]:
+    """With `ridgeline keep` running on the service meanwhile."""
+    over, keeper = threading.Event(), Keeper(operator)
     runs = threading.Thread(target=keeper.run, args=(over.is_set,))
     runs.start()
     try:
@@ -540,7 +537,7 @@ def _run(
     how = case if case in (KILLED, HUNG) else ""
     lost_ticket = _ticket_of(operator, _replaceable_server(operator))
     drain_s = _SPLIT_LOSS_DRAIN_S if twins.split else _LOSS_DRAIN_S
-    watched = kept(lambda: rehearsed.operator(router), wanted=case == HUNG)
+    watched = kept(rehearsed.operator(router)) if case == HUNG else contextlib.nullcontext()
     with watched, _injected_fault(operator, how, min(_FAULT_AFTER_S, _FAULT_AT * load.seconds)) as lost:
         result = _send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
     counted = _counted(before, _counters(operator))

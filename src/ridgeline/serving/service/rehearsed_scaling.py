@@ -146,7 +146,7 @@ def rehearse_scaling(
     fixed = []
     for name, numbers in _fixed_sizes(service, scale, mean).items():
         say(f"{name} ...")
-        still = {role: RoleScale(number, number) for role, number in numbers.items()}
+        still = {role: RoleScale(least=number, most=number) for role, number in numbers.items()}
         sized = tuple(u.model_copy(update={"replicas": numbers.get(u.role, u.replicas)}) for u in service.units)
         own = replace(service, units=sized)
         fixed.append((name, _run(own, replace(scale, roles=still, most_servers=None), arrivals, start_s, begins)))

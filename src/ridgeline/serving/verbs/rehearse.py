@@ -150,16 +150,18 @@ def _sustainable_load(
 def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
     from ridgeline.files import write_whole
     from ridgeline.serving.service.file import with_values
+    from ridgeline.study.yaml_tree import YamlEditError
 
     assert service.router is not None
     values: dict[Where, object] = {("router", "policy"): choice.policy} if choice.changed else {}
     values |= {("router", key): value for key, value in limits.for_router(service.router.kind).items()}
     for number, own in enumerate(limits.for_servers(service)):
         values |= {("units", number, "settings", key): value for key, value in own.items()}
-    edited = with_values(file, values)
-    write_whole(file, edited.text)
-    if edited.lost:
-        _show(f"{file}: rewritten without its comments ({edited.lost})")
+    try:
+        write_whole(file, with_values(file, values))
+    except YamlEditError as error:
+        told = ", ".join(f"{'.'.join(map(str, where))}: {value}" for where, value in values.items())
+        _show(f"{file}: left as it is ({error}); change it by hand: {told}")
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")

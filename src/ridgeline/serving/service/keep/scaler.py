@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -37,9 +37,6 @@ class RoleScaleState:
     limits: str  # why these
     changed_at_s: float = 0.0
     change: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def scale_states(operator: Operator, wall_s: float) -> list[RoleScaleState]:
