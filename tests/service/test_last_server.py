@@ -362,12 +362,12 @@ def rows(canary: list[float], others: list[float], on_it: float = 2.0) -> list[d
 
 def test_a_change_goes_on_only_where_it_is_shown_to_keep_nine_tenths() -> None:
     verdict = _judge("c", ["o"], rows([95.0] * 8, [100.0] * 8))
-    assert verdict.goes_on and (verdict.ratio, verdict.low, verdict.high) == pytest.approx((0.95, 0.95, 0.95))
+    assert verdict.goes_on and "makes 0.95 of the others' tokens a second and request (0.95 to 0.95)" in verdict.reason
     assert _judge("c", ["o"], rows([90.0] * 8, [100.0] * 8)).goes_on, "exactly"
     slower = _judge("c", ["o"], rows([89.0] * 8, [100.0] * 8))
     assert not slower.goes_on and slower.reason.endswith("slower")
     mixed = _judge("c", ["o"], rows([80.0, 80.0, *[100.0] * 4], [100.0] * 6))
-    assert not mixed.goes_on and mixed.low == pytest.approx(0.8) and "not shown to keep 90%" in mixed.reason
+    assert not mixed.goes_on and "(0.80 to 1.00): not shown to keep 90%" in mixed.reason
     few = _judge("c", ["o"], rows([100.0] * 5, [100.0] * 5))
     assert not few.goes_on and "too little load" in few.reason and "in 5 polls" in few.reason
     idle = _judge("c", ["o"], rows([100.0] * 9, [100.0] * 9, on_it=0.0))

@@ -23,7 +23,7 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.node.preflight import NodeReport, node_from
 from ridgeline.serving.ports import LAST_PORT, highest_port
-from ridgeline.serving.service.form import ScaleForm, ServiceForm
+from ridgeline.serving.service.form import ServiceForm
 from ridgeline.serving.service.keep.scale import UP
 from ridgeline.serving.service.keys import reveals_secret
 from ridgeline.serving.service.routers import ROUTERS
@@ -90,16 +90,13 @@ def load_service(path: Path) -> Service:
     if not isinstance(plain, Mapping):
         raise StudyError([*problems, f"{tree.name}:1: a deployment file is a mapping that begins with `version: 1`"])
     form, found = read_form(ServiceForm, plain, path.parent)
-    if not found and not problems:
-        found = list(_disagreements(form))
     problems += [tree.message(problem.where, problem.message) for problem in found]
     if problems:
         raise StudyError(problems)
     service = _service(form, path)
-    catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
-    impossible = [*_beyond_the_site(service), *_impossible_layouts(service)]
-    if impossible:
-        raise StudyError([tree.message(problem.where, problem.message) for problem in impossible])
+    for check in (_disagreements, _impossible):
+        if found := list(check(service)):
+            raise StudyError([tree.message(problem.where, problem.message) for problem in found])
     return _with_adapters(service, form.preflight, path.parent)
 
 
@@ -111,8 +108,10 @@ def service_from(plain: Mapping[str, Any]) -> Service:
     return _service(form, Path("service.yaml"))
 
 
-def _beyond_the_site(service: Service) -> Iterator[Problem]:
+def _impossible(service: Service) -> Iterator[Problem]:
+    """What its site, or its GPUs, cannot give."""
     site = service.site
+    catalog.part("executors", site.batch)  # refuses a batch system that nobody knows
     if service.scale is not None and not service.on_this_machine and (found := _scaled_beyond(service)):
         yield found
     for n, unit in enumerate(service.units):
@@ -122,6 +121,7 @@ def _beyond_the_site(service: Service) -> Iterator[Problem]:
         if site.gpus_per_node and unit.gpus > site.gpus_per_node:
             what = f"{unit.gpus} GPUs of a node are more than the {site.gpus_per_node} that nodes of {site.name} have"
             yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
+    yield from _impossible_layouts(service)
 
 
 def _scaled_beyond(service: Service) -> Problem | None:
@@ -179,7 +179,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         name=form.name or path.stem,
         model=_model(form.model, path),
         engine=form.engine.kind,
-        release=_release(form),
+        release=parse_version(form.engine.release) if form.engine.release else server_of(form.engine.kind).latest,
         planned_release=form.engine.release,
         python=_from_file(form.engine.python, path),
         gpu=form.engine.gpu,
@@ -187,7 +187,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         router=router and router.model_copy(update={"python": _from_file(router.python, path)}),
         site=load_site(form.site, path.parent),
         in_turn=form.start == "in-turn",
-        scale=None if scale is None else scale.record(roles=dict(_role_scales(scale))),
+        scale=scale and scale.record(roles={r: rule for r in ROLES if (rule := getattr(scale, r)) is not None}),
     )
     return found
 
@@ -203,30 +203,26 @@ def _model(text: str, file: Path) -> str:
     return str(path.absolute()) if path.is_dir() or text.startswith(("./", "../", "~/")) else text
 
 
-def _role_scales(form: ScaleForm) -> list[tuple[str, RoleScale]]:
-    return [(role, rule) for role in ROLES if (rule := getattr(form, role)) is not None]
-
-
-def _scale_disagreements(form: ServiceForm) -> Iterator[Problem]:
+def _scale_disagreements(service: Service) -> Iterator[Problem]:
     """What a `scale` block asks that cannot be, whatever the load."""
-    if form.scale is None:
+    if service.scale is None:
         return
-    rules = _role_scales(form.scale)
+    rules = service.scale.roles
     if not rules:
         yield Problem(("scale",), "names no role; write such as `both: {least: 1, most: 4, running: 24}`")
-    units = {role: [n for n, unit in enumerate(form.units) if unit.role == role] for role in ROLES}
-    for role, rule in rules:
+    units = {role: [n for n, unit in enumerate(service.units) if unit.role == role] for role in ROLES}
+    for role, rule in rules.items():
         if not units[role]:
-            have = ", ".join(dict.fromkeys(unit.role for unit in form.units))
+            have = ", ".join(dict.fromkeys(unit.role for unit in service.units))
             yield Problem(("scale", role), f"no unit has `role: {role}`; the units have: {have}")
         elif len(units[role]) > 1:
             what = f"{len(units[role])} units have `role: {role}`, and it doesn't say which of them gets more servers"
             yield Problem(("scale", role), f"{what}; make them one unit, or two services")
         else:
-            yield from _limits_disagree(("scale", role), rule, form.units[units[role][0]].replicas, units[role][0])
-    yield from _router_and_scale(form, rules)
-    total, least = form.scale.most_servers, sum(rule.least for _, rule in rules)
-    fixed = sum(unit.replicas for unit in form.units if unit.role not in dict(rules))
+            yield from _limits_disagree(("scale", role), rule, service.units[units[role][0]].replicas, units[role][0])
+    yield from _router_and_scale(service, rules)
+    total, least = service.scale.most_servers, sum(rule.least for rule in rules.values())
+    fixed = sum(unit.replicas for unit in service.units if unit.role not in rules)
     if total is not None and total < least + fixed:
         yield Problem(
             ("scale", "most_servers"), f"is {total}, and the roles never have fewer than {least + fixed}; raise it"
@@ -265,19 +261,19 @@ def _limits_disagree(where: tuple[str | int, ...], rule: RoleScale, replicas: in
                     yield Problem(here, f"{what}; let one end where the other begins")
 
 
-def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScale]]) -> Iterator[Problem]:
-    if form.router is None:
+def _router_and_scale(service: Service, rules: Mapping[str, RoleScale]) -> Iterator[Problem]:
+    if service.router is None:
         kind = f"`router: {{kind: {USUAL_ROUTER}}}`"
         yield Problem(("scale",), f"servers come and go behind a router, and there is none; add one: {kind}")
         return
-    kind, split = form.router.kind, any(unit.role != "both" for unit in form.units)
-    if split and not ROUTERS[kind].adds_split:
-        able = [name for name, other in ROUTERS.items() if other.adds_split and form.engine.kind in other.engines]
+    kind = service.router.kind
+    if service.split and not ROUTERS[kind].adds_split:
+        able = [name for name, other in ROUTERS.items() if other.adds_split and service.engine in other.engines]
         use = f"use one of: {', '.join(able)}, " if able else ""
         what = f"{kind} takes no prefill or decode server back while it runs"
         yield Problem(("router", "kind"), f"{what}, so that nothing can be scaled; {use}or remove `scale`")
-    limit = form.router.most_running
-    for role, rule in rules:
+    limit = service.router.most_running
+    for role, rule in rules.items():
         if limit is None or rule.running is None or role == "prefill" or rule.most < 2:
             continue
         reach = (1 + UP[-1][1]) * rule.running * (rule.most - 1)
@@ -288,49 +284,41 @@ def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScale]])
             yield Problem(where, f"{what}; raise `most_running` above {reach:.0f}, or lower `most` or `running`")
 
 
-def _disagreements(form: ServiceForm) -> Iterator[Problem]:
+def _disagreements(service: Service) -> Iterator[Problem]:
     """What each key alone cannot see."""
-    roles = [unit.role for unit in form.units]
-    servers = sum(unit.replicas for unit in form.units)
+    roles = [unit.role for unit in service.units]
+    servers = sum(unit.replicas for unit in service.units)
     if "both" in roles and set(roles) != {"both"}:
         yield Problem(("units",), "mixes servers of role both with split ones; deploy them as two services")
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
         if role in roles and other not in roles:
             yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
-    if form.router is None and servers > 1:
+    if service.router is None and servers > 1:
         yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: {USUAL_ROUTER}}}`")
-    yield from _router_disagreements(form, split=set(roles) != {"both"})
-    flags = server_of(form.engine.kind).flags
-    for n, unit in enumerate(form.units):
+    yield from _router_disagreements(service)
+    flags = server_of(service.engine).flags
+    for n, unit in enumerate(service.units):
         for name in unit.settings:
             if not flags.knows(name):
-                yield Problem(
-                    ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
-                )
-        since = server_of(form.engine.kind).over_nodes_from
-        if unit.nodes > 1 and _release(form) < since:
-            what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
+                yield Problem(("units", n, "settings", name), f"{service.engine} has no such flag; check its spelling")
+        since = server_of(service.engine).over_nodes_from
+        if unit.nodes > 1 and service.release < since:
+            what = f"{service.engine} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
             yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
-    yield from _scale_disagreements(form)
-    yield from _port_clashes(form, _most_servers(form))
-    yield from _plain_secrets(form)
-    if form.engine.kind == "twin" and not form.engine.gpu:
+    yield from _scale_disagreements(service)
+    yield from _port_clashes(service)
+    yield from _plain_secrets(service)
+    if service.engine == "twin" and not service.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
-    if not _release(form):
-        yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+    if not service.release:
+        yield Problem(("engine", "release"), f"{service.planned_release!r} is not a release; write one such as 0.5.15")
 
 
-def _most_servers(form: ServiceForm) -> int:
-    """That there may ever be: each has a port of its own."""
-    most = {role: rule.most for role, rule in _role_scales(form.scale)} if form.scale is not None else {}
-    return sum(max(unit.replicas, most.get(unit.role, 0)) for unit in form.units)
-
-
-def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:
+def _plain_secrets(service: Service) -> Iterator[Problem]:
     """Whoever can read the file, a script, a manifest or the list of processes would have them. None is repeated."""
-    for n, unit in enumerate(form.units):
+    for n, unit in enumerate(service.units):
         for name, value in unit.env.items():
-            if reveals_secret(name, value) or name in form.secrets:
+            if reveals_secret(name, value) or name in service.secrets:
                 what = f"holds a key, token or password; remove it here and write `secrets: [{name}]`"
                 yield Problem(("units", n, "env", name), f"{what}: its value is then taken from your environment")
         for name, value in unit.settings.items():
@@ -338,7 +326,7 @@ def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:
                 yield Problem(("units", n, "settings", name), _PLAIN)
         if _revealed(unit.arguments):
             yield Problem(("units", n, "arguments"), _PLAIN)
-    if form.router is not None and _revealed(form.router.arguments):
+    if service.router is not None and _revealed(service.router.arguments):
         yield Problem(("router", "arguments"), _PLAIN)
 
 
@@ -356,33 +344,33 @@ def _revealed(argv: Sequence[str]) -> bool:
     return named or any(map(looks_secret, argv))
 
 
-def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
+def _port_clashes(service: Service) -> Iterator[Problem]:
     """Members may come to share a node, so each has ports of its own, and those that an engine derives from it."""
-    step = port_step(form.engine.kind, form.units)
-    last, highest = form.first_port + (servers - 1) * step, highest_port(server_of(form.engine.kind).port_offsets)
+    servers, step = sum(map(service.slots, service.units)), port_step(service.engine, service.units)
+    last, highest = service.first_port + (servers - 1) * step, highest_port(server_of(service.engine).port_offsets)
     if last > highest:
         reach = LAST_PORT - highest
-        why = f"{form.engine.kind} also takes the port {reach} above it" if reach else "there is no such port"
+        why = f"{service.engine} also takes the port {reach} above it" if reach else "there is no such port"
         yield Problem(
             ("first_port",),
             f"the last of {servers} servers would get port {last}, and {why}; start at "
             f"{highest - (servers - 1) * step} or below",
         )
-    if form.router is None:
+    if service.router is None:
         return
-    for port, what in ((form.router.port, "the router"), (form.router.port + 1, "the router's metrics")):
-        if form.first_port <= port <= last:
+    for port, what in ((service.router.port, "the router"), (service.router.port + 1, "the router's metrics")):
+        if service.first_port <= port <= last:
             yield Problem(
                 ("router", "port"),
-                f"{what} would take port {port}, which is a server's ({form.first_port} to {last}); move `port` or "
+                f"{what} would take port {port}, which is a server's ({service.first_port} to {last}); move `port` or "
                 "`first_port`",
             )
 
 
-def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
-    if form.router is None:
+def _router_disagreements(service: Service) -> Iterator[Problem]:
+    if service.router is None:
         return
-    kind, policy, engine = form.router.kind, form.router.policy, form.engine.kind
+    kind, policy, engine, split = service.router.kind, service.router.policy, service.engine, service.split
     dialect = ROUTERS[kind]
     if policy and policy not in dialect.policies:
         known = ", ".join(dialect.policies)
@@ -394,17 +382,13 @@ def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
         yield Problem(
             ("router", "kind"), f"{kind} cannot pair the prefill and decode servers of {engine}; use one of: {able}"
         )
-    if split and form.api_key_env and not dialect.checks_keys:
+    if split and service.api_key_env and not dialect.checks_keys:
         # it would send its own key along with everybody's requests
         yield Problem(
             ("api_key_env",),
             f"{kind} neither checks nor passes on the keys of users where roles are split; remove it and put a proxy "
             "that checks them in front",
         )
-
-
-def _release(form: ServiceForm) -> tuple[int, ...]:
-    return parse_version(form.engine.release) if form.engine.release else server_of(form.engine.kind).latest
 
 
 def service_text(service: Mapping[str, Any]) -> str:
