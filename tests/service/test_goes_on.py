@@ -507,7 +507,8 @@ def test_a_server_is_ready_when_it_has_answered_a_sampled_request(
 
     monkeypatch.setattr(probe, "warm_up", wait_for_kernels)
     service = fresh(world)
-    with service.commanding():
+    with service.commanding(), service.action():
+        service._accept_file([member.name for member in service.members])
         for member in service.servers:
             service.ensure(member)
     first = service.servers[0]
