@@ -83,7 +83,6 @@ class Wing:
     # of the report: key -> (title, place of a function of study, history and answer that gives its parts)
     sections: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     notes: str = ""  # place of what it says with an answer: (study, history, answer) -> sentences
-    watched: str = ""  # place of what `watch` shows besides studies: path -> `report.live.snapshot.Watched`, or None
 
 
 class Family(Protocol):

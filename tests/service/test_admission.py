@@ -51,7 +51,7 @@ def test_a_tighter_slo_lets_fewer_in(tmp_path: Path) -> None:
 
 def test_twice_the_servers_bear_twice_as_much(tmp_path: Path) -> None:
     two = service(tmp_path)
-    four = replace(two, units=(replace(two.units[0], replicas=4),))
+    four = replace(two, units=(two.units[0].model_copy(update={"replicas": 4}),))
     assert admission_of(four, TRAFFIC).most_running == 2 * admission_of(two, TRAFFIC).most_running
 
 
@@ -108,13 +108,13 @@ def test_split_roles_are_asked_together(tmp_path: Path) -> None:
 
 def test_routers_are_told_in_their_own_words(tmp_path: Path) -> None:
     found = admission_of(service(tmp_path), TRAFFIC)
-    router = replace(
-        load_service(tmp_path / "service.yaml").router, most_running=30, most_waiting=4, longest_wait_s=2.0
-    )  # type: ignore[type-var]
+    router = service(tmp_path).router
+    assert router is not None
+    router = router.model_copy(update={"most_running": 30, "most_waiting": 4, "longest_wait_s": 2.0})
     smg = members_of(replace(service(tmp_path), router=router))[-1].line
     assert "--max-concurrent-requests 30 --queue-size 4 --queue-timeout-secs 2" in smg
     assert "--disable-worker-overload-protection --power-of-two-load-metric least_requests" in smg
-    other = replace(router, kind="sglang-router", most_waiting=0, longest_wait_s=None)  # type: ignore[type-var]
+    other = router.model_copy(update={"kind": "sglang-router", "most_waiting": 0, "longest_wait_s": None})
     line = members_of(replace(service(tmp_path), router=other))[-1].line
     assert "--max-concurrent-requests 30 --rate-limit-tokens-per-second 1 --queue-size 0" in line
     assert found.for_router("sglang-router")["most_waiting"] == 0

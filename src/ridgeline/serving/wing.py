@@ -81,5 +81,4 @@ WING = Wing(
     metrics="ridgeline.serving.metrics:METRICS",
     sections={"serving": ("Serving", "ridgeline.serving.figures.section:section")},
     notes="ridgeline.serving.figures.section:notes",
-    watched="ridgeline.serving.service.watched:watched_service",
 )

@@ -136,7 +136,7 @@ def write_accepted(root: Path, accepted: Accepted) -> None:
 
 
 def _text(service: Service) -> str:
-    return _form().dump_json(service).decode()
+    return _form().dump_json(service, by_alias=True).decode()
 
 
 def _digest(settings: Any, members: Any) -> str:

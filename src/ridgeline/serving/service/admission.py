@@ -121,7 +121,8 @@ def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimi
 
 def with_server_limits(service: Service, limits: AdmissionLimits) -> Service:
     units = zip(service.units, limits.for_servers(service), strict=True)
-    return replace(service, units=tuple(replace(unit, settings={**unit.settings, **own}) for unit, own in units))
+    limited = (unit.model_copy(update={"settings": {**unit.settings, **own}}) for unit, own in units)
+    return replace(service, units=tuple(limited))
 
 
 def _edge_of(one: Deployment, copies: int, traffic: Traffic, slos: Sequence[Slo]) -> AdmissionLimits:

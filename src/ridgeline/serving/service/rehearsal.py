@@ -71,9 +71,6 @@ class RehearsedLoad:
     seed: int = _SEED
     plain: float = 0.0
 
-    def times(self, share: float) -> RehearsedLoad:
-        return replace(self, rate_s=share * self.rate_s)
-
 
 def sustainable(load: RehearsedLoad) -> RehearsedLoad:
     """The load, or as much of it as this machine can pretend to serve in time."""
@@ -172,7 +169,7 @@ def _as_twins(service: Service, speed: float = 1.0) -> Service:
         model=twin_model(service.model),
         python=sys.executable,
         units=tuple(_as_twin(service, unit, speed) for unit in service.units),
-        router=replace(service.router, port=port),
+        router=service.router.model_copy(update={"port": port}),
         site=LOCAL,
         first_port=port + 2,
         first_bootstrap_port=port + 2 + servers,
@@ -186,8 +183,9 @@ def _as_twin(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit:
         name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_OPTIONS
     }
     env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
-    arguments = () if speed == 1 else ("--speed", f"{speed:g}")
-    return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env=env)
+    arguments = [] if speed == 1 else ["--speed", f"{speed:g}"]
+    own = {"nodes": 1, "gpus": 0, "settings": settings, "arguments": arguments, "env": env}
+    return unit.model_copy(update=own)
 
 
 _READY_S = 180.0
@@ -206,8 +204,8 @@ class RehearsalService:
 
     def operator(self, router: RouterChoice, port: int = 0) -> Operator:
         assert self._twins.router is not None
-        argv = (*router.arguments, *_AT_ONCE.get(router.kind, ()))
-        placed = replace(router, port=port or self._twins.router.port, arguments=argv)
+        argv = [*router.arguments, *_AT_ONCE.get(router.kind, ())]
+        placed = router.model_copy(update={"port": port or self._twins.router.port, "arguments": argv})
         return Operator(replace(self._twins, router=placed), self._root)
 
     def start(self, routers: Sequence[RouterChoice]) -> None:
@@ -261,18 +259,9 @@ class RehearsalService:
         if member is not None and _ticket_of(operator, member) == lost_ticket:
             operator.stop(member)
 
-    def down(self) -> None:
+    def close(self) -> None:
+        """Nothing of it runs afterwards."""
         Operator(self._twins, self._root).down()
-
-
-@contextlib.contextmanager
-def _rehearsal_service(twins: Service, root: Path) -> Iterator[RehearsalService]:
-    """Nothing of it runs afterwards."""
-    rehearsed = RehearsalService(twins, root)
-    try:
-        yield rehearsed
-    finally:
-        rehearsed.down()
 
 
 _FAULTS = {"killed": "crash", "hung": "hang"}
@@ -315,12 +304,9 @@ def _injected_fault(operator: Operator, how: str, after_s: float) -> Iterator[li
 
 
 @contextlib.contextmanager
-def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
-    """With `ridgeline keep` running on the service meanwhile, where that is wanted."""
-    if not wanted:
-        yield
-        return
-    over, keeper = threading.Event(), Keeper(make())
+def kept(operator: Operator) -> Iterator[None]:
+    """With `ridgeline keep` running on the service meanwhile."""
+    over, keeper = threading.Event(), Keeper(operator)
     runs = threading.Thread(target=keeper.run, args=(over.is_set,))
     runs.start()
     try:
@@ -422,17 +408,20 @@ def rehearse(
     done: list[Rehearsal] = []
     short = replace(load, seconds=max(1.0, _PART * load.seconds))
     tried = list(policies or known_policies(service))
-    with _rehearsal_service(twins, root) as rehearsed:
+    with contextlib.closing(RehearsalService(twins, root)) as rehearsed:
+
+        def with_policy(policy: str) -> RouterChoice:
+            return router.model_copy(update={"policy": policy})
 
         def run(case: str, sent: RehearsedLoad, choice: RouterChoice) -> Rehearsal:
             done.append(_run(rehearsed, twins, choice, case, sent, root))
             return done[-1]
 
-        rehearsed.start([replace(router, policy=policy) for policy in tried])
+        rehearsed.start([with_policy(policy) for policy in tried])
         for policy in tried:
             try:
                 say(f"{policy}, {_SKEWED} ...")
-                run(_SKEWED, short, replace(router, policy=policy))
+                run(_SKEWED, short, with_policy(policy))
             except SiteError as error:
                 say(f"{policy}: left out: {error}")
         if not done:
@@ -446,18 +435,18 @@ def rehearse(
 
             def one_of(pair: int, which: int) -> Rehearsal:
                 sent = replace(short, plain=0.5, seed=load.seed + 1 + pair)
-                return run(PAIRED, sent, replace(router, policy=both[which]))
+                return run(PAIRED, sent, with_policy(both[which]))
 
             decided = _in_pairs(own, other, one_of, load.seed)
         rehearsed.end_compared()
-        chosen = replace(router, policy=decided.policy)
+        chosen = with_policy(decided.policy)
         if limits is not None:
             say(f"{chosen.policy}, {OVERLOADED} ...")
             over = replace(load, rate_s=_OVERLOAD * limits.requests_s, seconds=max(_OVERLOAD_S, load.seconds))
             run(OVERLOADED, over, _limited(chosen, limits))
         if _replaceable_server(rehearsed.operator(chosen)) is not None:
             say(f"{chosen.policy}, {HUNG} and {KILLED} ...")
-            run(HUNG, replace(load.times(0.5), seconds=max(HUNG_S, load.seconds)), chosen)
+            run(HUNG, replace(load, rate_s=load.rate_s / 2, seconds=max(HUNG_S, load.seconds)), chosen)
             run(KILLED, load, chosen)
     return Rehearsed(tuple(done), decided)
 
@@ -535,7 +524,8 @@ def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
     keys = limits.for_router(router.kind)
     wait = limits.longest_wait_s if keys["longest_wait"] else None
     waiting = limits.most_waiting if wait else 0
-    return replace(router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
+    own = {"most_running": limits.most_running, "most_waiting": waiting, "longest_wait_s": wait}
+    return router.model_copy(update=own)
 
 
 def _run(
@@ -547,7 +537,7 @@ def _run(
     how = case if case in (KILLED, HUNG) else ""
     lost_ticket = _ticket_of(operator, _replaceable_server(operator))
     drain_s = _SPLIT_LOSS_DRAIN_S if twins.split else _LOSS_DRAIN_S
-    watched = kept(lambda: rehearsed.operator(router), wanted=case == HUNG)
+    watched = kept(rehearsed.operator(router)) if case == HUNG else contextlib.nullcontext()
     with watched, _injected_fault(operator, how, min(_FAULT_AFTER_S, _FAULT_AT * load.seconds)) as lost:
         result = _send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
     counted = _counted(before, _counters(operator))

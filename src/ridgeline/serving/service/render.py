@@ -13,11 +13,13 @@ from ridgeline.errors import InputError
 from ridgeline.executors.base import Executor
 from ridgeline.files import write_whole
 from ridgeline.serving.service.folder import ServiceFolder
-from ridgeline.serving.service.kubernetes import KEEP_METRICS_PORT, manifests
+from ridgeline.serving.service.kubernetes import manifests
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.quoting import in_comment, in_unit
 from ridgeline.serving.service.scripts import ADDRESS_FILE, START_FILE, URL_FILE, start_script
 from ridgeline.serving.service.service import Service
+
+_METRICS_PORT = "9400"  # of a `keep` that systemd runs
 
 
 def _unit_name(service: Service) -> str:
@@ -32,7 +34,7 @@ def _unit_text(service: Service, file: Path) -> str:
         f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
         f"EnvironmentFile={_text(str(secrets))}",
     ]
-    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute()), "--metrics", str(KEEP_METRICS_PORT)]
+    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute()), "--metrics", _METRICS_PORT]
     return "\n".join(
         [
             f"# For you alone: ~/.config/systemd/user/{_unit_name(service)}, `systemctl --user enable --now` it, and",

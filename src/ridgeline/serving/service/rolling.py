@@ -132,13 +132,10 @@ _Polls = Mapping[str, ServerPoll]
 
 @dataclass(frozen=True, slots=True)
 class CanaryVerdict:
-    """`ratio` is the canary's speed over the others', between `low` and `high`; None: nothing to compare."""
+    """Whether the others follow, and what was seen."""
 
     goes_on: bool
     reason: str
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
 
 
 def _judge(canary: str, others: Sequence[str], rows: Sequence[_Polls]) -> CanaryVerdict:
@@ -159,9 +156,9 @@ def _judge(canary: str, others: Sequence[str], rows: Sequence[_Polls]) -> Canary
     middle, low, high = median(ordered), ordered[outside], ordered[-1 - outside]
     seen = f"{canary} makes {middle:.2f} of the others' tokens a second and request ({low:.2f} to {high:.2f})"
     if low >= 1 - _LOSS:
-        return CanaryVerdict(True, seen, middle, low, high)
+        return CanaryVerdict(True, seen)
     why = "slower" if high < 1 - _LOSS else f"not shown to keep {1 - _LOSS:.0%} of it"
-    return CanaryVerdict(False, f"{seen}: {why}", middle, low, high)
+    return CanaryVerdict(False, f"{seen}: {why}")
 
 
 def canary_restart(

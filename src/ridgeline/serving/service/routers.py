@@ -106,24 +106,6 @@ _COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
-    """A server as an argument of the router; the node knows its address."""
-
-    role: str
-    url: OnNode
-    bootstrap_port: int
-
-
-@dataclass(frozen=True, slots=True)
-class PodSelectors:
-    """The labels by which a router in Kubernetes finds its servers, by role; all of them listen on one port."""
-
-    labels: Mapping[str, Mapping[str, str]]
-    port: int
-    namespace: str
-
-
-@dataclass(frozen=True, slots=True)
 class _RouterDialect:
     """`module` is run with the environment's python.
 
@@ -144,19 +126,22 @@ class _RouterDialect:
     usual: str = "cache_aware"  # the policy by default
 
 
-def router_argv(service: Service, backends: Sequence[Backend]) -> list[str]:
-    """All words of the router's command line, its servers named one by one."""
+_Backend = tuple[str, OnNode, int]  # the role of a server, its URL, and its bootstrap port
+
+
+def router_argv(service: Service, backends: Sequence[_Backend]) -> list[str]:
+    """All words of the router's command line, its servers named one by one; the node knows their addresses."""
     argv = [*_front(service), *_named(service, backends), *_choice(service).arguments]
     return with_key(argv, service.api_key_env)
 
 
-def discovery_argv(service: Service, pods: PodSelectors) -> list[str]:
-    """The same for a router that asks Kubernetes which servers there are."""
-    argv = ["--service-discovery", "--service-discovery-namespace", pods.namespace]
-    argv += ["--service-discovery-port", str(pods.port)]
+def discovery_argv(service: Service, selectors: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The same for a router that asks Kubernetes which servers there are: by role, the labels that they have."""
+    argv = ["--service-discovery", "--service-discovery-namespace", service.pods.namespace]
+    argv += ["--service-discovery-port", str(service.first_port)]
     if service.split:
         argv.append(ROUTERS[_choice(service).kind].split_switch)
-    for role, labels in pods.labels.items():
+    for role, labels in selectors.items():
         argv += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
     return with_key([*_front(service), *argv, *_choice(service).arguments], service.api_key_env)
 
@@ -185,14 +170,14 @@ def _policy(dialect: _RouterDialect, policy: str) -> list[str]:
     return ["--prefill-policy" if policy in dialect.prefill_policies else "--policy", policy]
 
 
-def _named(service: Service, backends: Sequence[Backend]) -> list[str]:
+def _named(service: Service, backends: Sequence[_Backend]) -> list[str]:
     if not service.split:
-        return ["--worker-urls", *(backend.url for backend in backends)]
+        return ["--worker-urls", *(url for _, url, _ in backends)]
     argv = [ROUTERS[_choice(service).kind].split_switch]
-    for backend in backends:
-        argv += [f"--{backend.role}", backend.url]
-        if backend.role == "prefill" and server_of(service.engine).bootstraps:
-            argv.append(str(backend.bootstrap_port))
+    for role, url, bootstrap_port in backends:
+        argv += [f"--{role}", url]
+        if role == "prefill" and server_of(service.engine).bootstraps:
+            argv.append(str(bootstrap_port))
     return argv
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,8 +95,8 @@ def status(
     edited, keys = operator.edited()
     if as_json:
         url = operator.folder.url(operator.front)
-        scaled = {"scale": [state.as_json() for state in scale]} if scale else {}
-        members = [state.as_json() for state in states]
+        scaled = {"scale": [asdict(state) for state in scale]} if scale else {}
+        members = [asdict(state) for state in states]
         told = {"service": operator.service.name, "url": url, "members": members}
         print(json_text({**told, "edited": {"members": edited, "keys": keys}, **scaled}))
     else:

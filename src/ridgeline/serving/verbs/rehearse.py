@@ -17,6 +17,7 @@ from ridgeline.cli.text.table import json_text
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
+    from ridgeline.errors import Where
     from ridgeline.serving.service.admission import AdmissionLimits
     from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
     from ridgeline.serving.service.rehearsed_scaling import RehearsedScaling, ScaledRun
@@ -148,16 +149,19 @@ def _sustainable_load(
 
 def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
     from ridgeline.files import write_whole
-    from ridgeline.serving.service.file import with_router
+    from ridgeline.serving.service.file import with_values
+    from ridgeline.study.yaml_tree import YamlEditError
 
     assert service.router is not None
-    router_settings = limits.for_router(service.router.kind)
-    if choice.changed:
-        router_settings = {"policy": choice.policy, **router_settings}
-    edited = with_router(file, router_settings, {"admission": limits.as_json()}, limits.for_servers(service))
-    write_whole(file, edited.text)
-    if edited.lost:
-        _show(f"{file}: rewritten without its comments ({edited.lost})")
+    values: dict[Where, object] = {("router", "policy"): choice.policy} if choice.changed else {}
+    values |= {("router", key): value for key, value in limits.for_router(service.router.kind).items()}
+    for number, own in enumerate(limits.for_servers(service)):
+        values |= {("units", number, "settings", key): value for key, value in own.items()}
+    try:
+        write_whole(file, with_values(file, values))
+    except YamlEditError as error:
+        told = ", ".join(f"{'.'.join(map(str, where))}: {value}" for where, value in values.items())
+        _show(f"{file}: left as it is ({error}); change it by hand: {told}")
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
@@ -263,7 +267,7 @@ def _limits_text(service: Service, limits: AdmissionLimits) -> str:
     from ridgeline.serving.service.routers import router_promise
 
     assert service.router is not None
-    chosen = replace(service, router=replace(service.router, most_running=limits.most_running))
+    chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
     own = ["; ".join(f"{name} {value}" for name, value in unit.items()) for unit in limits.for_servers(service)]
     lines = [f"each server refuses requests on its own: {said}" for said in dict.fromkeys(own) if said]
     return "\n".join([*lines, router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"])
