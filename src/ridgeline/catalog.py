@@ -73,7 +73,9 @@ class Wing:
     # room -> name -> place. A room that the core does not have is the wing's own (serving has engines).
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)  # room -> place of a `Family`
-    verbs: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)  # heading -> verb -> (place, help)
+    verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # as typed, `twin serve` -> (place, line of help)
+    groups: Mapping[str, str] = field(default_factory=dict)  # first words of such verbs -> line of help
+    former: Mapping[str, str] = field(default_factory=dict)  # first words that were typed before -> those of today
     # words that people try first -> command lines that do it: likeness of letters would name another verb
     typed_first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)  # of `import ridgeline`: name -> place
@@ -170,13 +172,9 @@ def broken_wings() -> dict[str, str]:
     return {**_own()[1], **_elsewhere(tuple(sys.path))[1]}
 
 
-def verbs() -> dict[str, dict[str, tuple[str, str]]]:
-    """Heading -> verb -> (place, the line of --help), of all wings."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
-    for wing, _ in wings():
-        for heading, rows in wing.verbs.items():
-            found.setdefault(heading, {}).update(rows)
-    return found
+def verbs() -> dict[str, tuple[str, str]]:
+    """Verb as it is typed -> (place, the line of help), of all wings."""
+    return {verb: row for wing, _ in wings() for verb, row in wing.verbs.items()}
 
 
 def functions() -> dict[str, str]:
@@ -186,11 +184,11 @@ def functions() -> dict[str, str]:
 
 def verb_place(verb: str) -> str:
     """Where a wing's verb is; empty where no wing has it. InputError where two have."""
-    having = [(wing, package) for wing, package in wings() if any(verb in rows for rows in wing.verbs.values())]
+    having = [(wing, package) for wing, package in wings() if verb in wing.verbs]
     if len(having) > 1:
         whose = " and ".join(f"{wing.name} ({package})" for wing, package in having)
         raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
-    return next((rows[verb][0] for wing, _ in having for rows in wing.verbs.values() if verb in rows), "")
+    return having[0][0].verbs[verb][0] if having else ""
 
 
 def own_wings() -> tuple[Wing, ...]:

@@ -76,8 +76,6 @@ def release(
     print("\n".join(_lines(file, grant.read_grant(file))))
 
 
-ACTIONS: dict[str, Callable[..., None]] = {"show": show, "create": create, "top-up": top_up, "release": release}
-
 
 def _by_study(grant: Grant) -> dict[str, list[GrantedRun]]:
     found: dict[str, list[GrantedRun]] = {}

@@ -204,17 +204,6 @@ def operator_of(file: Path, folder: Path | None, service: Service | None = None,
     return Operator(service, root, lambda line: print(line, flush=True))
 
 
-ACTIONS: dict[str, Callable[..., None]] = {
-    "check": check,
-    "render": render,
-    "up": up,
-    "status": status,
-    "drain": drain,
-    "undrain": undrain,
-    "restart": restart,
-    "down": down,
-}
-
 
 def service_summary(
     service: Service, members: Sequence[Member], requests: Mapping[str, str] | None = None, notes: Sequence[str] = ()
