@@ -5,7 +5,7 @@
 A study of so many finished runs is made; viewers listen to its events over real connections; every second one more run
 ends. Printed is the time from the line on disk to its arrival at each viewer, and the server's memory. The peer,
 optuna-dashboard, has no events: its page asks for the whole study every so many seconds. Of it, the time of one such
-answer and its memory, for the same runs exported with `ridgeline export --format optuna`.
+answer and its memory, for the same runs exported with `ridgeline study export --format optuna`.
 """
 
 from __future__ import annotations

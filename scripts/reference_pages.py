@@ -16,6 +16,7 @@ import ridgeline
 from ridgeline import api, catalog, errors
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.measurement import known_metrics
+from ridgeline.serving import api as serving_api
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.names import workloads_of
 from ridgeline.serving.service.form import ServiceForm
@@ -90,18 +91,12 @@ def _types() -> list[type]:
         getter = getattr(member, "fget", None) or getattr(member, "func", None) or member
         if inspect.isfunction(getter) and not getter.__name__.startswith("_"):
             hinted.append(getter)
-    # some are imported where they are used, so that the package starts without them
-    from ridgeline.serving.load.bench import BenchResult
-    from ridgeline.serving.load.session import BenchOptions
-    from ridgeline.serving.twin.simulate import SimulationResult
-
-    late = {"BenchResult": BenchResult, "SimulationResult": SimulationResult}
     for each in hinted:
-        for hint in get_type_hints(each, {**vars(api), **late}).values():
+        for hint in get_type_hints(each, {**vars(api), **vars(serving_api)}).values():
             for part in (hint, *getattr(hint, "__args__", ())):
                 if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not ridgeline.StudyResult:
                     found.setdefault(part.__name__, part)
-    found.setdefault("BenchOptions", BenchOptions)
+    found.setdefault("BenchOptions", serving_api.BenchOptions)
     return [found[name] for name in sorted(found)]
 
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import ridgeline
-from ridgeline.api import Layout
 from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError
+from ridgeline.serving.api import Layout
 
 
 def speed(block: int, mode: str, depth: int | None = None) -> dict[str, float]:

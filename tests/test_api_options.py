@@ -15,9 +15,9 @@ from ridgeline import api
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.records.study import DEFAULT_SAMPLER
+from ridgeline.serving import api as serving_api
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings
-from ridgeline.serving.load import session
 from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
@@ -119,12 +119,12 @@ def test_resume(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_simulate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(api, "read_calibration", lambda path: ("read", path))
+    monkeypatch.setattr(serving_api, "read_calibration", lambda path: ("read", path))
     layout, settings = Layout(tp=2, gpus_per_node=2), EngineSettings(mem_fraction=0.77)
 
     def simulated(**options: Any) -> tuple[Any, ...]:
         call = lambda: ridgeline.simulate("llama-8b", "h100", "fixed:11:7", **options)  # noqa: E731
-        return caught(monkeypatch, "simulate_deployment", call).args
+        return caught(monkeypatch, "simulate_deployment", call, serving_api).args
 
     deployment, traffic, fitted, slos = simulated(
         layout=layout, settings=settings, engine="vllm:0.17.0", requests=13, rate_s=3.0, slos=["ttft_p95_ms=9"],
@@ -151,14 +151,15 @@ def test_plan_hands_on_every_option_by_its_name(monkeypatch: pytest.MonkeyPatch)
     }  # fmt: skip
     named = [name for name, p in inspect.signature(ridgeline.plan).parameters.items() if p.kind is p.KEYWORD_ONLY]
     assert set(named) <= set(given), "an option that is not tried here"
-    asked = caught(monkeypatch, "answer_plan", lambda: ridgeline.plan("llama-8b", "h100", **given))
+    asked = caught(monkeypatch, "answer_plan", lambda: ridgeline.plan("llama-8b", "h100", **given), serving_api)
     assert asked.args[:2] == ("llama-8b", "h100")
     assert {name: asked.arguments[name] for name in given} == given
 
 
 def test_bench_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"concurrency": 3, "requests": 7, "slos": ["ttft_p95_ms=9"], "headers": ["A: b"], "model": "m"}
-    asked = caught(monkeypatch, "plan_from", lambda: ridgeline.bench("http://127.0.0.1:9", **given), session).args[0]
+    call = lambda: ridgeline.bench("http://127.0.0.1:9", **given)  # noqa: E731
+    asked = caught(monkeypatch, "plan_from", call, serving_api).args[0]
     assert asked.url == "http://127.0.0.1:9"
     for name, value in given.items():
         assert getattr(asked, name) == (tuple(value) if isinstance(value, list) else value), name

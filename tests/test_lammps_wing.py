@@ -68,7 +68,7 @@ def test_its_verb_metrics_and_findings_are_known(env: dict[str, str]) -> None:
     assert "comm_s         2.714" in ridgeline("lammps-times", LOG, env=env).stdout
     found = json.loads(ridgeline("diagnose", LOG, "--json", env=env).stdout)
     assert "communication takes 70.74% of the run" in json.dumps(found)
-    schema = json.loads(ridgeline("schema", "study", env=env).stdout)
+    schema = json.loads(ridgeline("site", "schema", "study", env=env).stdout)
     assert "timesteps_s" in schema["$defs"]["GoalForm"]["properties"]["maximize"]["examples"]
 
 
@@ -96,7 +96,7 @@ def test_its_folder_opens_where_the_wing_is_not_installed(env: dict[str, str], t
         assert done.returncode == 0, f"{verb}: {done.stderr}"
     said = ridgeline("best", tuned, env=without).stdout
     assert "skin: 0.8" in said and "what makes `kind: lammps` is not installed here" in said
-    done = ridgeline("verify", tuned, env=without)
+    done = ridgeline("study", "verify", tuned, env=without)
     assert "'lammps' is not among the workloads" in done.stdout + done.stderr
 
 

@@ -88,7 +88,7 @@ def test_two_processes_never_hold_the_same_port(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ports, "LAST_PICKED", 64_002)
     monkeypatch.setattr(ports, "EPHEMERAL_FILE", Path("/nowhere"))
     code = (
-        "import sys; from pathlib import Path; from ridgeline import ports\n"
+        "import sys; from pathlib import Path; from ridgeline.serving import ports\n"
         "ports.FIRST_PICKED, ports.LAST_PICKED, ports.EPHEMERAL_FILE = 64_001, 64_002, Path('/nowhere')\n"
         "print(ports.claim((0,), 'vllm'), flush=True); sys.stdin.read()"
     )
@@ -143,7 +143,7 @@ def test_only_the_home_of_ports_knows_them() -> None:
     either = usual | {str(port) for port in usual}
     for path in sorted(SRC.rglob("*.py")):
         text = path.read_text()
-        if path == SRC / "ports.py" or not re.search(r"bind|\d(_?\d){3}", text):
+        if path == SRC / "serving" / "ports.py" or not re.search(r"bind|\d(_?\d){3}", text):
             continue  # in which there is nothing to find
         for node in ast.walk(ast.parse(text)):
             number = isinstance(node, ast.Constant) and type(node.value) in (int, str) and node.value in either

@@ -3,8 +3,8 @@
     python benchmarks/deploy/router.py through|kill|hang|up [--router smg --python .engines/smg/bin/python]
 
 - through: TTFT of the same requests to the same server, straight and through the router, in turn;
-- kill: one of two servers dies at 80% of what both bear, without and with `ridgeline keep`: what is lost, how long;
-- hang: one of two servers stops making tokens and goes on saying 200 at /health, `ridgeline keep` watches;
+- kill: one of two servers dies at 80% of what both bear, without and with `ridgeline service keep`: what is lost, how long;
+- hang: one of two servers stops making tokens and goes on saying 200 at /health, `ridgeline service keep` watches;
 - up: `deploy up` of two servers and their router, beside the same servers and router started by hand.
 """
 

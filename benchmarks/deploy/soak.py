@@ -48,7 +48,7 @@ from tests.journeys.vllm_engine import ENGINE, ENV, HOME, READY_LIMIT_S, SMALL, 
 WHOLE_S = 900.0  # the longest that a fault is waited for
 ACTS = ("mend", "leaving", "replace", "ended", "planned")  # what keep's journal says when it acts on a member
 CONTEXT = 16384
-# `ridgeline keep` whose wall clock is off by what a file says at the time: only root could set the machine's
+# `ridgeline service keep` whose wall clock is off by what a file says at the time: only root could set the machine's
 JUMPING = """
 import pathlib, sys, time
 offset, real = pathlib.Path(sys.argv.pop(1)), time.time

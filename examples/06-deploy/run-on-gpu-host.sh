@@ -33,7 +33,7 @@ load() {  # URL NAME: three rates of ShareGPT-like chats, each for about 20 s
 }
 
 hang_decode() {  # the server's processes are stopped in the middle of a load; /health of a hung server may well say 200
-  ridgeline keep service-split.yaml >"$out/keep.txt" 2>&1 &
+  ridgeline service keep service-split.yaml >"$out/keep.txt" 2>&1 &
   keeper=$!
   ridgeline bench http://127.0.0.1:8300 --traffic sharegpt --rate 5 --duration 150 --timeout 60 --seed 7 \
     --out "$out/hang.jsonl" >"$out/hang.txt" 2>&1 &
@@ -58,7 +58,7 @@ stop_scheduler() {  # PORT: the process that makes the tokens, of the server the
 }
 
 hang_schedulers() {  # of server-1 while it serves, and once more while it is idle
-  ridgeline keep service-two.yaml >"$out/keep-two.txt" 2>&1 &
+  ridgeline service keep service-two.yaml >"$out/keep-two.txt" 2>&1 &
   keeper=$!
   ridgeline bench http://127.0.0.1:8300 --traffic sharegpt --rate 5 --duration 100 --timeout 60 --seed 7 \
     --out "$out/hang-two.jsonl" >"$out/hang-two.txt" 2>&1 &
@@ -68,7 +68,7 @@ hang_schedulers() {  # of server-1 while it serves, and once more while it is id
   wait "$loader"
   cat "$out/hang-two.txt"
   for _ in $(seq 60); do
-    ridgeline deploy status service-two.yaml | grep -q 'server-1 *ready' && break
+    ridgeline service status service-two.yaml | grep -q 'server-1 *ready' && break
     sleep 1
   done
   sleep 12

@@ -183,12 +183,15 @@ def functions() -> dict[str, str]:
 
 
 def verb_place(verb: str) -> str:
-    """Where a wing's verb is; empty where no wing has it. InputError where two have."""
-    having = [(wing, package) for wing, package in wings() if verb in wing.verbs]
-    if len(having) > 1:
-        whose = " and ".join(f"{wing.name} ({package})" for wing, package in having)
-        raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
-    return having[0][0].verbs[verb][0] if having else ""
+    """Where a wing's verb is; empty where no wing has it. InputError where two packages bring it; ours goes first."""
+    for having in (((wing, "ridgeline") for wing in own_wings()), _wings_elsewhere().values()):
+        found = [(wing, package) for wing, package in having if verb in wing.verbs]
+        if len(found) > 1:
+            whose = " and ".join(f"{wing.name} ({package})" for wing, package in found)
+            raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
+        if found:
+            return found[0][0].verbs[verb][0]
+    return ""
 
 
 def own_wings() -> tuple[Wing, ...]:

@@ -1,4 +1,4 @@
-"""`ridgeline bisect --between`: the fewest variables of a slow host's environment that make a program slow."""
+"""`ridgeline ci bisect --between`: the fewest variables of a slow host's environment that make a program slow."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_more_than_six_changes_go_by_group_and_say_so_and_each_has_a_row_where_a
     assert changed_in(grouped) == [set(SWITCHES[:3]), set(SWITCHES[3:])]
     assert grouped.names == ["batch and memory", "the rest"]
     assert grouped.together[0].startswith("b1_batch, b2_batch and c_cache are one step, the group batch and memory; ")
-    assert all("`ridgeline steps --each` takes them one by one" in why for why in grouped.together)
+    assert all("`ridgeline study steps --each` takes them one by one" in why for why in grouped.together)
     single = switched(tmp_path, lambda point: None, each=True)
     assert changed_in(single) == [{name} for name in SWITCHES]
     assert not any(single.together)

@@ -187,7 +187,7 @@ def test_best_and_export_read_it_from_the_folder(tmp_path: Path, capsys: pytest.
         command_line(["best", str(out), "--at", "late_ms=10", "--json"])
     assert json.loads(capsys.readouterr().out)["setting"] == {"x": 0}
     with pytest.raises(SystemExit):
-        command_line(["export", str(out), "--front"])
+        command_line(["study", "export", str(out), "--front"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["set.x"] for row in rows] == ["4", "3", "2", "1", "0"]
     assert "rate against late_ms" in (out / "report.html").read_text()

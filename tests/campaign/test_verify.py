@@ -1,4 +1,4 @@
-"""`ridgeline verify`: an honest study folder holds, and every kind of tampering is found and named."""
+"""`ridgeline study verify`: an honest study folder holds, and every kind of tampering is found and named."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_what_the_budget_left_no_room_to_judge_has_its_own_code(tmp_path: Path, 
 def test_steps_to_a_worse_setting_leave_with_its_code(tmp_path: Path) -> None:
     text = TWO
     (tmp_path / "study.yaml").write_text(text)
-    done = ridgeline("steps", "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
+    done = ridgeline("study", "steps", "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
     assert done.returncode == 6, done.stderr
 
 
@@ -298,16 +298,16 @@ def test_steps_need_nothing_but_the_study_folder(tmp_path: Path) -> None:
     (author / "score.sh").write_text("echo $((100 * $1 + 10 * $2))\n")
     assert ridgeline("tune", "study.yaml", "--out", str(elsewhere / "first"), cwd=author).returncode == 0
     shutil.rmtree(author)
-    done = ridgeline("steps", "first", cwd=elsewhere)
+    done = ridgeline("study", "steps", "first", cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     assert (elsewhere / "first-steps/sources/score.sh").is_file(), "where the report of first looks for it"
-    unsaid = ridgeline("steps", "first/study.yaml", cwd=elsewhere)
+    unsaid = ridgeline("study", "steps", "first/study.yaml", cwd=elsewhere)
     assert unsaid.returncode == 2, unsaid.stderr
 
 
 def test_steps_of_a_file_need_a_setting(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(TWO)
-    done = ridgeline("steps", "study.yaml", cwd=tmp_path)
+    done = ridgeline("study", "steps", "study.yaml", cwd=tmp_path)
     assert done.returncode == 2 and "no setting" in done.stderr
 
 

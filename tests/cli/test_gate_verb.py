@@ -1,4 +1,4 @@
-"""`ridgeline gate`: a reference that can be committed, exit codes for scripts, files for CI systems."""
+"""`ridgeline ci gate`: a reference that can be committed, exit codes for scripts, files for CI systems."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ CASES = [
     (f"{SIMULATE} llama-8b --rate nan", ("rate of nan",)),
     (f"{SIMULATE} llama-8b --mem-fraction nan", ("nan is not possible",)),
     (f"{SIMULATE} llama-8b --engine vllm:0.1", ("vllm:0.8 or newer",)),
-    (f"{SIMULATE} llama-8b --calibration folder", ("folder", "ridgeline calibrate")),
+    (f"{SIMULATE} llama-8b --calibration folder", ("folder", "ridgeline twin calibrate")),
     (f"{SIMULATE} llama-8b --calibration list-site.json", ("holds no factors",)),
     (f"{SIMULATE} llama-8b --calibration nan-site.json", ("factors.compute",)),
     (f"{SIMULATE} llama-8b --calibration old-site.json", ("version 9",)),

@@ -1,4 +1,4 @@
-"""`ridgeline serve-twin` as a person starts it."""
+"""`ridgeline twin serve` as a person starts it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_file_does_not_differ_from_itself() -> None:
     ],
 )
 def test_every_kind_can_be_compared(pair: tuple[str, str]) -> None:
-    analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+    analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
     comparison = compare_files(SAMPLES / pair[0], SAMPLES / pair[1], analyzers)
     assert comparison.figures and comparison.findings
     lines = _comparison_text(comparison).replace(str(SAMPLES), "").split("\n")
@@ -158,11 +158,6 @@ def test_check_accepts_the_knobs_of_an_nwchem_output(examples: Path, name: str) 
     fragment = yaml.safe_load(done.stdout)
     assert fragment["space"]
     checked(examples / "02-nwchem-water" / "study.yaml", fragment, merge=True)
-
-
-def test_check_accepts_the_knob_of_a_slow_blas(examples: Path) -> None:
-    done = ridgeline("diagnose", "--as-knobs", SAMPLES / "perf" / "nwchem-reference-blas.txt")
-    checked(examples / "02-nwchem-water" / "study.yaml", yaml.safe_load(done.stdout), merge=True)
 
 
 def test_where_there_is_no_knob_the_yaml_says_so() -> None:

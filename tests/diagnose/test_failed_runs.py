@@ -14,7 +14,7 @@ from ridgeline.diagnose.readers.failures import BY_SIGNAL, PROGRAM_FAILURES, fai
 from ridgeline.records.outcome import Kind
 
 SAMPLES = Path(__file__).parent.parent / "samples"
-ANALYZERS = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+ANALYZERS = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 
 EXPECTED = {
     "bash-segfault": ("run.segfault", 2, "backtrace", Kind.CRASH),

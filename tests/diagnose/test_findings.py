@@ -11,7 +11,7 @@ from ridgeline.diagnose.base import Analyzer, diagnose, kinds_of
 from ridgeline.records.finding import Finding
 
 SAMPLES = Path(__file__).parent.parent / "samples"
-ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 FILES = sorted(
     p
     for kind in (
@@ -62,7 +62,7 @@ def analyzed(kind: str, text: str) -> list[Finding]:
         ("vllm/cpu-0.32-rejected.log", "refused its arguments", "engine versions"),
         ("vllm/pool-too-small.log", "no room for the KV pool", "Raise the memory fraction"),
         ("batch/gadi-gpu-killed.txt", "walltime 3621 exceeded limit 3600", "more time"),
-        ("batch/gadi.txt", "1536 cores were busy 43%", "ridgeline scale"),
+        ("batch/gadi.txt", "1536 cores were busy 43%", "ridgeline study scale"),
         ("torch-trace/decode-moe-eager.json", "no kernel ran for at least 44% of the time", "CUDA graphs"),
         ("torch-trace/decode-moe-eager.json", "NCCL kernels take 31% of GPU time, all-reduce 31%", "tensor-parallel"),
         ("torch-trace/decode-moe-eager.json", "MoE kernels take 40%", "tuned configuration"),
@@ -73,7 +73,7 @@ def analyzed(kind: str, text: str) -> list[Finding]:
         ("sacct/week.txt", "job 4102 ran into the time limit", "more time"),
         ("sacct/week.txt", "job 4103 ran out of memory", "fewer ranks"),
         ("sacct/week.txt", "job 4105 lost a node (on n4,n5)", "--exclude"),
-        ("sacct/week.txt", "job 4104 kept its 16 cores 7% busy", "ridgeline scale"),
+        ("sacct/week.txt", "job 4104 kept its 16 cores 7% busy", "ridgeline study scale"),
         ("sacct/week.txt", "2 of 7 jobs completed; 86.82 core-hours", "--compare"),
         ("sacct/plain.txt", "job 3 failed (exit code 7)", "output"),
         ("pbs/qstat-fx.txt", "job 18.vm ran into the time limit", "more time"),

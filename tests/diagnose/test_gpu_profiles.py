@@ -17,7 +17,7 @@ from ridgeline.serving.findings.chrome_trace import read_chrome_trace
 from ridgeline.serving.findings.kernels import _purpose_of
 from tests.diagnose.nsys_database import database_bytes, write_database
 
-ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 TRACE = Path(__file__).parent.parent / "samples" / "torch-trace" / "decode-moe-eager.json"
 
 

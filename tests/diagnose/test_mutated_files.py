@@ -37,7 +37,7 @@ READERS: dict[str, Reader] = {
     "batch": read_batch_footer,
     "bindings": read_bindings,
 }
-ANALYZERS = {name: catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]}
+ANALYZERS = {name: catalog.part("analyzers", name) for name in catalog.shipped("analyzers")}
 TEXTS = {kind: [p.read_bytes() for p in sorted((SAMPLES / kind).iterdir()) if p.is_file()] for kind in READERS}
 
 FUZZ = settings(

@@ -22,7 +22,7 @@ from tests import command_line
 from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).parent.parent / "samples"
-ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 KINDS = (
     *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "pbs", "perf", "sacct", "sglang"),
     *("torch-trace", "vllm", "vtune"),

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.diagnose import vllm_log
 from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.records.finding import Finding
@@ -18,12 +17,13 @@ from ridgeline.serving.engines.served import ServedSecond, ServedTally
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.engines.sglang.tally import tally_sglang_log
 from ridgeline.serving.engines.vllm.tally import tally_vllm_log
+from ridgeline.serving.findings import vllm_log
 from ridgeline.serving.findings.served import Served, queue_growth, served_figures, what_limits
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SERVED = next((ROOT / "examples/05-sglang-h200/results/llama-8b-serve/runs").glob("0001-*/engine.log"))
 SGLANG = sorted((ROOT / "tests/samples/sglang").iterdir())
-ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 
 LIMITS = "[2026-11-15 10:00:00] max_total_num_tokens=1000, chunked_prefill_size=8192, max_running_requests=64"
 READY = "[2026-11-15 10:00:00] The server is fired up and ready to roll!"

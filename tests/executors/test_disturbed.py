@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,5 +56,11 @@ def test_a_disturbed_campaign_loses_nothing_submits_nothing_twice_and_finds_the_
         assert (each.lost, each.twice, each.left) == ((), (), ())
         assert each.verified
         assert each.ledger_s == pytest.approx(each.books_s, rel=0.02)
-    assert found.answer == expected.answer
+    # not where its blocks ran: a node that was lost for a while sends later ones elsewhere
+    assert shown_by(found.answer) == shown_by(expected.answer)
     assert found.answer["winner"] == {"x": 8}
+
+
+def shown_by(answer: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    rows = answer["comparisons"]
+    return [(row["candidate"], row["verdict"], round(row["estimate"], 9)) for row in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shlex
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.executors import local, script
+from ridgeline.executors import script
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.records.run import Ending, Job
 from ridgeline.records.site import LOCAL
@@ -45,26 +44,8 @@ def test_the_peak_is_the_programs_own(tmp_path, large_controller, mib):
     assert mib * MIB < peak < (mib + 40) * MIB
 
 
-def test_where_no_helper_can_be_had_only_what_is_certain_is_said(tmp_path, large_controller, monkeypatch):
-    monkeypatch.setattr(local, "CLONE", {})
-    monkeypatch.setattr("ridgeline.executors.local.STARTER", local.Starter())
+def test_where_run_sh_cannot_ask_only_what_is_certain_is_said(tmp_path, large_controller, monkeypatch):
     monkeypatch.setattr(script, "_ASK_USAGE", "exit $ARGV[0]")  # as on a machine whose system calls it does not know
     assert "max_rss_bytes" not in ending(tmp_path / "small", 30).usage
     larger_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 + 100  # than this process ever was
     assert ending(tmp_path / "large", larger_mib).usage["max_rss_bytes"] > larger_mib * MIB
-
-
-def test_what_the_command_itself_held_needs_no_helper(tmp_path, large_controller, monkeypatch):
-    monkeypatch.setattr(local, "CLONE", {})
-    monkeypatch.setattr("ridgeline.executors.local.STARTER", local.Starter())
-    assert 30 * MIB < ending(tmp_path / "run", 30).usage["max_rss_bytes"] < 70 * MIB
-
-
-def test_a_helper_that_died_is_replaced_or_done_without(tmp_path, monkeypatch):
-    own = local.Starter()
-    monkeypatch.setattr("ridgeline.executors.local.STARTER", own)
-    ending(tmp_path / "first", 1)
-    os.close(own._ask)  # the helper ends at the end of its input
-    own._ask = os.open("/dev/null", os.O_WRONLY)
-    assert ending(tmp_path / "second", 1).exit_code == 0
-    assert ending(tmp_path / "third", 30).usage["max_rss_bytes"] > 30 * MIB

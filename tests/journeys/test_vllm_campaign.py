@@ -79,12 +79,13 @@ def test_ten_trials_find_the_batch_that_matters(tmp_path: Path) -> None:
             "confirm": {"top": 0},
         },
     )
-    assert ridgeline("tune", str(study), "--out", "out", cwd=tmp_path, timeout_s=2000).returncode == 0
+    done = ridgeline("tune", str(study), "--out", "out", cwd=tmp_path, timeout_s=2000)
+    assert done.returncode == 1, "nothing was confirmed"
     history = replayed(tmp_path / "out")
     assert len(history.trials) == 11
     kinds = {run.outcome.kind for run in history.runs.values() if run.outcome}
     assert kinds == {Kind.OK}, [str(run.outcome) for run in history.runs.values()]
-    best = answered("best", "out", cwd=tmp_path)
+    best = answered("best", "out", cwd=tmp_path, code=1)
     assert best["settings"]["max_num_seqs"] > 1, "one request at a time is never the fastest"
     assert f"--max-num-seqs {best['settings']['max_num_seqs']}" in best["paste"]
     for run in history.runs.values():
@@ -250,7 +251,7 @@ def test_baseline_and_winner_are_profiled_within_their_limits(tmp_path: Path) ->
         },
     )
     done = ridgeline("tune", str(study), "--out", "out", cwd=tmp_path, timeout_s=2000)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 1 and "the study asks for no confirmation" in done.stderr, done.stderr[-2000:]
     history = replayed(tmp_path / "out")
     profiled = {
         t.point["max_num_seqs"]: r for r in history.runs.values() if (t := history.trials[r.trial]).stage == "profile"

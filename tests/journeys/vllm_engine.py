@@ -138,10 +138,10 @@ def ridgeline(*arguments: str, cwd: Path, timeout_s: float = 900) -> subprocess.
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def answered(*arguments: str, cwd: Path) -> dict[str, Any]:
-    """The JSON that a verb prints; its complaint where it leaves with anything but 0."""
+def answered(*arguments: str, cwd: Path, code: int = 0) -> dict[str, Any]:
+    """The JSON that a verb prints; its complaint where it leaves with anything but `code`."""
     done = ridgeline(*arguments, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == code, done.stderr[-2000:]
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

@@ -55,6 +55,21 @@ def test_steps_of_two_and_a_half_keep_their_decimal() -> None:
     assert [told for _, told in ticks(Axis("s"), scale, 4)] == ["0.00", "0.25", "0.50", "0.75"]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (1.0, 1000.0, ["1", "10", "100", "1,000"]),
+        (1.0, 100.0, ["1", "10", "100"]),  # three are enough
+        (1.0, 99.0, ["1", "3", "10", "30"]),
+        (1.0, 9.0, ["1", "2", "5"]),
+        (2.0, 7.0, ["2", "3", "5", "7"]),
+    ],
+)
+def test_a_logarithmic_axis_has_the_fewest_round_ticks_that_are_three(low: float, high: float, told: list[str]) -> None:
+    scale = pixel_scale(Axis("x", log=True, low=low, high=high), [low, high], 0, 500)
+    assert [text for _, text in ticks(Axis("x", log=True), scale, 6)] == told
+
+
 def test_what_is_counted_has_whole_ticks() -> None:
     scale = pixel_scale(Axis("run", from_zero=True), [0.0, 9.0], 0, 300)
     assert [told for _, told in ticks(Axis("run"), scale, 4)] == ["0", "2", "4", "6", "8"]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import CampaignStatus, read_status
-from ridgeline.nwchem.figures import closeness
 from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits
 from ridgeline.records.guard import parse_guard
@@ -25,7 +24,7 @@ from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
 from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
-from ridgeline.report.figures.guards import guard_table
+from ridgeline.report.figures.guards import closeness, guard_table
 from ridgeline.report.figures.knobs import importance, parallel, slices
 from ridgeline.report.figures.machine import nodes, predicted
 from ridgeline.report.figures.progress import progress, progress_points
@@ -278,6 +277,22 @@ def test_slices_and_parallel_show_every_setting(tmp_path: Path) -> None:
     assert best.label.startswith("#18 mem 8")
 
 
+def test_names_of_a_knob_stand_in_the_order_of_the_study_whichever_ran_first(tmp_path: Path) -> None:
+    kinds = Discrete("kind", ("slow", "fast", "auto"), ordered=False)
+    question = a_study(tmp_path, space=Space((Discrete("mem", (0, 1), ordered=True), kinds), {}))
+    past = History(tmp_path)
+    for at, kind in enumerate(("auto", "fast", "slow", "auto")):
+        add(past, {"mem": at % 2, "kind": kind}, rate=10.0 + at)
+    group, lines = slices(question, past, answer(question)), parallel(question, past, answer(question))
+    assert group is not None and lines is not None
+    assert [(figure.key, figure.title) for figure in group.figures] == [("slice-mem", "mem"), ("slice-kind", "kind")]
+    of_kind = group.figures[1]
+    assert isinstance(of_kind, PlotFigure)
+    assert of_kind.x.ticks == ((0.0, "slow"), (1.0, "fast"), (2.0, "auto"))
+    assert {(p.x, p.y) for series in of_kind.series for p in series.points} == {(2, 10), (1, 11), (0, 12), (2, 13)}
+    assert [told for _, told in lines.axes[1].ticks] == ["slow", "fast", "auto"]
+
+
 def test_a_line_of_a_setting_ends_at_the_mean_of_its_runs(tmp_path: Path) -> None:
     """Not at its latest run: another setting would look better by luck."""
     question, past = a_study(tmp_path), History(tmp_path)
@@ -307,7 +322,9 @@ def test_the_proof_shows_every_run_of_every_block_in_order(confirmed: CampaignSt
     drawn = [p.x for series in runs.series for p in series.points]
     assert sorted(drawn) == [*range(1, confirmed.history.count(Stage.CONFIRM) + 1)]
     assert len(runs.spans) == 3
-    for block in proof_blocks(confirmed.study, confirmed.history):
+    blocks = proof_blocks(confirmed.study, confirmed.history)
+    assert [block.number for block in blocks] == [0, 1, 2]
+    for block in blocks:
         keys = [trial.key for trial, _ in block.runs]
         size = len(set(keys))
         rounds = [keys[at : at + size] for at in range(0, len(keys), size)]

@@ -190,6 +190,11 @@ def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path
         ("largest that passed: 3", 3.0),
     ]
     assert figure.y.high == pytest.approx(20.0 + 0.3 * 10.0)
+    lacking = History(tmp_path)
+    for point in ({"kind": "a"}, A, {"kind": "b"}, B):
+        add(lacking, point, rate=10.0)
+    without = edge_climb(a_study(tmp_path), lacking, answered(), "mem")
+    assert without is not None and [(p.x, p.trial) for p in without.series[0].points] == [(0, 2), (1, 4)]
     past.verdict = VerdictLine("edge", "told", {"edge": 3, "production": 3})
     again = edge_climb(a_study(tmp_path), past, answered(), "mem")
     assert again is not None and len(again.limits) == 1, "one line for one value"

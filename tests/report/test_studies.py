@@ -54,8 +54,13 @@ def test_a_setting_that_passed_on_one_side_only_is_named(tmp_path: Path) -> None
     for number, one in list(new.history.runs.items()):
         if new.history.trials[one.trial].key == key:
             new.history.runs[number] = replace(one, outcome=Outcome(Kind.OOM_RUN, "full"))
-    ((_, before, after),) = compare_studies(old, new).outcomes
+    found = compare_studies(old, new)
+    ((_, before, after),) = found.outcomes
     assert (before, after) == ("ok", "out of memory while running")
+    assert [(section.key, section.title) for section in studies_sections(found)] == [
+        ("verdict", ""), ("settings", "Settings in both"), ("outcomes", "Passed on one side only"),
+        ("differences", "What differs"),
+    ]  # fmt: skip
 
 
 def test_other_goals_are_refused(tmp_path: Path) -> None:
@@ -77,7 +82,7 @@ def test_the_verb_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixtur
     shutil.copytree(H200 / "llama-8b-compare", b)
     out = tmp_path / "two.html"
     with pytest.raises(SystemExit) as ended:
-        run(["compare-studies", str(a), str(b), "--json", "--out", str(out)])
+        run(["study", "diff", str(a), str(b), "--json", "--out", str(out)])
     assert ended.value.code == 0
     told = json.loads(capsys.readouterr().out)
     assert {row["verdict"] for row in told["settings"]} == {"no detectable difference"}

@@ -371,6 +371,27 @@ def test_a_search_that_gained_lately_does_not_end_whatever_its_model_says() -> N
     assert replace(found, gaining=False, chance=0.0).over
 
 
+@pytest.mark.parametrize(
+    ("values", "told", "last_gain", "gaining"),
+    [
+        (40, 30, 21, True),  # in a space of forty a quarter of it is enough: ten
+        (40, 30, 20, False),
+        (400, 30, 19, True),
+        (400, 30, 18, False),
+        (400, 45, 31, True),  # fourteen of forty-five are less than a third
+        (400, 45, 30, False),
+    ],
+)
+def test_a_search_has_gained_lately_until_a_third_of_it_or_twelve_trials_brought_nothing(
+    values: int, told: int, last_gain: int, gaining: bool
+) -> None:
+    sampler = make(Space((Discrete("a", tuple(range(values)), True),), {}))
+    for a in range(told):
+        sampler.tell(Observation({"a": a}, 200.0 if a == last_gain - 1 else 100.0))
+    found = sampler.prospect()
+    assert found is not None and found.gaining is gaining
+
+
 def test_spreads_that_the_observations_exceed_are_widened_for_the_prospect() -> None:
     rows = np.linspace(0, 1, 12)[:, None]
     columns = np.zeros(1, dtype=np.intp)

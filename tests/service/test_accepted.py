@@ -293,7 +293,7 @@ def test_a_service_of_an_earlier_release_goes_on_and_is_accepted_by_up(world: Wo
     path = world.root / "service" / ACCEPTED_FILE
     path.unlink()
     edit(world)
-    with pytest.raises(InputError, match=r"server-0, server-1 .* `ridgeline deploy up FILE`"):
+    with pytest.raises(InputError, match=r"server-0, server-1 .* `ridgeline service up FILE`"):
         Keeper(fresh(world)).step()
     (world.root / "two.yaml").write_text(FILE)
     settle(world)

@@ -142,7 +142,7 @@ def test_a_server_of_several_nodes_is_refused_on_this_machine_and_rendered_for_a
 
 
 def deploy(*argv: object) -> subprocess.CompletedProcess[str]:
-    return ridgeline("deploy", *argv)
+    return ridgeline("service", *argv)
 
 
 def test_vllm_over_several_nodes_has_an_api_on_its_first_one_only(tmp_path: Path) -> None:

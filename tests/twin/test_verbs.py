@@ -70,13 +70,13 @@ def test_calibrate_then_simulate(capsys, tmp_path):
         (["--tp", "16", "--routing", "random"], "round-robin"),
         (["--tp", "16", "--prefill-groups", "3x3"], "come together"),
         (["--tp", "16", "--accept-length", "3"], "draft tokens"),
-        (["--tp", "16", "--calibration", "nowhere.json"], "ridgeline calibrate"),
+        (["--tp", "16", "--calibration", "nowhere.json"], "ridgeline twin calibrate"),
         (["--tp", "16", "--traffic", "fixed:90000:500", "--requests", "2", "--mem-fraction", "0.56"], "KV pool"),
     ],
 )
 def test_impossible_questions_get_the_nearest_possible_one(words: list[str], says: str):
     with pytest.raises(InputError, match=f"(?s){says}"):
-        run(["simulate", *R1, *words])
+        run(["twin", "simulate", *R1, *words])
 
 
 SMALL = ("--model", "qwen3-32b", "--gpu", "h200", "--gpus-per-node", "1")

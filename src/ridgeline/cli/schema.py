@@ -1,4 +1,4 @@
-"""`ridgeline schema`: the JSON schemas of the files that people write, for editors."""
+"""`ridgeline site schema`: the JSON schemas of the files that people write, for editors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def schema(
 ) -> None:
     """Print the JSON schema of study, site or deployment files, for editors that complete keys and explain them.
 
-    Example: ridgeline schema study
+    Example: ridgeline site schema study
     """
     from ridgeline import catalog
     from ridgeline.study.editor_schema import schema_with_site, site_schema, study_schema
@@ -29,7 +29,7 @@ def schema(
         document = site_schema(executors)
     elif of in more:
         form = catalog.at(more[of])
-        document = schema_with_site(form, f"ridgeline-{of}-1", executors)
+        document = schema_with_site(form, f"ridgeline-{form.whose.split()[-1]}-1", executors)
     else:
         document = study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
     print(json.dumps(document, indent=1))

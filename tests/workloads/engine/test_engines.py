@@ -37,7 +37,7 @@ NEWCOMER = NewDialect()
 
 @pytest.fixture
 def row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(catalog.shipped("engines"), "newcomer", f"{__name__}:NEWCOMER")
+    monkeypatch.setitem(catalog.TABLE, "engines", {"newcomer": f"{__name__}:NEWCOMER"})
 
 
 @pytest.mark.usefixtures("row")
@@ -73,6 +73,6 @@ def test_no_module_asks_which_engine_it_is() -> None:
 
 def test_what_runs_on_the_node_needs_no_pydantic() -> None:
     modules = "ridgeline.serving.workloads.engine.session.main, ridgeline.serving.load.bench, ridgeline.catalog"
-    parts = "[ridgeline.catalog.part('engines', name) for name in ridgeline.catalog.TABLE['engines']]"
+    parts = "[ridgeline.catalog.part('engines', name) for name in ridgeline.catalog.shipped('engines')]"
     code = f"import sys, {modules}; {parts}; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

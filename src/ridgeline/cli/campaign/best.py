@@ -20,7 +20,7 @@ def best(
         ),
     ] = None,
     deploy: Annotated[
-        Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of a server).")
+        Path | None, typer.Option(help="File for the answer as `ridgeline service` reads it (studies of a server).")
     ] = None,
     script: Annotated[
         Path | None, typer.Option(help="File for a script that runs the answer from any folder; - prints it.")

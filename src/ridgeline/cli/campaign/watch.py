@@ -19,7 +19,7 @@ def watch(
 ) -> None:
     """Show a campaign in the browser while it runs; pause it, stop it, add to its budget, try a setting.
 
-    Prints the address, with its token. A service that `ridgeline keep` watches is shown, too.
+    Prints the address, with its token. A service that `ridgeline service keep` watches is shown, too.
 
     Example: ridgeline watch studies --port 8765
     """

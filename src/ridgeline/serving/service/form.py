@@ -304,7 +304,7 @@ class ServiceForm(Form):
     )
     preflight: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
-        description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
+        description="Records of `ridgeline site preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
     )
     host: Annotated[OneLine, DefaultText("loopback here, the node's address on a cluster")] = Field(
         description="The address that servers and router listen on."

@@ -316,7 +316,7 @@ def _injected_fault(operator: Operator, how: str, after_s: float) -> Iterator[li
 
 @contextlib.contextmanager
 def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
-    """With `ridgeline keep` running on the service meanwhile, where that is wanted."""
+    """With `ridgeline service keep` running on the service meanwhile, where that is wanted."""
     if not wanted:
         yield
         return

@@ -39,7 +39,7 @@ def _unit_text(service: Service, file: Path) -> str:
             "# `loginctl enable-linger` once, so that it runs while you are logged out. For the machine: in",
             "# /etc/systemd/system, with `User=` below [Service].",
             "[Unit]",
-            f"Description=ridgeline keep {_text(service.name)}",
+            f"Description=ridgeline service keep {_text(service.name)}",
             "Wants=network-online.target",
             "After=network-online.target",
             "StartLimitIntervalSec=0",

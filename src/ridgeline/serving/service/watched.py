@@ -102,7 +102,7 @@ class WatchedService:
         return (), {}
 
     def refusal(self, instruction: Instruction) -> str:
-        return "a service takes no instructions here; use `ridgeline deploy`"
+        return "a service takes no instructions here; use `ridgeline service`"
 
     def metrics(self) -> str:
         return ""

@@ -1,4 +1,4 @@
-"""ridgeline deploy check|render|up|status|drain|undrain|restart|down FILE"""
+"""ridgeline service check|render|up|status|drain|undrain|restart|down FILE"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _File = Annotated[Path, typer.Argument(help="The deployment file.")]
 _Folder = Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")]
-_ServerName = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline deploy status` lists them.")]
+_ServerName = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline service status` lists them.")]
 _Ready = Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)]
 
 
@@ -35,7 +35,7 @@ def check(
 
     Every command line, and what the batch system is asked for. Nothing is started.
 
-    Example: ridgeline deploy check service.yaml
+    Example: ridgeline service check service.yaml
     """
     from ridgeline.serving.service.check import check_service, requests_of
     from ridgeline.serving.service.members import members_of
@@ -54,7 +54,7 @@ def render(
 ) -> None:
     """Write the scripts or manifests that start it, to read or run by hand.
 
-    Example: ridgeline deploy render service.yaml --for slurm --out scripts
+    Example: ridgeline service render service.yaml --for slurm --out scripts
     """
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.render import render as write
@@ -69,7 +69,7 @@ def up(file: _File, folder: _Folder = None, timeout: _Ready = 1800.0) -> None:
     What already runs is left alone, so it can be repeated after any failure; what the file says is accepted for the
     rest. Prints the address for users.
 
-    Example: ridgeline deploy up service.yaml
+    Example: ridgeline service up service.yaml
     """
     from ridgeline.serving.service.check import check_service
 
@@ -84,7 +84,7 @@ def status(
 ) -> None:
     """Show the state of servers and router, and edits not yet applied.
 
-    Example: ridgeline deploy status service.yaml
+    Example: ridgeline service status service.yaml
     """
     from ridgeline.serving.service.keep.scaler import scale_states
     from ridgeline.serving.service.scripts import URL_FILE
@@ -110,7 +110,7 @@ def status(
 def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     """Take a server out of the router; it finishes the requests it has.
 
-    Example: ridgeline deploy drain service.yaml server-1
+    Example: ridgeline service drain service.yaml server-1
     """
     from ridgeline.serving.service.rolling import drain as take_out
     from ridgeline.serving.service.rolling import refuse_last
@@ -124,7 +124,7 @@ def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     """Put a drained server back into the router.
 
-    Example: ridgeline deploy undrain service.yaml server-1
+    Example: ridgeline service undrain service.yaml server-1
     """
     from ridgeline.serving.service.rolling import undrain as put_back
 
@@ -152,7 +152,7 @@ def restart(
 
     They are accepted by that, each server's when it is started; with --canary when the first has passed.
 
-    Example: ridgeline deploy restart service.yaml --rolling
+    Example: ridgeline service restart service.yaml --rolling
     """
     from ridgeline.serving.service.rolling import canary_restart
     from ridgeline.serving.service.rolling import restart as start_again
@@ -173,7 +173,7 @@ def restart(
 def down(file: _File, folder: _Folder = None) -> None:
     """Stop the router and all servers of this service, and nothing else.
 
-    Example: ridgeline deploy down service.yaml
+    Example: ridgeline service down service.yaml
     """
     from ridgeline.serving.service.accepted import DamagedAcceptedError, set_aside
     from ridgeline.serving.service.file import load_service

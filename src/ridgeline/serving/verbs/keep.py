@@ -1,4 +1,4 @@
-"""ridgeline keep FILE"""
+"""ridgeline service keep FILE"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def keep(
     Stops on Ctrl-C or SIGTERM; the service keeps running. Every action is in the service's journal with its reason,
     and goes to whoever the deployment file names under `notify`.
 
-    Example: ridgeline keep service.yaml --dry-run
+    Example: ridgeline service keep service.yaml --dry-run
     """
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.keep.exporter import serve_metrics

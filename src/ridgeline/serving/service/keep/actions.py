@@ -99,7 +99,7 @@ class Actions(Steps):
             self.take_out(member)
         text = (
             f"{concern.kind} ({concern.evidence}) after {MOST_RESTARTS} restarts; left out of the router. "
-            f"Look at {operator.folder.log(member)}, then `ridgeline deploy restart {self._file} {member.name}`"
+            f"Look at {operator.folder.log(member)}, then `ridgeline service restart {self._file} {member.name}`"
         )
         operator.say(f"{member.name}: {text}")
         self._alert("given-up", member.name, text)
@@ -123,7 +123,7 @@ class Actions(Steps):
         limit = max(1, int(_LOWER_TO * self._under_way()))
         why = f"{concern.member}: {concern.kind} ({concern.evidence})"
         if not self._lower:
-            say = f"write `most_running: {limit}` into {self._file} and `ridgeline deploy restart {self._file} router`"
+            say = f"write `most_running: {limit}` into {self._file} and `ridgeline service restart {self._file} router`"
             operator.say(f"{why}; {say}, or start keep with --lower-limits")
             self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
             return

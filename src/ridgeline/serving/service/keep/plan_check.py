@@ -151,6 +151,6 @@ def commands_after(service: Service, file: str, logs: Sequence[str]) -> list[str
     slos = "".join(f" --slo {name}={limit:g}" for name, limit in service.slo.items())
     learned = f"{service.name}.calibration.json"
     return [
-        f"ridgeline calibrate --from {' '.join(logs)} --out {learned} {model}{gpu}",
+        f"ridgeline twin calibrate --from {' '.join(logs)} --out {learned} {model}{gpu}",
         f"ridgeline plan {model}{gpu} --nodes {nodes}{slos} --calibration {learned} --deploy {file}",
     ]

@@ -1,4 +1,4 @@
-"""`ridgeline serve-twin`: puts engines, role and API together, listens, and ends on a signal."""
+"""`ridgeline twin serve`: puts engines, role and API together, listens, and ends on a signal."""
 
 from __future__ import annotations
 
