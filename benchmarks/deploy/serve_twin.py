@@ -68,7 +68,10 @@ def main() -> None:
     served = json.loads(run.stdout)
     said = json.loads(
         subprocess.run(
-            ridgeline("twin", "simulate", *TWIN, "--gpus-per-node", "1", *load), capture_output=True, text=True, check=True
+            ridgeline("twin", "simulate", *TWIN, "--gpus-per-node", "1", *load),
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
     )
     events = int(chosen.requests) * 200

@@ -73,7 +73,9 @@ class Wing:
     # room -> name -> place. A room that the core does not have is the wing's own (serving has engines).
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)  # room -> place of a `Family`
-    verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # as typed, `twin serve` -> (place, line of help)
+    verbs: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # as typed, `twin serve` -> (place, line of help)
     groups: Mapping[str, str] = field(default_factory=dict)  # first words of such verbs -> line of help
     former: Mapping[str, str] = field(default_factory=dict)  # first words that were typed before -> those of today
     # words that people try first -> command lines that do it: likeness of letters would name another verb
@@ -120,10 +122,10 @@ def origins(room: str) -> dict[str, str]:
 
 def shipped(room: str) -> dict[str, str]:
     """Name -> place of the parts that come with Ridgeline."""
-    found = dict(TABLE.get(room, {}))
-    for wing in own_wings():
-        found |= wing.parts.get(room, {})
-    return found
+    core = TABLE.get(room, {})
+    brought = {name: place for wing in own_wings() for name, place in wing.parts.get(room, {}).items()}
+    # who knows a program explains its files before those who know any
+    return {**brought, **core} if room == "analyzers" else {**core, **brought}
 
 
 def forms(room: str) -> dict[str, Any]:

@@ -330,7 +330,9 @@ def test_a_search_that_went_on_by_trials_can_be_verified(tmp_path: Path, ridgeli
     status = json.loads(ridgeline("status", out, "--json")[1])
     assert status["budget"]["trials"] == 2, "the budget as it is now"
     assert status["budget"]["wall_s"] == 5400
-    assert 'ridgeline_budget_trials{study="sleepy"} 2\n' in ridgeline("study", "export", out, "--format", "prometheus")[1]
+    assert (
+        'ridgeline_budget_trials{study="sleepy"} 2\n' in ridgeline("study", "export", out, "--format", "prometheus")[1]
+    )
 
 
 def test_a_comparison_goes_on_by_blocks(tmp_path: Path, ridgeline: Any) -> None:

@@ -143,7 +143,10 @@ def test_what_a_run_left_that_is_no_file_makes_no_verb_wait(
         if words[0] == "verify" and name in ("stdout", "notes.txt", "result.json"):
             assert done.returncode == 1
             assert name in done.stdout
-    assert "not a regular file" in ridgeline("study", "verify", spoilt, cwd=spoilt.parent).stdout or name in ("stderr", "env")
+    assert "not a regular file" in ridgeline("study", "verify", spoilt, cwd=spoilt.parent).stdout or name in (
+        "stderr",
+        "env",
+    )
 
 
 @pytest.mark.parametrize("place", [fifo, endless, listening])

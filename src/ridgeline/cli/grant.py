@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,7 +74,6 @@ def release(
     released = grant.release(file, str(study.resolve()))
     print(f"gave back what {count(released, 'run')} had reserved")
     print("\n".join(_lines(file, grant.read_grant(file))))
-
 
 
 def _by_study(grant: Grant) -> dict[str, list[GrantedRun]]:

@@ -70,7 +70,7 @@ Command = Callable[..., Any]
 
 def all_commands() -> dict[str, tuple[str, str]]:
     """What is typed -> (place, line of help): the core's and every wing's."""
-    return {**catalog.verbs(), **_COMMANDS}
+    return {**_COMMANDS, **{verb: row for verb, row in catalog.verbs().items() if verb not in _COMMANDS}}
 
 
 def all_groups() -> dict[str, str]:
@@ -101,6 +101,7 @@ _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says 
 Finds the fastest correct setting of a cluster program, in the fewest
 node-hours, with proof.
 """
+
 
 def overview() -> str:
     groups = {name: line for name, line in all_groups().items() if " " not in name}
@@ -203,7 +204,10 @@ def run(arguments: list[str], begins: Callable[[], object] = lambda: None) -> No
         if name in all_groups() and name not in all_commands():
             if rest and rest[0] not in _HELP:
                 known = [path.removeprefix(f"{name} ") for path in all_commands() if path.startswith(f"{name} ")]
-                hint = did_you_mean(rest[0], known) or f"use one of {', '.join(dict.fromkeys(k.split()[0] for k in known))}"
+                hint = (
+                    did_you_mean(rest[0], known)
+                    or f"use one of {', '.join(dict.fromkeys(k.split()[0] for k in known))}"
+                )
                 raise InputError(f"`ridgeline {name}` has no verb {rest[0]!r}; {hint}")
             print(group_text(name))
             return
@@ -215,7 +219,9 @@ def _typed(arguments: Sequence[str]) -> tuple[str, list[str]]:
     first, *rest = arguments
     known = {**all_commands(), **all_groups()}
     if first not in known and (new := former_names().get(first)):
-        print(f"ridgeline: `{first}` is `ridgeline {new}` now; the old name goes with the next release", file=sys.stderr)
+        print(
+            f"ridgeline: `{first}` is `ridgeline {new}` now; the old name goes with the next release", file=sys.stderr
+        )
         arguments = [*new.split(), *rest]
     words = len(arguments)
     while words > 1 and " ".join(arguments[:words]) not in known:

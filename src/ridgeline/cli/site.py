@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,7 +77,6 @@ def check(
     if failed:
         kept = f"; what the jobs wrote is in {home}" if ran else ""
         raise SiteError(f"site {chosen.name} is not ready: {', '.join(failed)} failed{kept}")
-
 
 
 _COPY_ONE = "Copy a site beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml"

@@ -320,7 +320,9 @@ def _rules(found: Findings) -> Slide | None:
     )
 
 
-_HAND_IN = Paragraph("Hand the signature in with the result: ridgeline study verify makes it again from the runs.", "sub")
+_HAND_IN = Paragraph(
+    "Hand the signature in with the result: ridgeline study verify makes it again from the runs.", "sub"
+)
 
 
 def _is_kept(row: Sequence[str]) -> bool:

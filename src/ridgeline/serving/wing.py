@@ -50,7 +50,10 @@ WING = Wing(
             f"{_V}.rehearse:rehearse",
             "Try router policies and the loss of a server on twin servers.",
         ),
-        "site preflight": (f"{_V}.preflight:preflight", "Check a node before GPU hours are spent on it; compare nodes."),
+        "site preflight": (
+            f"{_V}.preflight:preflight",
+            "Check a node before GPU hours are spent on it; compare nodes.",
+        ),
     },
     groups={
         "plan": "Choose GPUs and a layout before anything runs.",

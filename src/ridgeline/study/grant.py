@@ -97,7 +97,9 @@ def create(path: Path, amount: float, unit: str = NODE_HOURS, per_node_hour: flo
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o664))
     except FileExistsError:
-        raise InputError(f"{path} is there already; add to it with `ridgeline site grant top-up {path} AMOUNT`") from None
+        raise InputError(
+            f"{path} is there already; add to it with `ridgeline site grant top-up {path} AMOUNT`"
+        ) from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be made ({error.strerror}); choose a folder that you can write") from None
     with _locked(path, new=True) as ledger:

@@ -41,7 +41,9 @@ def compare(
     elif a != "baseline":
         raise InputError("--a is a setting of a study file; of two commands the first is A")
     elif study == b:
-        raise InputError("both commands are the same; to see how much its runs scatter, use `ridgeline ci gate --update`")
+        raise InputError(
+            "both commands are the same; to see how much its runs scatter, use `ridgeline ci gate --update`"
+        )
     else:
         found = study_of_commands([study, b])
         question = ComparisonQuestion({KNOB: study}, {KNOB: b}, blocks)

@@ -587,7 +587,9 @@ class NodeComparison:
 
 def read_nodes(paths: Sequence[Path]) -> list[NodeReport]:
     if len(paths) < 2:
-        raise InputError("a comparison needs two files or more: `ridgeline site preflight --json > NODE.json` on each node")
+        raise InputError(
+            "a comparison needs two files or more: `ridgeline site preflight --json > NODE.json` on each node"
+        )
     nodes = [_read(path) for path in paths]
     hosts = [node.host for node in nodes]
     if doubled := sorted({host for host in hosts if hosts.count(host) > 1}):

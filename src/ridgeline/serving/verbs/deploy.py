@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -202,7 +202,6 @@ def operator_of(file: Path, folder: Path | None, service: Service | None = None,
                 raise
             print(f"note: what was accepted is used, as {file} cannot be: {error}", file=sys.stderr)
     return Operator(service, root, lambda line: print(line, flush=True))
-
 
 
 def service_summary(

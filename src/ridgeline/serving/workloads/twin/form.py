@@ -51,7 +51,8 @@ class TwinForm(ServeForm):
 
     whose = "the twin"
     gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), DefaultText("the site's")] = Field(
-        default="", description="The GPU that is simulated, one of `ridgeline plan hardware`; the site's options may say it."
+        default="",
+        description="The GPU that is simulated, one of `ridgeline plan hardware`; the site's options may say it.",
     )
     version: Annotated[Text, DefaultText("the newest known")] = Field(
         default="", description="The engine's release whose defaults and flags count, such as 0.5.6."
