@@ -112,8 +112,16 @@ def test_a_wing_that_cannot_be_imported_is_named_and_the_rest_works(env: dict[st
 def test_a_verb_of_two_wings_names_both(env: dict[str, str], tmp_path: Path) -> None:
     for name in ("one", "two"):
         install(tmp_path, name, f"{name}_wing:WING")
-        wing = f'Wing("{name}", "", verbs={{"X": {{"x": ("a:b", "Does x.")}}}})'
+        wing = f'Wing("{name}", verbs={{"X": {{"x": ("a:b", "Does x.")}}}})'
         (tmp_path / f"{name}_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
-    done = ridgeline("x", env={**env, "PYTHONPATH": str(tmp_path)})
+    install(tmp_path, "three", "three_wing:WING")
+    wing = 'Wing("three", verbs={"X": {"bench": ("a:b", "Does it otherwise.")}})'
+    (tmp_path / "three_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
+    both = {**env, "PYTHONPATH": str(tmp_path)}
+    assert (
+        "three of three-wing 0.1.0 could not be loaded: its verb 'bench' is one of serving"
+        in ridgeline("--help", env=both).stdout
+    )
+    done = ridgeline("x", env=both)
     assert done.returncode == 2
     assert "'x' is a verb of two wings, one (one-wing 0.1.0) and two (two-wing 0.1.0)" in done.stderr

@@ -69,7 +69,6 @@ class Wing:
     """What a wing brings. Places are `module:name`, imported when they are needed: saying it costs nothing."""
 
     name: str
-    says: str  # in half a sentence, what it is for
     # room -> name -> place. A room that the core does not have is the wing's own (serving has engines).
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)  # room -> place of a `Family`
@@ -146,7 +145,7 @@ def part(room: str, name: str) -> Any:
     for entry in _plugins(room):
         if entry.name == name:
             return _from(_package(entry), name, entry.load)
-    raise InputError(f"{name!r} is not among the {room}; {near(name, names(room))}{_not_loaded()}")
+    raise InputError(f"{name!r} is not among the {room}; {near(name, names(room))}{not_loaded()}")
 
 
 def names_of_family(room: str, called: str) -> list[str]:
@@ -170,8 +169,19 @@ def wings() -> Iterator[tuple[Wing, str]]:
 
 
 def broken_wings() -> dict[str, str]:
-    """Wings that cannot be loaded, and why: the rest works without them."""
-    return {**_own()[1], **_elsewhere(tuple(sys.path))[1]}
+    """Wings that cannot be loaded, or not as a whole, and why: the rest works without them."""
+    return {**_own()[1], **_elsewhere(tuple(sys.path))[1], **_hidden_verbs()}
+
+
+def _hidden_verbs() -> dict[str, str]:
+    """Wings of other packages with a verb that one of ours has: ours goes first."""
+    ours = {verb: wing.name for wing in own_wings() for verb in wing.verbs}
+    return {
+        f"{wing.name} of {package}": f"its verb {verb!r} is one of {ours[verb]}"
+        for wing, package in _wings_elsewhere().values()
+        for verb in wing.verbs
+        if verb in ours
+    }
 
 
 def verbs() -> dict[str, tuple[str, str]]:
@@ -228,7 +238,8 @@ def _elsewhere(path: tuple[str, ...]) -> tuple[dict[str, tuple[Wing, str]], dict
     return loaded, broken
 
 
-def _not_loaded() -> str:
+def not_loaded() -> str:
+    """What to add to a message about a name that nobody knows."""
     return "".join(f"; the wing {name} could not be loaded ({why})" for name, why in broken_wings().items())
 
 

@@ -250,17 +250,17 @@ def test_what_has_no_end_or_nothing_to_go_on_with_is_refused(tmp_path: Path) -> 
     both, blocks = ("trials", "blocks"), Extension(blocks=1)
     fresh = History(tmp_path)
     with pytest.raises(InputError, match="not over yet"):
-        require_extendable("search", both, fresh, blocks)
+        require_extendable(study(tmp_path), "search", both, fresh, blocks)
     with pytest.raises(InputError, match="kind edge cannot be extended by blocks"):
-        require_extendable("edge", (), fresh, blocks)
+        require_extendable(study(tmp_path), "edge", (), fresh, blocks)
     with pytest.raises(InputError, match="use --blocks"):
-        require_extendable("compare", ("blocks",), fresh, Extension(trials=1))
+        require_extendable(study(tmp_path), "compare", ("blocks",), fresh, Extension(trials=1))
     _, flat = finished(
         tmp_path, function=lambda settings: ScriptedAnswer({"rate": 100.0 - float(settings["sum"] or 0)})
     )
     assert not flat.candidates
     with pytest.raises(InputError, match="nothing was compared"):
-        require_extendable("search", both, flat, blocks)
+        require_extendable(study(tmp_path), "search", both, flat, blocks)
 
 
 STUDY = """version: 1

@@ -162,6 +162,20 @@ def test_without_a_verdict_the_command_that_leads_to_one_can_be_pasted(
     assert ridgeline("study", "verify", out).returncode == 0
 
 
+def test_a_machine_that_gets_slower_all_the_time_is_caught_up_with(tmp_path: Path) -> None:
+    """Each run takes longer than all that the advice could know of, and blocks are cut in the middle."""
+    slower = "echo >> ../../../ran; sleep $(awk 'END {print 0.002 * 1.3 ^ NR}' ../../../ran);"
+    text = study("{top: 1, blocks: 3}", "{trials: 2, node_hours: 0.0000001}").replace("sleep 0.01;", slower)
+    (tmp_path / "study.yaml").write_text(text.replace("run: '", 'run: "').replace("{x}))'", '{x}))"'))
+    assert ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path).returncode == 1
+    for _ in range(6):
+        if (told := ridgeline("best", "out", cwd=tmp_path)).returncode == 0:
+            break
+        assert go_on(told.stdout, tmp_path) in (0, 1), "what is printed is taken"
+    assert told.returncode == 0
+    assert len((tmp_path / "ran").read_text()) > 14
+
+
 def test_two_blocks_are_refused_with_the_smallest_number_that_works(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(study("{top: 1, blocks: 2}"))
     for verb in ("check", "tune"):

@@ -35,7 +35,7 @@ def test_a_real_vllm_takes_its_key_from_its_environment(tmp_path: Path, monkeypa
     operator = Operator(load_service(file), tmp_path / "service")
     try:
         url = operator.up(READY_LIMIT_S)
-        assert probe.first_answer(url, "tiny", key)["choices"]
+        probe.first_answer(url, "tiny", key)  # raises what was said instead
         with pytest.raises(SiteError, match="refuses our API key"):
             probe.first_answer(url, "tiny", "wrong")
         assert not [line for line in cmdlines().values() if key.encode() in line]

@@ -337,6 +337,12 @@ def test_one_prompt_does_not_take_every_server_of_a_role(split: Operator, monkey
     assert not restarts("decode-0", 2 * actions.ROLE_WAIT_S - 1), "and twice as long after the second"
     assert restarts("decode-0", 2.0)
     assert restarts("decode-1", 0.0, "dead"), "who is dead is not taken from anybody"
+    with split.action():
+        for name in everybody:
+            split.folder.record({"event": "back", "member": name})
+    assert restarts("decode-1", 250.0), "what comes minutes later is new trouble"
+    assert not restarts("decode-0", actions.ROLE_WAIT_S - 1)
+    assert restarts("decode-0", 2.0)
 
 
 def test_the_last_server_of_a_role_is_left_alone_unless_it_surely_serves_nobody(

@@ -165,6 +165,11 @@ def _why_broken(study: Study, history: History, block: int, unfinished: Collecti
     return STOPPED if len(openings) > 1 else ""
 
 
+def unfinished_blocks(study: Study, history: History) -> list[int]:
+    """Blocks that were begun and have runs to come: a campaign that is taken up runs them again as a whole."""
+    return [block for block in range(history.blocks_begun) if next_in_block(study, history, block) is not None]
+
+
 def cut_blocks(history: History) -> list[int]:
     """Blocks that a stop cut in two and that were not run again as a whole: earlier releases went on in the middle."""
     found = []

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from ridgeline.campaign.blocks import unfinished_blocks
 from ridgeline.campaign.confirmation import blocks_so_far, runs_needed
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
@@ -15,7 +16,9 @@ from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.study.history import History
 
-_IN_HAND = 2.0  # times what the runs took so far: a command that is too short by a second helps nobody
+# times what the runs took so far, and as much again for every extension that was too short: a command that is too short
+# by a second helps nobody, and runs on a machine that gets busier take longer than any before them
+_IN_HAND = 2.0
 _A_FEW_RUNS = 6  # of kinds of campaign that cannot say how many are missing
 
 
@@ -43,24 +46,32 @@ def _missing(study: Study, history: History) -> tuple[int, int]:
     if not history.candidates:
         # a study that asks for no confirmation has to be told; else there was no room for what it asks for
         return (0 if study.confirm.top else FEWEST_BLOCKS), runs_needed(study, 1, FEWEST_BLOCKS)
-    settings, waiting = len(history.candidates), max(0, history.blocks - history.blocks_begun)
-    counted = len(blocks_so_far(study, history))
-    more = max(0, FEWEST_BLOCKS - counted - waiting)
-    return more, runs_needed(study, settings, more + waiting)
+    settings, cut = len(history.candidates), unfinished_blocks(study, history)
+    waiting = max(0, history.blocks - history.blocks_begun) + len(cut)
+    counted = [block for block in blocks_so_far(study, history) if block.number not in cut]
+    more = max(0, FEWEST_BLOCKS - len(counted) - waiting)
+    return more, runs_needed(study, settings, more + waiting) + (more + waiting > 0)  # with a warm-up
 
 
 def _room(study: Study, history: History, runs: int, ledger: Ledger) -> list[str]:
     """What has to be added to the budget for so many runs, by the time that runs took so far."""
-    limits, each_s = ledger.limits, ledger.expected_s() or study.job.limit_s
+    limits, known = ledger.limits, [ledger.expected_s()]
+    known += [ledger.expected_s(point) for point in (study.baseline, *(history.candidates or ()))]
+    need_s = runs * max((seconds for seconds in known if seconds is not None), default=study.job.limit_s)
+    need_s *= _IN_HAND ** (1 + len(history.extensions) - _decided(history))
     nodes = study.job.resources(study.space.settings(study.baseline)).nodes
     options = []
-    if limits.wall_s is not None:
-        short_s = runs * each_s * _IN_HAND - (limits.wall_s - history.wall_s)
-        options += [f"--wall +{show_duration(_up(short_s, 60 if short_s > 60 else 10))}"] if short_s > 0 else []
+    if limits.wall_s is not None and (short_s := need_s - (limits.wall_s - history.wall_s)) > 0:
+        options.append(f"--wall +{show_duration(_up(short_s, 60 if short_s > 60 else 10))}")
     if limits.node_hours is not None:
-        short = runs * each_s * nodes / 3600.0 * _IN_HAND - (limits.node_hours - history.node_hours)
+        short = need_s * nodes / 3600.0 - (limits.node_hours - history.node_hours)
         options += [f"--node-hours +{_two_digits_up(short)}"] if short > 0 else []
     return options
+
+
+def _decided(history: History) -> int:
+    """How many extensions there had been when there last was a verdict."""
+    return max((n for n, one in enumerate(history.extensions, 1) if not one.undecided), default=0)
 
 
 def _up(value: float, step: float) -> float:

@@ -136,11 +136,10 @@ def _meant(name: str) -> str:
     lines = [line for table in tables for line in table.get(word, ())]
     if lines:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
-    broken = "".join(f"; the wing {wing} could not be loaded ({why})" for wing, why in catalog.broken_wings().items())
     known = [*all_commands(), *all_groups()]
     last = [path for path in known if path.rpartition(" ")[2] == word]
     meant = f"did you mean {last[0]!r}?" if last else did_you_mean(name, known)
-    return f"{meant or '`ridgeline --help` lists the verbs'}{broken}"
+    return f"{meant or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
 
 
 def commands() -> Iterator[tuple[str, Command]]:

@@ -6,7 +6,6 @@ from ridgeline.catalog import Wing
 
 WING = Wing(
     "nwchem",
-    "NWChem: inputs made from knobs, held to their energy",
     parts={
         "workloads": {"nwchem": "ridgeline.nwchem.workload:NwchemWorkload"},
         "analyzers": {"nwchem-out": "ridgeline.nwchem.diagnosis:ANALYZER"},

@@ -115,6 +115,14 @@ def stopped_texts(found: Findings) -> list[str]:
     return [page_sentence(f"The study was stopped: {stopped}", found)] if stopped else []
 
 
+def _notes_of_wings(study: Study, history: History, answer: Answer) -> Iterator[str]:
+    for wing, _ in catalog.wings():
+        try:
+            yield from catalog.at(wing.notes)(study, history, answer) if wing.notes else ()
+        except NOT_WORKED_OUT as error:
+            yield f"What {wing.name} has to say could not be worked out: {type(error).__name__}: {error}."
+
+
 _WORTH_A_NOTE = 0.02  # by which values and the ratio between them may differ without one
 
 
@@ -139,12 +147,7 @@ def answer_card(found: Findings) -> AnswerCard:
         doubts=tuple(page_sentence(doubt, found) for doubt in found.exhibits.doubts),
         notes=(
             *(page_sentence(note, found) for note in (*said, *found.exhibits.notes)),
-            *(
-                note
-                for wing, _ in catalog.wings()
-                if wing.notes
-                for note in catalog.at(wing.notes)(study, history, answer)
-            ),
+            *_notes_of_wings(study, history, answer),
         ),
         figure=_first_figure(found),
     )

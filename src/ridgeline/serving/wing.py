@@ -9,7 +9,6 @@ _FINDINGS = "ridgeline.serving.findings"
 
 WING = Wing(
     "serving",
-    "serving of language models with SGLang and vLLM",
     parts={
         "workloads": {"twin": "ridgeline.serving.workloads.twin.workload:TwinWorkload"},
         "engines": {

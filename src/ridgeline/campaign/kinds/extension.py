@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ridgeline.campaign.blocks import unfinished_blocks
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
 from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
@@ -60,11 +61,11 @@ def _more_hours(text: str | None) -> float:
     return float(text)
 
 
-def require_extendable(kind: str, takes: Sequence[str], history: History, asked: Extension) -> None:
+def require_extendable(study: Study, kind: str, takes: Sequence[str], history: History, asked: Extension) -> None:
     """InputError where a campaign of this kind, which can go on by what it `takes`, has nothing to go on with."""
     what = asked.what
     if what == "budget":
-        _require_use_of_room(history, asked)
+        _require_use_of_room(study, history, asked)
         return
     if what not in takes:
         instead = f"use --{takes[0]}" if takes else "start a new one"
@@ -84,7 +85,7 @@ def require_extendable(kind: str, takes: Sequence[str], history: History, asked:
             )
 
 
-def _require_use_of_room(history: History, asked: Extension) -> None:
+def _require_use_of_room(study: Study, history: History, asked: Extension) -> None:
     """InputError where time or node-hours alone would change nothing."""
     options = " ".join(
         text
@@ -96,7 +97,7 @@ def _require_use_of_room(history: History, asked: Extension) -> None:
     )
     if history.verdict is None or history.verdict.conclusion not in (UNCONFIRMED, UNFINISHED):
         raise InputError(f"{options}: say what for, with --trials +N or --blocks +N")
-    if history.candidates and history.blocks_begun >= history.blocks:
+    if history.candidates and history.blocks_begun >= history.blocks and not unfinished_blocks(study, history):
         missing = max(1, FEWEST_BLOCKS - history.blocks)
         raise InputError(
             f"{options}: all {count(history.blocks, 'block')} that were planned have run, so there is nothing to use "

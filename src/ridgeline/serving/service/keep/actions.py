@@ -6,6 +6,7 @@ An action is never waited for. Its first line says what is to become of a member
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ LEAVE_S = 60.0  # a slow server may take so long over what it has
 MOST_RESTARTS = 3  # of one member, lately; what breaks again and again is not cured by another start
 # One prompt may look like a hang on every server that the router tries it on: between two of a role there is a wait.
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
+_NEXT_WITHIN_S = 60.0  # of the end of that wait: a prompt that goes round looks like a hang as soon as anybody looks
 _LOWER_TO = 0.85  # of the requests that are under way
 LIMIT_STAYS_S = 120.0  # before it is lowered again
 
@@ -87,7 +89,11 @@ class Actions(Steps):
             return folder.next_try_in_s(member.name) > 0
         alike = [other.name for other in self._operator.servers if other.role == member.role]
         acts = sorted(at_s for name in alike for at_s in folder.restarts(name, ("hung", "slow")))
-        return bool(acts) and time.time() - acts[-1] < ROLE_WAIT_S * 2 ** (len(acts) - 1)
+        wait_s, last_s = ROLE_WAIT_S, -math.inf
+        for at_s in acts:
+            wait_s = 2 * wait_s if at_s - last_s < wait_s + _NEXT_WITHIN_S else ROLE_WAIT_S
+            last_s = at_s
+        return time.time() - last_s < wait_s
 
     def _give_up(self, member: Member, concern: Concern) -> bool:
         operator = self._operator

@@ -19,6 +19,7 @@ from ridgeline.serving.service.servers import server_of
 
 _LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 5.0  # unless prompts are in the way, whose requests show that the engine works
+_LATE_EVERY_S = 2.0  # after one that was late: whether the server is slow should be known soon
 CONFIRM_S = 4.0  # at least so long before a verdict a second one is sent, on a connection of its own
 _AGAIN_S = 1.0
 _LONGEST_REFUSED_S = 8.0  # between two that are refused: a hang behind the refusals is still found in time
@@ -137,6 +138,7 @@ class Canaries:
         slow: bool = False,
         clean: bool = False,
         prompts_s: float | None = 0.0,
+        late: bool = False,
     ) -> None:
         """Sends one where it is due: at once when a busy server falls quiet, now and then otherwise.
 
@@ -144,7 +146,7 @@ class Canaries:
         `clean`: no prompt is in the way of one, so that how long it takes says how fast the server is; `prompts_s` is
         what all prompts so far may have taken, for engines show one only when a step of it is done. Prompts that
         show its pace are sent while it is idle, and one of them to a server that has been busy ever since; again where
-        it seems `slow`.
+        it seems `slow`. `late`: the last one was, so the next one is due sooner.
         """
         now_s, busy = self.clock(), on_it > 0
         self._measure(busy, slow, now_s)
@@ -154,7 +156,7 @@ class Canaries:
             since_s = now_s - self._sent_s
             self._clean &= clean
             self._beside = max(self._beside, on_it - self._under_way)
-            due = since_s >= IDLE_EVERY_S and (quiet or clean)
+            due = since_s >= (_LATE_EVERY_S if late else IDLE_EVERY_S) and (quiet or clean)
             first = not self.waiting and not self._under_way and (due or (quiet and busy and not self.refusals))
             # polls are seconds apart: with no more time than CONFIRM_S the verdict would wait for the next one
             second = self.waiting and self._second_s is None and verdict_in_s <= 2 * CONFIRM_S

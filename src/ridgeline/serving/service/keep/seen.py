@@ -70,7 +70,8 @@ class Seen:
             if (known := self._canaries.get(member.name)) is not None and not self.polls[member.name].suspended:
                 watch, poll, name = self.watch, self.polls[member.name], member.name
                 arguments = (watch.is_quiet(name), poll.on_it, watch.verdict_in_s(name), watch.is_patient(name))
-                known[1].poll(*arguments, watch.is_clean(name, known[1].at_prompt), poll.prompts_s)
+                clean, late = watch.is_clean(name, known[1].at_prompt), watch.seems_late(name)
+                known[1].poll(*arguments, clean, poll.prompts_s, late)
 
     def forget(self, name: str) -> None:
         """It is started anew."""

@@ -25,6 +25,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from statistics import median
 
 from ridgeline.serving.service import probe
@@ -47,7 +48,7 @@ _SLOW = ((6.0, 0.2, 0.2), (12.0, 0.4, 0.4), (12.0, 0.55, 0.2))
 _LEAST_PEER_S = 2.0  # of such time of each server that it is compared with
 _PAST_S = 120.0  # how far back the others' may lie: at modest load they have little of it
 _PROMPT_ROOM = 1.5  # times what prompts take at the best pace that was seen
-# Slow, by canaries that had no prompt in their way: the median of the last few beside the others', or its own before.
+# Slow, by canaries that had no prompt in their way: each of the last few beside the others' median, or its own before.
 _LATE_TIMES, _LEAST_LATE_S = 5.0, 0.5
 _LATE_CANARIES, _LATE_AFTER_S = 3, 8.0
 
@@ -407,24 +408,32 @@ class Watch:
         What ran beside a canary may have taken its share of the time, as on CPUs, or none: a server is held to its time
         for each request, and to the others' in all.
         """
+        poll, (late_s, usual_s, whose) = self._polls[name][-1], self._late_beyond(name, others)
+        took = [(at_s, each_s) for at_s, each_s, _ in poll.took if poll.at_s - at_s <= _WINDOW_S]
+        took += [(poll.at_s, poll.flies_s)] if poll.flies_s >= late_s else []
+        # the quickest of them too: one that waited for a core, or behind a prompt that nobody saw, is no slow server
+        late = list(takewhile(lambda row: row[1] >= late_s, reversed(took)))
+        if len(late) < _LATE_CANARIES or late[0][0] - late[-1][0] < _LATE_AFTER_S:
+            return None
+        own_s = median(took_s for _, took_s in late)
+        return Concern(name, "slow", f"a canary takes {own_s:.1f} s, {usual_s:.2f} s {whose}")
+
+    def _late_beyond(self, name: str, others: Sequence[str]) -> tuple[float, float, str]:
+        """How long a canary takes that is late; what it usually takes, and where. Infinite where nobody knows."""
         poll = self._polls[name][-1]
-        theirs = [self._canaries_s(other, poll.at_s) for other in others]
-        known = [took_s for took_s in theirs if took_s is not None]
+        known = [took_s for other in others if (took_s := self._canaries_s(other, poll.at_s)) is not None]
         past = [all_s for _, _, all_s in poll.took[:-_LATE_CANARIES]]
         if not known and len(past) < 2 * _LATE_CANARIES:
-            return None
+            return math.inf, math.inf, ""
         usual_s, whose = (median(known), "on the others") if known else (median(past), "before")
-        late_s = max(_LEAST_LATE_S, _LATE_TIMES * usual_s)
-        took = [(at_s, each_s) for at_s, each_s, _ in poll.took]
-        took += [(poll.at_s, poll.flies_s)] if poll.flies_s >= late_s else []
-        last = [row for row in took if poll.at_s - row[0] <= _WINDOW_S][-_LATE_CANARIES:]
-        if len(last) < _LATE_CANARIES or last[-1][0] - last[0][0] < _LATE_AFTER_S:
-            return None
-        # the quickest of them too: one that waited for a core, or behind a prompt that nobody saw, is no slow server
-        if min(took_s for _, took_s in last) < late_s:
-            return None
-        own_s = median(took_s for _, took_s in last)
-        return Concern(name, "slow", f"a canary takes {own_s:.1f} s, {usual_s:.2f} s {whose}")
+        return max(_LEAST_LATE_S, _LATE_TIMES * usual_s), usual_s, whose
+
+    def seems_late(self, name: str) -> bool:
+        """The last canary of it that had no prompt in its way was late: the next ones should come soon."""
+        if not (row := self._polls.get(name)) or not row[-1].took:
+            return False
+        others = [other for other, polls in self._polls.items() if other != name and polls[-1].role == row[-1].role]
+        return row[-1].took[-1][1] >= self._late_beyond(name, others)[0]
 
     def _canaries_s(self, name: str, now_s: float) -> float | None:
         took = [all_s for at_s, _, all_s in self._polls[name][-1].took if now_s - at_s <= _PAST_S]
