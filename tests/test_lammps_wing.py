@@ -64,8 +64,9 @@ def test_the_guide_shows_it() -> None:
 
 
 def test_its_verb_metrics_and_findings_are_known(env: dict[str, str]) -> None:
-    assert "lammps-times  Show where the time of a LAMMPS run went." in ridgeline("--help", env=env).stdout
-    assert "comm_s         2.714" in ridgeline("lammps-times", LOG, env=env).stdout
+    assert "\n  lammps    What runs of LAMMPS show.\n" in ridgeline("--help", env=env).stdout
+    assert "\n  times  Show where the time of a LAMMPS run went.\n" in ridgeline("lammps", "--help", env=env).stdout
+    assert "comm_s         2.714" in ridgeline("lammps", "times", LOG, env=env).stdout
     found = json.loads(ridgeline("diagnose", LOG, "--json", env=env).stdout)
     assert "communication takes 70.74% of the run" in json.dumps(found)
     schema = json.loads(ridgeline("site", "schema", "study", env=env).stdout)
@@ -112,10 +113,10 @@ def test_a_wing_that_cannot_be_imported_is_named_and_the_rest_works(env: dict[st
 def test_a_verb_of_two_wings_names_both(env: dict[str, str], tmp_path: Path) -> None:
     for name in ("one", "two"):
         install(tmp_path, name, f"{name}_wing:WING")
-        wing = f'Wing("{name}", verbs={{"X": {{"x": ("a:b", "Does x.")}}}})'
+        wing = f'Wing("{name}", verbs={{"x": ("a:b", "Does x.")}})'
         (tmp_path / f"{name}_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
     install(tmp_path, "three", "three_wing:WING")
-    wing = 'Wing("three", verbs={"X": {"bench": ("a:b", "Does it otherwise.")}})'
+    wing = 'Wing("three", verbs={"bench": ("a:b", "Does it otherwise.")})'
     (tmp_path / "three_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
     both = {**env, "PYTHONPATH": str(tmp_path)}
     assert (

@@ -5,7 +5,7 @@
 - through: TTFT of the same requests to the same server, straight and through the router, in turn;
 - kill: one of two servers dies at 80% of what both bear, without and with `ridgeline service keep`: what is lost, how long;
 - hang: one of two servers stops making tokens and goes on saying 200 at /health, `ridgeline service keep` watches;
-- up: `deploy up` of two servers and their router, beside the same servers and router started by hand.
+- up: `service up` of two servers and their router, beside the same servers and router started by hand.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def tell(records: Sequence[RequestRecord], struck_s: float) -> None:
 @contextlib.contextmanager
 def keeping(operator: Operator) -> Iterator[None]:
     file = operator.folder.root.parent / "service.yaml"
-    words = [sys.executable, "-m", "ridgeline", "keep", str(file), "--folder", str(operator.folder.root)]
+    words = [sys.executable, "-m", "ridgeline", "service", "keep", str(file), "--folder", str(operator.folder.root)]
     keeper = subprocess.Popen(words)
     try:
         yield
@@ -138,7 +138,7 @@ def up(setup: Setup, rounds: int) -> None:
 
 
 def by_hand(setup: Setup) -> float:
-    words = [sys.executable, "-m", "ridgeline", "serve-twin", "--model", setup.model, "--gpu", setup.gpu, "--tp", "4"]
+    words = [sys.executable, "-m", "ridgeline", "twin", "serve", "--model", setup.model, "--gpu", setup.gpu, "--tp", "4"]
     words += ["--mem-fraction", "0.52", "--port"]
     began_s = time.monotonic()
     ports = [setup.port + 20, setup.port + 21]

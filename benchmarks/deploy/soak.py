@@ -158,7 +158,7 @@ class Soak:
 
     def keep(self) -> None:
         """As a unit of systemd has it: started again whenever it ends."""
-        words = [sys.executable, "-c", JUMPING, str(self.offset), "keep", str(self.file)]
+        words = [sys.executable, "-c", JUMPING, str(self.offset), "service", "keep", str(self.file)]
         words += ["--folder", str(self.out / "service")]
         said = (self.out / "keep.log").open("ab")
         self._keeper = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
@@ -379,7 +379,7 @@ class Soak:
 
     def _deploy(self, *words: str) -> int:
         said = (self.out / "deploy.log").open("ab")
-        argv = [sys.executable, "-m", "ridgeline", "deploy", "restart", str(self.file), "--rolling", *words]
+        argv = [sys.executable, "-m", "ridgeline", "service", "restart", str(self.file), "--rolling", *words]
         argv += ["--folder", str(self.out / "service")]
         return subprocess.run(argv, stdout=said, stderr=subprocess.STDOUT, check=False).returncode
 

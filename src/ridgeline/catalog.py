@@ -72,11 +72,10 @@ class Wing:
     # room -> name -> place. A room that the core does not have is the wing's own (serving has engines).
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)  # room -> place of a `Family`
-    verbs: Mapping[str, tuple[str, str]] = field(
-        default_factory=dict
-    )  # as typed, `twin serve` -> (place, line of help)
+    # as typed, `twin serve` -> (place, line of help). A verb that is also a group, `plan`, takes options alone
+    verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)  # first words of such verbs -> line of help
-    former: Mapping[str, str] = field(default_factory=dict)  # first words that were typed before -> those of today
+    former: Mapping[str, str] = field(default_factory=dict)  # first words typed in the release before -> today's
     # words that people try first -> command lines that do it: likeness of letters would name another verb
     typed_first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)  # of `import ridgeline`: name -> place
@@ -186,7 +185,11 @@ def _hidden_verbs() -> dict[str, str]:
 
 def verbs() -> dict[str, tuple[str, str]]:
     """Verb as it is typed -> (place, the line of help), of all wings."""
-    return {verb: row for wing, _ in wings() for verb, row in wing.verbs.items()}
+    found: dict[str, tuple[str, str]] = {}
+    for wing, _ in wings():
+        for verb, row in wing.verbs.items():
+            found.setdefault(verb, row)  # ours go first
+    return found
 
 
 def functions() -> dict[str, str]:

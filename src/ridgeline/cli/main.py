@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from textwrap import dedent, fill, wrap
 from typing import Any
 
@@ -16,12 +16,11 @@ from ridgeline.errors import (
     RidgelineError,
     StoreError,
     StudyError,
-    did_you_mean,
+    nearest,
 )
 
 _CAMPAIGN = "ridgeline.cli.campaign"
-# What is typed after `ridgeline` -> (place of a function, the line that help shows; empty: the first of its docstring).
-# Wings bring more (`catalog.Wing`).
+# What is typed after `ridgeline` -> (place of a function, the line that help shows). Wings bring more (`catalog.Wing`).
 _COMMANDS: dict[str, tuple[str, str]] = {
     "check": (f"{_CAMPAIGN}.check:check", "Validate a study; count its legal points and what they may cost."),
     "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
@@ -42,21 +41,22 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "study bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
     "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
     "ci bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
-    "site check": ("ridgeline.cli.site:check", ""),
-    "site list": ("ridgeline.cli.site:list_sites", ""),
+    "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch ranks, cancel."),
+    "site list": ("ridgeline.cli.site:list_sites", "List the site files that come with Ridgeline, to copy and fill in."),
     "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
-    "site grant show": ("ridgeline.cli.grant:show", ""),
-    "site grant create": ("ridgeline.cli.grant:create", ""),
-    "site grant top-up": ("ridgeline.cli.grant:top_up", ""),
-    "site grant release": ("ridgeline.cli.grant:release", ""),
+    "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
+    "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
+    "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
+    "site grant release": ("ridgeline.cli.grant:release", "Give back the reservation of a campaign that will never be resumed."),
 }
 _GROUPS = {
-    "study": "More questions to a study, and what a study folder holds.",
+    "study": "Ask more of a study, and use what its folder holds.",
     "ci": "Speed in CI: has a program become slower, and since when?",
-    "site": "Where jobs run: try a site, its files, and a grant that studies share.",
-    "site grant": "Show, create and top up a grant that studies share.",
+    "site": "Where jobs run: test a site, check a node, share a grant.",
+    "site grant": "One grant of node-hours that several studies pay from.",
 }
-# As it was typed until 0.2, which goes on working for one release.
+# As it was typed in 0.2, which goes on working for one release.
+_LAST_OF_FORMER = "0.4"
 _FORMER = {
     **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
     **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
@@ -74,11 +74,35 @@ def all_commands() -> dict[str, tuple[str, str]]:
 
 
 def all_groups() -> dict[str, str]:
-    return {**_GROUPS, **{name: line for wing, _ in catalog.wings() for name, line in wing.groups.items()}}
+    """First words of verbs -> line of help."""
+    found = {**_GROUPS}
+    for wing, _ in catalog.wings():
+        words = [verb.split() for verb in wing.verbs]
+        for name in (*wing.groups, *(" ".join(verb[:n]) for verb in words for n in range(1, len(verb)))):
+            found.setdefault(name, wing.groups.get(name, f"Verbs of the wing {wing.name}."))
+    return found
 
 
 def former_names() -> dict[str, str]:
+    """First words that were typed in the release before -> those of today."""
     return {**{old: new for wing, _ in catalog.wings() for old, new in wing.former.items()}, **_FORMER}
+
+
+def top() -> tuple[dict[str, str], dict[str, str]]:
+    """The verbs and the groups that `ridgeline --help` lists, with their lines."""
+    groups = {name: line for name, line in all_groups().items() if " " not in name}
+    verbs = {name: line for name, (_, line) in all_commands().items() if " " not in name and name not in groups}
+    return verbs, groups
+
+
+def verbs_of(group: str) -> dict[str, str]:
+    """The verbs of a group and the groups below it, with their lines."""
+    found = {}
+    for name, (_, line) in all_commands().items():
+        if name.startswith(f"{group} "):
+            first, _, deeper = name.removeprefix(f"{group} ").partition(" ")
+            found[first] = all_groups()[f"{group} {first}"] if deeper else line
+    return found
 
 
 # Words that people try first, and the command line that does it; likeness of letters would name another verb.
@@ -96,7 +120,8 @@ TYPED_FIRST: dict[str, tuple[str, ...]] = {
 }
 
 
-_ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
+_ABOUT = """Usage: ridgeline VERB [ARGUMENTS]         ridgeline VERB --help says more
+       ridgeline GROUP VERB [ARGUMENTS]   ridgeline GROUP --help lists its verbs
 
 Finds the fastest correct setting of a cluster program, in the fewest
 node-hours, with proof.
@@ -104,15 +129,15 @@ node-hours, with proof.
 
 
 def overview() -> str:
-    groups = {name: line for name, line in all_groups().items() if " " not in name}
-    rows = {name: line for name, (_, line) in all_commands().items() if " " not in name and name not in groups}
+    verbs, groups = top()
+    width = max(map(len, (*verbs, *groups)))
     broken = [f"The wing {name} could not be loaded: {why}" for name, why in catalog.broken_wings().items()]
-    blocks = [_ABOUT, "Verbs:", *_table(rows), "", "Groups (`ridgeline GROUP` lists their verbs):", *_table(groups), ""]
+    blocks = [_ABOUT, "Verbs:", *_table(verbs, width), "", "Groups of further verbs:", *_table(groups, width), ""]
     return "\n".join([*blocks, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
 
 
-def _table(rows: Mapping[str, str]) -> list[str]:
-    width = max(map(len, rows))
+def _table(rows: Mapping[str, str], width: int = 0) -> list[str]:
+    width = width or max(map(len, rows))
     return [f"  {name:<{width}}  {line}" for name, line in rows.items()]
 
 
@@ -136,10 +161,19 @@ def _meant(name: str) -> str:
     lines = [line for table in tables for line in table.get(word, ())]
     if lines:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
+    return f"{_nearest(word) or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
+
+
+def _nearest(word: str, group: str = "") -> str:
+    """`did you mean ...?` of the verb that was probably meant, first among those of `group`; or nothing."""
     known = [*all_commands(), *all_groups()]
-    last = [path for path in known if path.rpartition(" ")[2] == word]
-    meant = f"did you mean {last[0]!r}?" if last else did_you_mean(name, known)
-    return f"{meant or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
+    inside = {path.removeprefix(f"{group} "): path for path in known if path.startswith(f"{group} ")}
+    anywhere = {path: path for path in known} | {path.rpartition(" ")[2]: path for path in reversed(known)}
+    former = {old: new for old, new in former_names().items() if old not in anywhere}
+    for names in ({word: path} if (path := inside.get(word) or anywhere.get(word)) else {}, inside, anywhere, former):
+        if found := nearest(word, names):
+            return f"did you mean `ridgeline {names[found]}`?"
+    return ""
 
 
 def commands() -> Iterator[tuple[str, Command]]:
@@ -163,24 +197,21 @@ def _example_lines(example: str) -> list[str]:
 
 
 def group_text(group: str) -> str:
-    """What `ridgeline GROUP` prints: its verbs, and groups below it."""
-    rows = {}
-    for name, (_, line) in all_commands().items():
-        first, _, rest = name.removeprefix(f"{group} ").partition(" ")
-        if name.startswith(f"{group} "):
-            below = all_groups().get(f"{group} {first}") if rest else None
-            rows[first] = below or line or help_of(command_named(name))[0].splitlines()[0]
-    lines = [f"Usage: ridgeline {group} VERB [ARGUMENTS]", "", f"  {all_groups()[group]}", "", "Verbs:", *_table(rows)]
+    """What `ridgeline GROUP --help` prints: its verbs, and groups below it."""
+    lines = [f"Usage: ridgeline {group} VERB [ARGUMENTS]", "", f"  {all_groups()[group]}", "", "Verbs:"]
+    lines += _table(verbs_of(group))
     return "\n".join([*lines, "", f"`ridgeline {group} VERB --help` has the options of each and an example."])
 
 
-def application(command: Command) -> Any:
-    """A command as Typer runs it."""
+def application(command: Command, group: str = "") -> Any:
+    """A command as Typer runs it. `group` is that of which it is the first verb, the one without a name of its own."""
     import typer  # here, so that the overview does not wait for it
 
     text, example = help_of(command)
     if example:
         text = "\n".join([text, "", "\b", *_example_lines(example)])  # \b: keep these lines as they are
+    if group:
+        text = "\n".join([text, "", "\b", f"Further verbs: ridgeline {group} VERB [ARGUMENTS]", *_table(verbs_of(group))])
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(help=text)(command)
     return app
@@ -189,43 +220,51 @@ def application(command: Command) -> Any:
 def run(arguments: list[str], begins: Callable[[], object] = lambda: None) -> None:
     """`begins` is called once the verb is loaded, before it does anything."""
 
-    def loaded(command: Command) -> Any:
-        app = application(command)
-        begins()
-        return app
-
     if not arguments or arguments[0] in (*_HELP, "help"):
         print(overview())
     elif arguments[0] == "--version":
         print(f"ridgeline {__version__}")
     else:
         name, rest = _typed(arguments)
-        if name in all_groups() and name not in all_commands():
-            if rest and rest[0] not in _HELP:
-                known = [path.removeprefix(f"{name} ") for path in all_commands() if path.startswith(f"{name} ")]
-                hint = (
-                    did_you_mean(rest[0], known)
-                    or f"use one of {', '.join(dict.fromkeys(k.split()[0] for k in known))}"
-                )
-                raise InputError(f"`ridgeline {name}` has no verb {rest[0]!r}; {hint}")
-            print(group_text(name))
+        group = name if name in all_groups() else ""
+        if group and group not in all_commands() and rest[:1] and rest[0] in _HELP:
+            print(group_text(group))
             return
-        loaded(command_named(name))(args=rest, prog_name=f"ridgeline {name}")
+        if group and (group not in all_commands() or (rest and not rest[0].startswith("-"))):
+            raise InputError(_no_verb(group, rest))
+        app = application(command_named(name), group)
+        begins()
+        app(args=rest, prog_name=f"ridgeline {name}")
+
+
+def _no_verb(group: str, rest: Sequence[str]) -> str:
+    if not rest or rest[0].startswith("-"):
+        return f"`ridgeline {group}` needs a verb; use one of {', '.join(verbs_of(group))}"
+    hint = _nearest(rest[0], group) or f"use one of {', '.join(verbs_of(group))}"
+    return f"`ridgeline {group}` has no verb {rest[0]!r}; {hint}{catalog.not_loaded()}"
+
+
+_MOST_WORDS = 3  # of a verb with its groups: `site grant show`
 
 
 def _typed(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The verb or group that is typed, and what follows it. Names until 0.2 are taken, with a line that has the new one."""
-    first, *rest = arguments
-    known = {**all_commands(), **all_groups()}
-    if first not in known and (new := former_names().get(first)):
-        print(
-            f"ridgeline: `{first}` is `ridgeline {new}` now; the old name goes with the next release", file=sys.stderr
-        )
-        arguments = [*new.split(), *rest]
-    words = len(arguments)
-    while words > 1 and " ".join(arguments[:words]) not in known:
-        words -= 1
-    return " ".join(arguments[:words]), list(arguments[words:])
+    """The verb or group that is typed, and what follows it; a former name with a line on stderr that has today's."""
+    known = {*all_commands(), *all_groups()}
+    name, rest = _longest(arguments, known)
+    new = former_names().get(name)
+    # a former verb may be a group today, whose verbs go first
+    if new is None or name in all_commands() or (name in known and rest[:1] and rest[0] in _HELP):
+        return name, rest
+    note = f"`ridgeline {name}` is now `ridgeline {new}`; the old spelling works until {_LAST_OF_FORMER}"
+    print(f"ridgeline: {note}", file=sys.stderr, flush=True)
+    return _longest([*new.split(), *rest], known)
+
+
+def _longest(arguments: Sequence[str], known: Collection[str]) -> tuple[str, list[str]]:
+    for count in range(min(_MOST_WORDS, len(arguments)), 1, -1):
+        if (name := " ".join(arguments[:count])) in known:
+            return name, list(arguments[count:])
+    return arguments[0], list(arguments[1:])
 
 
 def main(begins: Callable[[], object] = lambda: None) -> None:

@@ -12,7 +12,7 @@ from ridgeline.errors import InputError
 
 def schema(
     of: Annotated[str, typer.Argument(help="Which files: study, site, or a wing's (deploy).")] = "study",
-    site: Annotated[bool, typer.Option("--site", help="The same as `schema site`.")] = False,
+    site: Annotated[bool, typer.Option("--site", help="The same as `site schema site`.")] = False,
 ) -> None:
     """Print the JSON schema of study, site or deployment files, for editors that complete keys and explain them.
 

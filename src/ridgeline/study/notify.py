@@ -57,7 +57,7 @@ class Notifier:
         """Sends a test alert every way there is and waits for it; what failed."""
         failed = list[str]()
         said, self.say = self.say, failed.append
-        self("test", "keep", f"a test alert of `keep --test-alert` from {socket.gethostname()}; nothing is wrong")
+        self("test", "keep", f"a test alert of `service keep --test-alert` from {socket.gethostname()}; nothing is wrong")
         self.close(limit_s * max(1, len(self.choice.ways)))
         self.say = said
         return failed

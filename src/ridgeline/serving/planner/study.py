@@ -205,7 +205,7 @@ def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[objec
     """The command that simulates this deployment, up to its groups and traffic."""
     layout, settings = deployment.layout, deployment.settings
     # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
-    ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", beside(asked.model)]
+    ask: list[object] = [sys.executable, "-m", "ridgeline", "twin", "simulate", "--model", beside(asked.model)]
     ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
     ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
     ask += ["--fabric", deployment.cluster.fabric.name, "--attention-backend", settings.attention_backend]

@@ -120,7 +120,7 @@ class ServedEngineForm(Form):
 
 
 class PodForm(Form):
-    """What Kubernetes needs to know; read by `deploy render --for kubernetes`."""
+    """What Kubernetes needs to know; read by `service render --for kubernetes`."""
 
     whose = "kubernetes"
     makes = PodChoice

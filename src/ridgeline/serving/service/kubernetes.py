@@ -198,7 +198,7 @@ def _router_pod(service: Service, name: str) -> _Spec:
 
 def _keep_pod(service: Service, name: str, url: str) -> _Spec:
     """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
-    argv = [_PYTHON, "-m", "ridgeline", "keep", f"{_KEEP_FOLDER}/{_KEEP_FILE}", "--front", url]
+    argv = [_PYTHON, "-m", "ridgeline", "service", "keep", f"{_KEEP_FOLDER}/{_KEEP_FILE}", "--front", url]
     argv += ["--metrics", str(KEEP_METRICS_PORT), "--metrics-host", "$(POD_IP)"]
     variables = (service.api_key_env, service.notify.webhook_env)
     container: _Spec = {

@@ -25,14 +25,14 @@ def _unit_name(service: Service) -> str:
 
 
 def _unit_text(service: Service, file: Path) -> str:
-    """What `deploy render FILE --for systemd` writes."""
+    """What `service render FILE --for systemd` writes."""
     variables = [name for name in (service.api_key_env, service.notify.webhook_env) if name]
     secrets = file.absolute().with_suffix(".env")
     needs = [
         f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
         f"EnvironmentFile={_text(str(secrets))}",
     ]
-    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute()), "--metrics", str(KEEP_METRICS_PORT)]
+    argv = [sys.executable, "-m", "ridgeline", "service", "keep", str(file.absolute()), "--metrics", str(KEEP_METRICS_PORT)]
     return "\n".join(
         [
             f"# For you alone: ~/.config/systemd/user/{_unit_name(service)}, `systemctl --user enable --now` it, and",

@@ -241,10 +241,10 @@ def _edited_text(file: Path, members: Sequence[str], keys: Sequence[str]) -> str
     """What the file says by now and nobody has applied."""
     named = f"{', '.join(keys)} of {file}" if keys else f"{file}"
     if not members:
-        return f"edited, not applied: {named}; every member runs as it would be started. `deploy up {file}` applies it"
+        return f"edited, not applied: {named}; every member runs as it would be started. `service up {file}` applies it"
     servers = [name for name in members if name != "router"]
-    ways = [f"`deploy restart {file} --rolling`"] if servers else []
-    ways += [f"`deploy restart {file} router`"] if "router" in members else []
+    ways = [f"`service restart {file} --rolling`"] if servers else []
+    ways += [f"`service restart {file} router`"] if "router" in members else []
     who = ", ".join(members)
     return f"edited, not applied: {named}; {who} would be started with other settings. {' and '.join(ways)} applies it"
 

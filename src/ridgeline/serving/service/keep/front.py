@@ -1,4 +1,4 @@
-"""`keep --front URL`: a service that somebody else keeps, as Kubernetes does, watched through its front URL.
+"""`service keep --front URL`: a service that somebody else keeps, as Kubernetes does, watched through its front URL.
 
 A request for one token is sent now and then, as a user would. Nothing is started, ended or changed: whoever `notify`
 names is notified when users are not served, and when they are again.
