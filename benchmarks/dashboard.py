@@ -155,7 +155,18 @@ def _one_more(study: Path, number: int, watching: list[Viewer]) -> list[float]:
 
 def peer(program: str, study: Path) -> None:
     storage = study.parent / "optuna.log"
-    export = [sys.executable, "-m", "ridgeline", "export", str(study), "--format", "optuna", "--out", str(storage)]
+    export = [
+        sys.executable,
+        "-m",
+        "ridgeline",
+        "study",
+        "export",
+        str(study),
+        "--format",
+        "optuna",
+        "--out",
+        str(storage),
+    ]
     subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
     server = subprocess.Popen([program, str(storage), "--port", "18791"], stderr=subprocess.DEVNULL)
     try:

@@ -1,4 +1,4 @@
-"""How many token events `twin serve` sends in a second of CPU time, and how far its figures are from `simulate`'s.
+"""How many token events `twin serve` sends in a second of CPU time, and how far its figures are from `twin simulate`'s.
 
     python benchmarks/deploy/serve_twin.py [--rate 100] [--requests 1500] [--speed 1]
 

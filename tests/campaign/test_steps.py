@@ -177,7 +177,7 @@ def test_the_command_that_is_printed_measures_each_change(
     assert rows[1]["ratio"] == pytest.approx(107 / 103) and rows[-1]["ratio"] == pytest.approx(227 / 163)
     shown = said("best", str(tmp_path / "out-steps-each"))
     assert "a and b are one step: they are only legal together (a and b go together)" in " ".join(shown.split())
-    by_group = said("steps", str(file), str(home), "--json", "--out", str(tmp_path / "grouped"))
+    by_group = said("study", "steps", str(file), str(home), "--json", "--out", str(tmp_path / "grouped"))
     assert len(json.loads(by_group)["steps"]) == 1
 
 

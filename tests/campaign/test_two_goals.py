@@ -220,7 +220,7 @@ def test_dollars_are_a_goal_of_any_program(tmp_path: Path, capsys: pytest.Captur
     file.write_text(PRICED)
     typed("tune", file, "--out", out)  # which of the two is cheaper is luck
     capsys.readouterr()
-    typed("export", out)
+    typed("study", "export", out)
     rows = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["outcome"] == "ok"]
     assert rows
     for row in rows:

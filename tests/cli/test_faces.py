@@ -112,10 +112,10 @@ def test_an_export_holds_the_answer_of_the_runs(finished: Path) -> None:
     assert {row["answer.verdict"] for row in rows if row["answer.is"] != "candidate"} == {""}
 
 
-@pytest.mark.parametrize(("verb", "code"), [("export", 2), ("report", 5)])
+@pytest.mark.parametrize(("verb", "code"), [("study export", 2), ("report", 5)])
 @pytest.mark.parametrize("out", ["/nowhere/at/all.txt", "."])
 def test_a_file_that_cannot_be_written_is_named(finished: Path, verb: str, code: int, out: str) -> None:
-    assert "--out" in message(ridgeline(verb, "out", "--out", out, cwd=finished), code)
+    assert "--out" in message(ridgeline(*verb.split(), "out", "--out", out, cwd=finished), code)
 
 
 def test_a_folder_name_that_is_too_long_is_named(finished: Path) -> None:

@@ -49,11 +49,11 @@ job: {{limit: 60}}
 READING = {
     "status": ["status", "DIR"],
     "best": ["best", "DIR"],
-    "verify": ["verify", "DIR"],
+    "study verify": ["study", "verify", "DIR"],
     "report": ["report", "DIR"],
-    "export": ["export", "DIR"],
-    "nodes": ["nodes", "DIR"],
-    "compare-studies": ["compare-studies", "DIR", "DIR"],
+    "study export": ["study", "export", "DIR"],
+    "study nodes": ["study", "nodes", "DIR"],
+    "study diff": ["study", "diff", "DIR", "DIR"],
 }
 
 
@@ -137,7 +137,7 @@ def test_what_a_run_left_that_is_no_file_makes_no_verb_wait(
     spoilt: Path, place: Callable[[Path], None], name: str
 ) -> None:
     place(first_run(spoilt) / name)
-    for words in (READING["verify"], READING["report"], READING["status"]):
+    for words in (READING["study verify"], READING["report"], READING["status"]):
         done = ridgeline(*(spoilt if word == "DIR" else word for word in words), cwd=spoilt.parent)
         assert "Traceback" not in done.stderr
         if words[0] == "verify" and name in ("stdout", "notes.txt", "result.json"):

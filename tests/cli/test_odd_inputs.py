@@ -58,10 +58,10 @@ FILES: dict[str, object] = {
     "old-site.json": {"version": 9, "factors": {}},
     "other-site.json": {"version": 1, "factors": {}, "points": 3, "measured_on": ELSEWHERE},
 }
-SIMULATE = "simulate --gpu h200 --gpus-per-node 1 --requests 5 --traffic fixed:100:10 --model"
-CALIBRATE = "calibrate --out out.json --from"
+SIMULATE = "twin simulate --gpu h200 --gpus-per-node 1 --requests 5 --traffic fixed:100:10 --model"
+CALIBRATE = "twin calibrate --out out.json --from"
 PLAN = "plan --model llama-8b --gpu h100 --gpus-per-node 1 --traffic fixed:200:20"
-EXPLAIN = "explain --model llama-8b --gpu h200 --gpus-per-node 1"
+EXPLAIN = "twin explain --model llama-8b --gpu h200 --gpus-per-node 1"
 CASES = [
     (f"{SIMULATE} unquantised.json", ("zzz9", "--dtype")),
     (f"{SIMULATE} shapeless.json", ("shapeless.json", "hidden_size missing")),

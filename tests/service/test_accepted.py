@@ -200,7 +200,7 @@ def test_up_accepts_what_concerns_no_running_member(world: World) -> None:
     assert fresh(world).edited() == ([], ["notify"])
     said = _edited_text(world.root / "two.yaml", *fresh(world).edited())
     assert said.startswith("edited, not applied: notify of ")
-    assert "deploy up" in said
+    assert "service up" in said
     assert not fresh(world).service.notify.ways
     fresh(world).up(60)
     assert fresh(world).service.notify.ways == ["command"]

@@ -1,4 +1,4 @@
-"""`deploy check` refuses what cannot work, with file and line, what and what next; and says what is asked for."""
+"""`service check` refuses what cannot work, with file and line, what and what next; and says what is asked for."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_servers_that_fill_their_nodes_leave_the_router_its_place(here: Path) ->
 def test_the_last_server_of_a_role_is_not_drained(file: Path) -> None:
     service = operator(file)
     service.up(120)
-    words = ("deploy", "drain", file, "--folder", file.parent / "service")
+    words = ("service", "drain", file, "--folder", file.parent / "service")
     done = ridgeline(*words, "server-0")
     assert done.returncode == 0, done.stderr
     done = ridgeline(*words, "server-1")

@@ -31,7 +31,7 @@ SITE = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launche
 
 
 def deploy(action: str, file: Path) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "ridgeline", "deploy", action, str(file), "--folder", str(file.parent / "service")]
+    argv = [sys.executable, "-m", "ridgeline", "service", action, str(file), "--folder", str(file.parent / "service")]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

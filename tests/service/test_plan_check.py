@@ -88,7 +88,8 @@ def test_the_commands_name_these_logs_and_this_service(tmp_path: Path) -> None:
     )
     calibrate, plan = commands_after(load_service(path), "r1.yaml", ["a/stderr", "b/stderr"])
     assert calibrate == (
-        "ridgeline twin calibrate --from a/stderr b/stderr --out r1.calibration.json --model /models/deepseek-r1 --gpu h100"
+        "ridgeline twin calibrate --from a/stderr b/stderr --out r1.calibration.json --model /models/deepseek-r1 "
+        "--gpu h100"
     )
     assert plan.startswith("ridgeline plan --model /models/deepseek-r1 --gpu h100 --nodes 4 --slo ttft_p95_ms=2000")
     assert plan.endswith("--calibration r1.calibration.json --deploy r1.yaml")

@@ -70,7 +70,7 @@ def test_the_next_command_that_a_plan_prints_runs_as_it_stands(tmp_path: Path) -
     assert "legal points" in ridgeline(*shlex.split(check))
     refused = ridgeline(*shlex.split(deploy), code=2)
     assert "is not on this machine" in refused
-    advised = re.findall(r"`ridgeline (deploy check [^`]*)`", refused + file.read_text())
+    advised = re.findall(r"`ridgeline (service check [^`]*)`", refused + file.read_text())
     assert len(advised) > 1
     for command in advised:
         assert Path(shlex.split(command)[2]).name == file.name, "as pasted into a shell"

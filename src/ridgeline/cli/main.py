@@ -42,12 +42,18 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
     "ci bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
     "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch ranks, cancel."),
-    "site list": ("ridgeline.cli.site:list_sites", "List the site files that come with Ridgeline, to copy and fill in."),
+    "site list": (
+        "ridgeline.cli.site:list_sites",
+        "List the site files that come with Ridgeline, to copy and fill in.",
+    ),
     "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
     "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
     "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
     "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
-    "site grant release": ("ridgeline.cli.grant:release", "Give back the reservation of a campaign that will never be resumed."),
+    "site grant release": (
+        "ridgeline.cli.grant:release",
+        "Give back the reservation of a campaign that will never be resumed.",
+    ),
 }
 _GROUPS = {
     "study": "Ask more of a study, and use what its folder holds.",
@@ -211,7 +217,9 @@ def application(command: Command, group: str = "") -> Any:
     if example:
         text = "\n".join([text, "", "\b", *_example_lines(example)])  # \b: keep these lines as they are
     if group:
-        text = "\n".join([text, "", "\b", f"Further verbs: ridgeline {group} VERB [ARGUMENTS]", *_table(verbs_of(group))])
+        text = "\n".join(
+            [text, "", "\b", f"Further verbs: ridgeline {group} VERB [ARGUMENTS]", *_table(verbs_of(group))]
+        )
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(help=text)(command)
     return app

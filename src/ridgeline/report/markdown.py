@@ -22,7 +22,7 @@ from ridgeline.report.parts import (
 )
 from ridgeline.stats.wording import count
 
-MOST_ROWS = 30  # of a table; longer ones are for the page and `export`
+MOST_ROWS = 30  # of a table; longer ones are for the page and `study export`
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 

@@ -42,7 +42,10 @@ WING = Wing(
         "model list": (f"{_V}.model:list_models", "List the known models with their sizes."),
         "model make": (f"{_V}.make_model:make_model", "Write a model folder of a given shape, with no download."),
         "service check": (f"{_V}.deploy:check", "Validate a deployment file and print what it would run."),
-        "service render": (f"{_V}.deploy:render", "Write the scripts or manifests that start it, to read or run by hand."),
+        "service render": (
+            f"{_V}.deploy:render",
+            "Write the scripts or manifests that start it, to read or run by hand.",
+        ),
         "service up": (f"{_V}.deploy:up", "Start the servers, then the router; send a real request through it."),
         "service status": (f"{_V}.deploy:status", "Show the state of servers and router, and edits not yet applied."),
         "service drain": (f"{_V}.deploy:drain", "Take a server out of the router; it finishes the requests it has."),

@@ -285,8 +285,8 @@ def _held_up_by_kv(log: SglangTally) -> list[RawFinding]:
             f"up to {side.most} requests at once {what}: {whose} are the limit",
             (Quote(log.line(name)),),
             "Look at the other side's log for the same minutes. If neither is busy, the transfer is slow: check its "
-            "back end and device (--disaggregation-transfer-backend, --disaggregation-ib-device; `ridgeline site preflight` "
-            "names the devices) and the host's cores, which hand out every transfer.",
+            "back end and device (--disaggregation-transfer-backend, --disaggregation-ib-device; `ridgeline site "
+            "preflight` names the devices) and the host's cores, which hand out every transfer.",
             "warning",
             share=side.many / side.lines,
             key="sglang.kv-on-its-way",

@@ -181,7 +181,7 @@ def _whole_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[s
 
 
 def _load_arguments(option: Option, traffic: Traffic) -> list[object]:
-    """The traffic, its pace and the limits, as `simulate` and `bench` take them."""
+    """The traffic, its pace and the limits, as `twin simulate` and `bench` take them."""
     load: list[object] = ["--traffic", dataset_of(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
     load += [
         argument for text in _pace(option, traffic) for argument in (f"--{text.partition(':')[0]}", text.split()[1])

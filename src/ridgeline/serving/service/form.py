@@ -132,7 +132,7 @@ class PodForm(Form):
         description="An image that has the router."
     )
     keep_image: Annotated[OneLine, DefaultText("no watcher in the cluster")] = Field(
-        description="An image that has ridgeline: `keep` then watches the service there."
+        description="An image that has ridgeline: `service keep` then watches the service there."
     )
     namespace: OneLine = Field(description="Where everything is made.")
     model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
@@ -243,7 +243,7 @@ class RoleScaleForm(Form):
 
 
 class ScaleForm(Form):
-    """How `keep` adds and removes servers while the service runs; `replicas` of the units is where it begins."""
+    """How `service keep` adds and removes servers while it watches; `replicas` of the units is where it begins."""
 
     whose = "scale"
     makes = ScaleRules
@@ -304,7 +304,8 @@ class ServiceForm(Form):
     )
     preflight: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
-        description="Records of `ridgeline site preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
+        description="Records of `ridgeline site preflight --json` of the nodes (`nodes/*.json`): their InfiniBand "
+        "adapters.",
     )
     host: Annotated[OneLine, DefaultText("loopback here, the node's address on a cluster")] = Field(
         description="The address that servers and router listen on."
@@ -313,13 +314,13 @@ class ServiceForm(Form):
         description="The environment variable that holds the API key."
     )
     limit: Annotated[Duration | None, FieldName("limit_s"), DefaultText("a day on a batch system, none here")] = Field(
-        description="Time that a batch system is asked for; `keep` replaces members before it is over.",
+        description="Time that a batch system is asked for; `service keep` replaces members before it is over.",
     )
     slo: dict[str, float] = Field(description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(description="The plan's figures, each with its interval.")
     scale: Annotated[ScaleForm | None, DefaultText("as many as the units say")] = Field(default=None)
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
-        default=NotifyForm.model_construct(), description="Whom `keep` tells what it sees and does."
+        default=NotifyForm.model_construct(), description="Whom `service keep` tells what it sees and does."
     )
     kubernetes: Annotated[PodForm, FieldName("pods"), DefaultText("nothing beyond the defaults")] = Field(
         default=PodForm.model_construct()

@@ -208,9 +208,9 @@ def _limits(kind: str, running: int) -> dict[str, int]:
 
 
 def commands_for(scheme: Scheme, model: str, nodes: Sequence[str] = ()) -> list[Command]:
-    """The command lines of the scheme's deployment, in the order to start them; the same that `deploy` runs.
+    """The command lines of the scheme's deployment, in the order to start them; the same that `service up` runs.
 
-    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `deploy` has them.
+    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `service up` has them.
     """
     cluster = scheme.question.cluster
     members = members_of(service_from(_servers_of(scheme, model)), node_gpus=cluster.node.gpus)

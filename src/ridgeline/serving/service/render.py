@@ -32,7 +32,16 @@ def _unit_text(service: Service, file: Path) -> str:
         f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
         f"EnvironmentFile={_text(str(secrets))}",
     ]
-    argv = [sys.executable, "-m", "ridgeline", "service", "keep", str(file.absolute()), "--metrics", str(KEEP_METRICS_PORT)]
+    argv = [
+        sys.executable,
+        "-m",
+        "ridgeline",
+        "service",
+        "keep",
+        str(file.absolute()),
+        "--metrics",
+        str(KEEP_METRICS_PORT),
+    ]
     return "\n".join(
         [
             f"# For you alone: ~/.config/systemd/user/{_unit_name(service)}, `systemctl --user enable --now` it, and",

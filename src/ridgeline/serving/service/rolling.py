@@ -114,7 +114,8 @@ def refuse_last(operator: Operator, member: Member) -> None:
         role = "server" if member.role == "both" else f"{member.role} server"
         raise InputError(
             f"{member.name} is the last {role} in the router, and without it every request is refused; put another one "
-            f"back first with `ridgeline service restart FILE NAME`, or end all of it with `ridgeline service down FILE`"
+            f"back first with `ridgeline service restart FILE NAME`, or end all of it with `ridgeline service down "
+            "FILE`"
         )
 
 

@@ -1,4 +1,4 @@
-"""A deployed service from the journal that `deploy` and `keep` write: what runs, what was repaired, and why."""
+"""A deployed service from the journal that `service up` and `keep` write: what runs, what was repaired, and why."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_service(path: Path) -> bool:
 
 @dataclass
 class WatchedService:
-    """Read-only: `keep` has no instructions, and `deploy` is a command."""
+    """Read-only: `keep` has no instructions, and `service up` is a command."""
 
     path: Path
     _history: ServiceHistory = field(default_factory=ServiceHistory, init=False)

@@ -63,8 +63,8 @@ def rehearse(
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
-    With --scale everything is simulated, so an hour takes seconds: when `keep` would add and remove servers, why,
-    and how that compares in cost and latency with a fixed number of servers.
+    With --scale everything is simulated, so an hour takes seconds: when `service keep` would add and remove servers,
+    why, and how that compares in cost and latency with a fixed number of servers.
 
     Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """

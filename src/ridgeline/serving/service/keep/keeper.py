@@ -100,7 +100,7 @@ class Keeper:
             try:
                 self.step()
             except (RidgelineError, OSError) as error:
-                # the batch system is away, or another `deploy` is running: retried at the next poll
+                # the batch system is away, or another verb of `service` is running: retried at the next poll
                 self._say("keep", "waits", str(error))
             time.sleep(max(0.0, POLL_EVERY_S - (self.clock() - began_s)))
 
