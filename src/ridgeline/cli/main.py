@@ -41,7 +41,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "study bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
     "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
     "ci bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
-    "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch ranks, cancel."),
+    "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch, cancel."),
     "site list": (
         "ridgeline.cli.site:list_sites",
         "List the site files that come with Ridgeline, to copy and fill in.",
@@ -62,7 +62,7 @@ _GROUPS = {
     "site grant": "One grant of node-hours that several studies pay from.",
 }
 # As it was typed in 0.2, which goes on working for one release.
-_LAST_OF_FORMER = "0.4"
+_FORMER_UNTIL = "0.4"
 _FORMER = {
     **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
     **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
@@ -174,11 +174,13 @@ def _nearest(word: str, group: str = "") -> str:
     """`did you mean ...?` of the verb that was probably meant, first among those of `group`; or nothing."""
     known = [*all_commands(), *all_groups()]
     inside = {path.removeprefix(f"{group} "): path for path in known if path.startswith(f"{group} ")}
-    anywhere = {path: path for path in known} | {path.rpartition(" ")[2]: path for path in reversed(known)}
-    former = {old: new for old, new in former_names().items() if old not in anywhere}
-    for names in ({word: path} if (path := inside.get(word) or anywhere.get(word)) else {}, inside, anywhere, former):
-        if found := nearest(word, names):
-            return f"did you mean `ridgeline {names[found]}`?"
+    # by its last word, which belongs to the first that has it, and by all of them
+    anywhere = {**former_names(), **{path.rpartition(" ")[2]: path for path in reversed(known)}}
+    anywhere |= {path: path for path in known}
+    exact = inside.get(word) or anywhere.get(word)
+    for names in (inside, anywhere):
+        if found := exact or names.get(nearest(word, names)):
+            return f"did you mean `ridgeline {found}`?"
     return ""
 
 
@@ -263,7 +265,7 @@ def _typed(arguments: Sequence[str]) -> tuple[str, list[str]]:
     # a former verb may be a group today, whose verbs go first
     if new is None or name in all_commands() or (name in known and rest[:1] and rest[0] in _HELP):
         return name, rest
-    note = f"`ridgeline {name}` is now `ridgeline {new}`; the old spelling works until {_LAST_OF_FORMER}"
+    note = f"`ridgeline {name}` is now `ridgeline {new}`; the old spelling works until {_FORMER_UNTIL}"
     print(f"ridgeline: {note}", file=sys.stderr, flush=True)
     return _longest([*new.split(), *rest], known)
 

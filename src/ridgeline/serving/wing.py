@@ -44,7 +44,7 @@ WING = Wing(
         "service check": (f"{_V}.deploy:check", "Validate a deployment file and print what it would run."),
         "service render": (
             f"{_V}.deploy:render",
-            "Write the scripts or manifests that start it, to read or run by hand.",
+            "Write the scripts or manifests that start it, and run nothing.",
         ),
         "service up": (f"{_V}.deploy:up", "Start the servers, then the router; send a real request through it."),
         "service status": (f"{_V}.deploy:status", "Show the state of servers and router, and edits not yet applied."),

@@ -74,7 +74,7 @@ def _script(folder: Path, answer: Answer) -> str:
 
 
 def _write_as(kind: str, path: Path, folder: Path, answer: Answer) -> None:
-    """The answer as a file of a wing: `deploy` is what serving makes of it."""
+    """The answer as a file of a wing: with --deploy what serving makes of it."""
     from ridgeline import catalog
     from ridgeline.campaign.status import read_status
     from ridgeline.errors import InputError

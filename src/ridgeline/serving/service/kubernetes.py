@@ -359,8 +359,8 @@ _LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revisi
 _SERVERS_FILE, _ROUTER_FILE, _KEEP_MANIFEST = "servers.yaml", "router.yaml", "keep.yaml"
 _KEEP_HEADING = (
     "ridgeline service keep, watching: a token through the front door every ten seconds, alerts as `notify` says,",
-    "metrics at port 9400. It restarts, replaces and scales nothing: Kubernetes restarts pods by the probes of servers.yaml.",
-    "It asks nothing of the Kubernetes API, so its account has no rights and no token.",
+    "metrics at port 9400. It restarts, replaces and scales nothing: Kubernetes restarts pods by the probes of",
+    "servers.yaml. It asks nothing of the Kubernetes API, so its account has no rights and no token.",
 )
 
 
