@@ -75,7 +75,8 @@ class Wing:
     # as typed, `twin serve` -> (place, line of help). A verb that is also a group, `plan`, takes options alone
     verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)  # first words of such verbs -> line of help
-    former: Mapping[str, str] = field(default_factory=dict)  # first words typed in the release before -> today's
+    # first words that its verbs once had -> today's: people type them, and folders of earlier releases hold them
+    former: Mapping[str, str] = field(default_factory=dict)
     # words that people try first -> command lines that do it: likeness of letters would name another verb
     typed_first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)  # of `import ridgeline`: name -> place
@@ -190,6 +191,11 @@ def verbs() -> dict[str, tuple[str, str]]:
         for verb, row in wing.verbs.items():
             found.setdefault(verb, row)  # ours go first
     return found
+
+
+def former_verbs() -> dict[str, str]:
+    """What wings' verbs once began with -> what they begin with today."""
+    return {old: new for wing, _ in wings() for old, new in wing.former.items()}
 
 
 def functions() -> dict[str, str]:

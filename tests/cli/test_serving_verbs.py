@@ -145,7 +145,7 @@ def test_a_model_and_a_gpu_can_be_looked_at(ask: Any) -> None:
     assert costs["active_parameters"] == pytest.approx(37e9, rel=0.03)
     assert costs["kv_bytes_per_token"] == 70_272
     assert sum(costs["weight_bytes_by_part"].values()) == pytest.approx(costs["weight_bytes"])
-    gpus = document(ask, "hardware")["gpus"]
+    gpus = document(ask, "plan hardware")["gpus"]
     assert {"a100", "h20", "h100", "h200", "h800", "b200", "l40s"} <= gpus.keys()
 
 

@@ -119,7 +119,7 @@ def test_a_bug_report_of_a_hostile_folder_starts_nothing_of_it(tmp_path: Path) -
     failed["outcome"] = {"kind": "crash", "reason": "it says so"}
     names = {event["run"]: event["folder"] for event in events if event["event"] == "run"}
     journal.write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    done, started = traced(folder, "bug", f"DIR/{names[failed['run']]}")
+    done, started = traced(folder, "study", "bug", f"DIR/{names[failed['run']]}")
     assert "## Command" in done.stdout and "sglang" in done.stdout, done.stderr
     assert not [line for line in started if str(folder) in line or "evil" in line]
     assert not marker.exists()

@@ -90,8 +90,8 @@ def all_groups() -> dict[str, str]:
 
 
 def former_names() -> dict[str, str]:
-    """First words that were typed in the release before -> those of today."""
-    return {**{old: new for wing, _ in catalog.wings() for old, new in wing.former.items()}, **_FORMER}
+    """First words that verbs once had -> those of today."""
+    return {**catalog.former_verbs(), **_FORMER}
 
 
 def top() -> tuple[dict[str, str], dict[str, str]]:
