@@ -123,6 +123,15 @@ def test_a_verb_of_two_wings_names_both(env: dict[str, str], tmp_path: Path) -> 
         "three of three-wing 0.1.0 could not be loaded: its verb 'bench' is one of serving"
         in ridgeline("--help", env=both).stdout
     )
+    install(tmp_path, "four", "four_wing:WING")
+    wing = 'Wing("four", verbs={n: ("a:b", "Does it.") for n in ("tune", "tune fast", "bench it", "deep in x")})'
+    (tmp_path / "four_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
+    shown = ridgeline("--help", env=both).stdout
+    for verb in ("tune", "tune fast", "bench it"):
+        assert f"The verb '{verb}' of the wing four of four-wing 0.1.0 gives way to one of ours.\n" in shown
+    assert "\n  tune      Run a study's campaign" in shown and "\n  deep      Verbs of the wing four.\n" in shown
+    assert "\n  in  Verbs of the wing four.\n" in ridgeline("deep", "--help", env=both).stdout
+    assert "fast" in ridgeline("tune", "fast", env=both).stderr, "a study that is not there"
     done = ridgeline("x", env=both)
     assert done.returncode == 2
     assert "'x' is a verb of two wings, one (one-wing 0.1.0) and two (two-wing 0.1.0)" in done.stderr

@@ -257,10 +257,10 @@ def test_a_comparison_leaves_with_what_it_found(tmp_path: Path, rate: str, code:
         assert "B is worse than A; keep A" in done.stderr and "B is worse than A; keep A" in asked.stderr
 
 
-@pytest.mark.parametrize("verb", ["compare", "steps"])
+@pytest.mark.parametrize("verb", ["compare", "study steps"])
 def test_what_the_budget_left_no_room_to_judge_has_its_own_code(tmp_path: Path, verb: str) -> None:
     (tmp_path / "study.yaml").write_text(TWO + "budget: {node_hours: 0.00000001}\n")
-    done = ridgeline(verb, "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
+    done = ridgeline(*verb.split(), "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
     asked = ridgeline("best", "out", cwd=tmp_path)
     assert (done.returncode, asked.returncode) == (ExitCode.CANNOT_JUDGE, ExitCode.CANNOT_JUDGE), done.stderr
 

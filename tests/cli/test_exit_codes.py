@@ -200,7 +200,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run(home, "tune", "once.yaml", "--out", "once") == 1
     assert run(home, "compare", "worse.yaml", "x=2", "--out", "worse") == 6
     assert run(home, "compare", "no-room.yaml", "x=2", "--out", "undecided") == 7
-    assert run(home, "gate", "better.yaml", "--against", "ref.json", "--update", "--out", "reference") == 0
+    assert run(home, "ci", "gate", "better.yaml", "--against", "ref.json", "--update", "--out", "reference") == 0
     reference = (home / "ref.json").read_text()
     (home / "faster.json").write_text(reference.replace("100.0", "200.0"))
     other = {**json.loads(reference), "machine": {"cpu": "another", "cores": 999}}
@@ -208,7 +208,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(home / "better", home / "edited")
     journal = home / "edited" / "journal.jsonl"
     journal.write_text(journal.read_text().replace('"rate",200.0', '"rate",900.0'))
-    assert run(home, "grant", "create", "grant.yaml", "2") == 0
+    assert run(home, "site", "grant", "create", "grant.yaml", "2") == 0
     return home
 
 

@@ -160,11 +160,11 @@ def test_a_study_folder_of_pipes_is_refused(spoilt: Path, place: Callable[[Path]
         assert name in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["check", "tune", "diagnose", "import"])
+@pytest.mark.parametrize("verb", ["check", "tune", "diagnose", "twin import"])
 @pytest.mark.parametrize("place", [fifo, endless, listening])
 def test_a_named_file_that_is_no_file_is_refused(tmp_path: Path, place: Callable[[Path], None], verb: str) -> None:
     place(tmp_path / "given")
-    done = ridgeline(verb, "given", cwd=tmp_path)
+    done = ridgeline(*verb.split(), "given", cwd=tmp_path)
     assert "Traceback" not in done.stderr
     assert done.returncode in (2, 4)
     assert "not a regular file" in done.stderr

@@ -75,16 +75,26 @@ Command = Callable[..., Any]
 
 
 def all_commands() -> dict[str, tuple[str, str]]:
-    """What is typed -> (place, line of help): the core's and every wing's."""
-    return {**_COMMANDS, **{verb: row for verb, row in catalog.verbs().items() if verb not in _COMMANDS}}
+    """What is typed -> (place, line of help): the core's and every wing's.
+
+    Without verbs that begin with one that takes arguments: `tune fast` is a study called fast.
+    """
+    rows = {**_COMMANDS, **{verb: row for verb, row in catalog.verbs().items() if verb not in _COMMANDS}}
+    groups = {name for wing, _ in catalog.wings() for name in wing.groups if rows.get(name) is wing.verbs.get(name)}
+    return {verb: row for verb, row in rows.items() if not rows.keys() & {*_starts(verb)} - groups}
+
+
+def _starts(verb: str) -> list[str]:
+    """The groups that a verb is in: `site` and `site grant` of `site grant show`."""
+    words = verb.split()
+    return [" ".join(words[:count]) for count in range(1, len(words))]
 
 
 def all_groups() -> dict[str, str]:
     """First words of verbs -> line of help."""
-    found = {**_GROUPS}
+    found, known = {**_GROUPS}, all_commands()
     for wing, _ in catalog.wings():
-        words = [verb.split() for verb in wing.verbs]
-        for name in (*wing.groups, *(" ".join(verb[:n]) for verb in words for n in range(1, len(verb)))):
+        for name in (start for verb in wing.verbs if verb in known for start in _starts(verb)):
             found.setdefault(name, wing.groups.get(name, f"Verbs of the wing {wing.name}."))
     return found
 
@@ -138,6 +148,12 @@ def overview() -> str:
     verbs, groups = top()
     width = max(map(len, (*verbs, *groups)))
     broken = [f"The wing {name} could not be loaded: {why}" for name, why in catalog.broken_wings().items()]
+    broken += [
+        f"The verb {verb!r} of the wing {wing.name} of {package} gives way to one of ours."
+        for wing, package in catalog.wings()
+        for verb in wing.verbs
+        if verb in _COMMANDS or verb not in all_commands()
+    ]
     blocks = [_ABOUT, "Verbs:", *_table(verbs, width), "", "Groups of further verbs:", *_table(groups, width), ""]
     return "\n".join([*blocks, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
 
@@ -229,7 +245,6 @@ def application(command: Command, group: str = "") -> Any:
 
 def run(arguments: list[str], begins: Callable[[], object] = lambda: None) -> None:
     """`begins` is called once the verb is loaded, before it does anything."""
-
     if not arguments or arguments[0] in (*_HELP, "help"):
         print(overview())
     elif arguments[0] == "--version":
