@@ -170,7 +170,7 @@ def test_the_command_that_is_printed_measures_each_change(
 
     said("tune", str(file), "--out", str(home))
     said("report", str(home), "--format", "md", "--out", str(tmp_path / "page.md"))
-    (printed,) = set(re.findall("ridgeline (steps [^`\n]*)", (tmp_path / "page.md").read_text()))
+    (printed,) = set(re.findall("ridgeline (study steps [^`\n]*)", (tmp_path / "page.md").read_text()))
     monkeypatch.chdir(tmp_path)
     rows = json.loads(said(*shlex.split(printed), "--json"))["steps"]
     assert [row["change"] for row in rows] == ["a 1, b 1", "c 1", "d 1", "e 1", "f 1", "g 1"]
