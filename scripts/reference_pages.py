@@ -267,7 +267,7 @@ def _site() -> str:
 
 def _deployment() -> str:
     more = (
-        "`deploy`, `rehearse` and `keep` read it ([deploy](../guides/deploy.md)); `site` is that of a [site](site.md)."
+        "The verbs of `ridgeline service` read it ([guide](../guides/deploy.md)); `site` is that of a [site](site.md)."
     )
     return _page("The deployment file", more, _section(ServiceForm))
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from ridgeline import catalog
-from ridgeline.cli.main import verb_lines
+from ridgeline.cli.main import all_commands, all_groups, former_names
 from ridgeline.serving.service.file import load_service
 from ridgeline.study.study_file import read_study_file
 
-VERBS = verb_lines()
+VERBS, GROUPS, FORMER = all_commands(), all_groups(), former_names()
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -25,9 +25,9 @@ PAGES = sorted(
 )
 STUDY = re.compile(r"```yaml\n(version: 1\n.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-CALL = re.compile(r"(?:^|[\s`/])ridgeline ([a-z][a-z-]+)(?=[\s`])", re.MULTILINE)
+CALL = re.compile(r"(?:^|[\s`/])ridgeline ([a-z][a-z-]+(?: [a-z][a-z-]+)*)(?=[\s`])", re.MULTILINE)
 # words that may follow the name of the program in a sentence
-PROSE = {"lammps-times", "is", "takes", "runs", "does", "checkout", "finds", "and", "on", "must", "with"}
+PROSE = {"lammps", "is", "takes", "runs", "does", "checkout", "finds", "and", "on", "must", "with"}
 
 
 def named(page: Path) -> str:
@@ -52,13 +52,56 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_verbs_in_the_docs_exist(page: Path) -> None:
     code = "\n".join(re.findall(r"`[^`\n]+`|^    .+$|```.*?```", page.read_text(), re.MULTILINE | re.DOTALL))
-    unknown = set(CALL.findall(code)) - VERBS.keys() - PROSE
+    unknown = {call for call in CALL.findall(code) if call.split()[0] not in PROSE and not is_typed(call)}
     assert not unknown
+
+
+def is_typed(call: str) -> bool:
+    """Whether it is a group, or begins with a verb; behind a group there is one of its verbs."""
+    words = call.split()
+    starts = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    known = next((start for start in starts if start in VERBS or start in GROUPS), None)
+    return known is not None and (known == call or known not in GROUPS)
+
+
+def test_a_verb_that_is_not_typed_so_would_be_noticed() -> None:
+    assert is_typed("tune study") and is_typed("study edge") and is_typed("service") and is_typed("plan fleet")
+    assert not any(map(is_typed, ("simulate", "deploy up", "plan flete", "study tune", "model llama", "twin fleet")))
+
+
+# texts in which people read a verb: what was printed and measured once stays as it was
+TEXTS = sorted(
+    path
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/*/*", "src/**/*.py", "benchmarks/**/*")
+    for path in ROOT.glob(pattern)
+    if path.suffix in (".md", ".py", ".sh", ".yaml", ".ipynb") and path != ROOT / "docs/decisions/0021-verbs.md"
+)
+_OLD = "|".join(sorted({old for old in FORMER if old not in GROUPS}, key=len, reverse=True))
+_LIKE_NOTHING_ELSE = "|".join(("deploy", *(old for old in FORMER if "-" in old)))
+# behind the program's name; or in backticks, where it has arguments or means nothing else
+FORMER_CALL = re.compile(
+    rf"(?<!from )(?<!import )(?<![\w.])ridgeline (?:{_OLD})(?![\w-])|`(?:deploy|grant) [a-z][^`\n]*`"
+    rf"|`(?:{_LIKE_NOTHING_ELSE})`|`(?:{_OLD}) (?:--|(?:FILE|DIR|STUDY|RUN)\b|\S+\.yaml)[^`\n]*`"
+)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=named)
+def test_no_text_has_a_former_name_of_a_verb(path: Path) -> None:
+    assert not [found[0] for found in FORMER_CALL.finditer(path.read_text())]
+
+
+def test_a_former_name_would_be_noticed() -> None:
+    for text in ("ridgeline simulate x", "`keep FILE`", "`deploy up`", "`serve-twin`", "`gate --update`", "`deploy`"):
+        assert FORMER_CALL.search(text), text
+    for text in ("`ridgeline twin simulate`", "`service up FILE`", "`keep`", "from ridgeline import catalog", "`edge`"):
+        assert not FORMER_CALL.search(text), text
 
 
 def test_readme_names_every_verb() -> None:
     readme = (ROOT / "README.md").read_text()
-    missing = [verb for verb in VERBS if not re.search(rf"`{verb}[ `]", readme)]
+    listed = {f"service {verb}" for verb in re.search(r"`service ([a-z|\\]+) FILE`", readme)[1].split(r"\|")}  # type: ignore[index]
+    listed |= {f"site grant {verb}" for verb in re.search(r"`site grant ([a-z|\\-]+) FILE`", readme)[1].split(r"\|")}  # type: ignore[index]
+    missing = [verb for verb in VERBS if verb not in listed and not re.search(rf"`{verb}[ `]", readme)]
     assert not missing, "README's table is the newcomer's list of verbs"
 
 
@@ -270,7 +313,7 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize(("claim", "held"), claims(), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_claim_of_the_readme_is_held_by_what_exists(claim: str, held: list[str]) -> None:
     assert held
-    if claim.strip("`") not in VERBS:
+    if claim.strip("`") not in {*VERBS, *GROUPS}:
         assert plain(claim) in plain((ROOT / "README.md").read_text()), "README says it otherwise today"
     for each in held:
         path, _, test = each.partition("::")
@@ -285,8 +328,8 @@ def test_no_promise_of_the_readme_is_left_without_a_test() -> None:
     promises = re.findall(r"^- \*\*(.+?)\.\*\*", readme, re.MULTILINE)
     assert len(promises) >= 5
     assert [promise for promise in promises if promise not in said] == []
-    verbs = {claim.strip("`") for claim, _ in claims()} & VERBS.keys()
-    assert VERBS.keys() - verbs == set()
+    held = {claim.strip("`") for claim, _ in claims()}  # a verb, or a group as a whole
+    assert [verb for verb in VERBS if verb not in held and verb.rpartition(" ")[0] not in held] == []
     relied_on = plain(readme[readme.index("## What you can rely on") : readme.index("## Work on it")])
     figures = re.findall(r"\b\d+\b", relied_on)
     assert [n for n in figures if not any(re.search(rf"\b{n}\b", claim) for claim in said)] == []

@@ -1,4 +1,4 @@
-"""Goodput of a service that is offered more than it can serve, with the limits of `rehearse` and without any.
+"""Goodput of a service that is offered more than it can serve, with the limits of `service rehearse` and without any.
 
     python benchmarks/deploy/overload.py --router smg --python .engines/smg/bin/python [--seconds 45]
 

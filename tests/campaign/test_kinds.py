@@ -261,7 +261,8 @@ def test_a_new_kind_is_a_module_and_a_row(
     now = finished(tmp_path, SpreadQuestion(4))
     assert now.question == SpreadQuestion(4)
     assert len(now.history.runs) == 4
-    shown = {verb: _said(capsys, verb, tmp_path / "out") for verb in ("resume", "status", "best", "report", "export")}
+    verbs = ("resume", "status", "best", "report", "study export")
+    shown = {verb: _said(capsys, *verb.split(), tmp_path / "out") for verb in verbs}
     for verb in ("resume", "status", "best"):
         assert "4 runs scatter by 0" in shown[verb]
     assert "4 runs scatter by 0" in (tmp_path / "out" / "report.html").read_text()

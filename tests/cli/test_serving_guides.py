@@ -22,7 +22,7 @@ from ridgeline.cli.main import main
 ROOT = Path(__file__).parents[2]
 PAGES = ("plan-a-cluster.md", "predict-a-server.md", "calibrate-the-twin.md", "models-and-gpus.md")
 BLOCK = re.compile(r"```\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
-SIMULATED = ("simulate", "explain", "calibrate", "plan", "check")
+SIMULATED = ("twin", "plan", "check")
 REFRESH = bool(os.environ.get("RIDGELINE_REFRESH_GUIDES"))
 WIDEST = 150
 

@@ -200,7 +200,7 @@ def test_up_accepts_what_concerns_no_running_member(world: World) -> None:
     assert fresh(world).edited() == ([], ["notify"])
     said = _edited_text(world.root / "two.yaml", *fresh(world).edited())
     assert said.startswith("edited, not applied: notify of ")
-    assert "deploy up" in said
+    assert "service up" in said
     assert not fresh(world).service.notify.ways
     fresh(world).up(60)
     assert fresh(world).service.notify.ways == ["command"]
@@ -294,7 +294,7 @@ def test_a_service_of_an_earlier_release_is_accepted_by_up(world: World) -> None
     path.unlink()
     edit(world)
     before = path.with_name("journal.jsonl").read_text()
-    with pytest.raises(InputError, match=r"`ridgeline deploy up two.yaml`, which leaves alone what runs"):
+    with pytest.raises(InputError, match=r"`ridgeline service up two.yaml`, which leaves alone what runs"):
         Keeper(fresh(world), file="two.yaml").step()
     assert path.with_name("journal.jsonl").read_text() == before
     said: list[str] = []

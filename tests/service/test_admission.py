@@ -150,7 +150,11 @@ def test_a_servers_limits_are_never_above_the_users_own(tmp_path: Path, settings
     ("old", "new", "said"),
     [
         ("kind: smg", "kind: smg", ""),
-        ("kind: smg", "kind: sglang-router", "max_queued_requests of each server, which `ridgeline rehearse` writes"),
+        (
+            "kind: smg",
+            "kind: sglang-router",
+            "max_queued_requests of each server, which `ridgeline service rehearse` writes",
+        ),
         ("kind: sglang,", "kind: vllm,", "for more than a minute of it use `kind: smg`. It also refuses without"),
         ("policy:", "most_waiting: 4, policy:", "408 within a second to whoever waits; write `most_waiting: 0`"),
         ("tp: 4", "tp: 4, max_queued_requests: 3", "refuses without Retry-After; where clients need it use"),

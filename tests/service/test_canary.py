@@ -122,7 +122,7 @@ def test_without_load_nothing_is_shown(file: Path) -> None:
         sys.executable,
         "-m",
         "ridgeline",
-        "deploy",
+        "service",
         "restart",
         str(file),
         "--folder",

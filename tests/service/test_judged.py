@@ -177,7 +177,7 @@ def test_keep_says_whom_it_watches_and_who_is_told(
     monkeypatch.setattr(Keeper, "run", lambda self, stop: None)
     keep(file, folder=root)
     everybody = "server-0, server-1, router every 2 s"
-    assert capsys.readouterr().out == f"keep: waits for `deploy up` of {everybody}; alerts go to nobody\n"
+    assert capsys.readouterr().out == f"keep: waits for `service up` of {everybody}; alerts go to nobody\n"
     file.write_text(f"{file.read_text()}notify: {{command: 'true'}}\n")
     service = operator_of(file, root)
     with service.action():

@@ -180,7 +180,7 @@ def test_what_breaks_again_and_again_is_left_out(file: Path, monkeypatch: pytest
     service.say = said.append
     assert Keeper(service, file="two.yaml")._actions.restart(Concern("server-1", "hung", "no token for 9 s"))
     assert "after 3 restarts; left out of the router" in said[0]
-    assert "`ridgeline deploy restart two.yaml server-1`" in said[0]
+    assert "`ridgeline service restart two.yaml server-1`" in said[0]
     assert service.folder.started["server-1"].generation == 1
     assert listed(service) == {service.folder.url(service.member("server-0"))}
     follower = Keeper(operator(file))

@@ -76,7 +76,7 @@ NOISE = 0.04  # what two runs of the same thing differ by on busy cores
 def rehearsed_with(
     monkeypatch: pytest.MonkeyPatch, file: Path, seed: int, goodput: dict[str, float], ttft: dict[str, float]
 ) -> str:
-    """The file's text after `ridgeline rehearse` of runs that take no time; policies not named are like the others."""
+    """The file's text after `service rehearse` of runs that take no time; policies not named are like the others."""
     rng = random.Random(seed)
 
     def at_once(stage: object, twins: object, router: RouterChoice, case: str, load: object, *_: object) -> Rehearsal:

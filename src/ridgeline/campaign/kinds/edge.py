@@ -411,7 +411,7 @@ class EdgeQuestion:
             return []
         rate, runs = verdict.show_less["rate"], verdict.show_less["runs"]
         at = ",".join(f"{name}={value_text(value)}" for name, value in verdict.point.items())
-        words = ["ridgeline", "edge", "study.yaml", "--knob", self.knob, "--at", at, "--fails", f"{rate:g}"]
+        words = ["ridgeline", "study", "edge", "study.yaml", "--knob", self.knob, "--at", at, "--fails", f"{rate:g}"]
         words += ["--out", f"{history.root.name}-fails-{rate:g}"]
         return [f"{runs:.0f} runs that pass show that at most {_share(rate)} of them fail: `{shlex.join(words)}`"]
 

@@ -38,7 +38,7 @@ def bisect(
 
     Exit code 0: found. 1: not reproduced here, or an end does not run. 7: not resolved within the runs or the budget.
 
-    Example: ridgeline bisect study.yaml --over threads --good 4 --bad 1
+    Example: ridgeline ci bisect study.yaml --over threads --good 4 --bad 1
     """
     from ridgeline.campaign.asked import bisecting
     from ridgeline.campaign.check import check_study

@@ -39,7 +39,9 @@ def compare(
     elif a != "baseline":
         raise InputError("--a is a setting of a study file; of two commands the first is A")
     elif study == b:
-        raise InputError("both commands are the same; to see how much its runs scatter, use `ridgeline gate --update`")
+        raise InputError(
+            "both commands are the same; to see how much its runs scatter, use `ridgeline ci gate --update`"
+        )
     else:
         asked = comparing(study_of_commands([study, b]), {KNOB: b}, blocks=blocks, out=out)
     drive(*asked, as_json)

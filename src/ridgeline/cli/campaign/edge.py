@@ -31,7 +31,7 @@ def edge(
 
     Exit code 1: no value passed, or the budget ended before the edge was found.
 
-    Example: ridgeline edge study.yaml --knob threads --repeats 2
+    Example: ridgeline study edge study.yaml --knob threads --repeats 2
     """
     from ridgeline.campaign.asked import edge_of
     from ridgeline.campaign.check import check_study

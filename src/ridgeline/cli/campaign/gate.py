@@ -1,4 +1,4 @@
-"""`ridgeline gate`: measures a reference, or runs until a program is slower than its reference or is not."""
+"""`ridgeline ci gate`: measures a reference, or runs until a program is slower than its reference or is not."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def gate(
     Exit code 0: not slower. 6: slower. 7: cannot judge (another machine, one that is busier or changed meanwhile, too
     few runs). 1: the program failed.
 
-    Example: ridgeline gate --against-command './old in.txt' -- ./new in.txt
+    Example: ridgeline ci gate --against-command './old in.txt' -- ./new in.txt
     """
     from ridgeline.campaign.asked import Gate
     from ridgeline.errors import InputError
@@ -225,7 +225,7 @@ def _junit_text(name: str, answer: Answer, seconds: float) -> str:
     failures, skipped = inside.startswith("<failure"), inside.startswith("<skipped")
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<testsuite name="ridgeline gate" tests="1" failures="{int(failures)}" errors="0" skipped="{int(skipped)}" '
+        f'<testsuite name="ridgeline ci gate" tests="1" failures="{int(failures)}" errors="0" skipped="{int(skipped)}" '
         f'time="{seconds:.3f}">\n'
         f'  <testcase classname="ridgeline.gate" name={quoteattr(name)} time="{seconds:.3f}">{inside}\n'
         f"    <system-out>{escape(answer.headline)}</system-out>\n"

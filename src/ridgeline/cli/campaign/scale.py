@@ -25,7 +25,7 @@ def scale(
 
     Exit code 0: shown. 1: fewer than two sizes passed. 7: too few runs to tell whether more pays.
 
-    Example: ridgeline scale study.yaml --over threads
+    Example: ridgeline study scale study.yaml --over threads
     """
     from ridgeline.campaign.asked import scaling
     from ridgeline.campaign.check import check_study

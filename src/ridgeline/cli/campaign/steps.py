@@ -39,7 +39,7 @@ def steps(
 
     Exit code 0: the setting is better. 1: no detectable difference. 6: it is worse. 7: too few runs to judge.
 
-    Example: ridgeline steps studies/first
+    Example: ridgeline study steps studies/first
     """
     from ridgeline.campaign.asked import steps_to
     from ridgeline.campaign.assembly import check_study_again

@@ -65,7 +65,7 @@ def _files(records: Sequence[str], folder: Path) -> list[Path]:
         paths = sorted(folder.glob(text)) if "*" in text else [folder / text]
         if not paths:
             raise StudyError(
-                f"preflight: {text} names no file; write them with `ridgeline preflight --json > NODE.json`"
+                f"preflight: {text} names no file; write them with `ridgeline site preflight --json > NODE.json`"
             )
         found += paths
     return found
@@ -76,7 +76,7 @@ def _hca_of(path: Path) -> str:
         report: NodeReport = node_from(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
         raise StudyError(
-            f"preflight: {path}: {error}; write it with `ridgeline preflight --json > {path.name}`"
+            f"preflight: {path}: {error}; write it with `ridgeline site preflight --json > {path.name}`"
         ) from None
     lines = (re.fullmatch(rf"export {_HCA}='?([^']*)'?", line) for line in report.exports)
     return next((line[1] for line in lines if line), "")

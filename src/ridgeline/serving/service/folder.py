@@ -40,7 +40,9 @@ class ServiceFolder(ServiceHistory):
         if (now := self._stamp()) != self._read or self.accepted is None:
             self.accepted, self._read = read_accepted(self.root, self.file.name if self.file is not None else ""), now
         if self.accepted is None and self.file is None:
-            raise InputError(f"{self.root}: nothing was accepted to run here; start it with `ridgeline deploy up FILE`")
+            raise InputError(
+                f"{self.root}: nothing was accepted to run here; start it with `ridgeline service up FILE`"
+            )
 
     @property
     def service(self) -> Service:

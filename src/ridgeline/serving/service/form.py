@@ -71,7 +71,7 @@ def _zone(name: str) -> str:
 
 
 class ScaleForm(Form):
-    """How `keep` adds and removes servers while the service runs; `replicas` of the units is where it begins."""
+    """How `service keep` adds and removes servers while it watches; `replicas` of the units is where it begins."""
 
     whose = "scale"
     makes = ScaleRules
@@ -132,7 +132,8 @@ class ServiceForm(Form):
     )
     preflight: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
-        description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
+        description="Records of `ridgeline site preflight --json` of the nodes (`nodes/*.json`): their InfiniBand "
+        "adapters.",
     )
     host: Annotated[OneLine, DefaultText("loopback here, the node's address on a cluster")] = Field(
         description="The address that servers and router listen on."
@@ -141,12 +142,12 @@ class ServiceForm(Form):
         description="The environment variable that holds the API key."
     )
     limit: Annotated[Duration | None, FieldName("limit_s"), DefaultText("a day on a batch system, none here")] = Field(
-        description="Time that a batch system is asked for; `keep` replaces members before it is over.",
+        description="Time that a batch system is asked for; `service keep` replaces members before it is over.",
     )
     slo: dict[str, float] = Field(description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(description="The plan's figures, each with its interval.")
     scale: Annotated[ScaleForm | None, DefaultText("as many as the units say")] = Field(default=None)
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
-        default=NotifyForm.model_construct(), description="Whom `keep` tells what it sees and does."
+        default=NotifyForm.model_construct(), description="Whom `service keep` tells what it sees and does."
     )
     kubernetes: Annotated[PodChoice, FieldName("pods"), DefaultText("nothing beyond the defaults")]

@@ -141,7 +141,7 @@ def _transfer(unit: Unit) -> Iterator[RoleSetting]:
     yield RoleSetting(
         "disaggregation_ib_device",
         None,
-        "from `ridgeline preflight --json > node.json` on a node, and `preflight: node.json` in this file",
+        "from `ridgeline site preflight --json > node.json` on a node, and `preflight: node.json` in this file",
     )
 
 
@@ -195,9 +195,9 @@ def _limits(kind: str, running: int) -> dict[str, int]:
 
 
 def commands_for(scheme: Scheme, model: str, nodes: Sequence[str] = ()) -> list[Command]:
-    """The command lines of the scheme's deployment, in the order to start them; the same that `deploy` runs.
+    """The command lines of the scheme's deployment, in the order to start them; the same that `service up` runs.
 
-    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `deploy` has them.
+    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `service up` has them.
     """
     cluster = scheme.question.cluster
     members = members_of(service_from(_servers_of(scheme, model)), node_gpus=cluster.node.gpus)
@@ -288,7 +288,7 @@ def deployable_text(plan: Plan, file: str) -> str:
             f"--deploy {file}: not written, as no layout on {question.cluster} keeps {limits} (the nearest is "
             f"{best.layout}); relax that limit, lower the rate, shorten prompts or answers, or plan with more GPUs"
         )
-    head = f"# `ridgeline deploy check {shlex.quote(file)}` shows every command; name your model's folder and site\n"
+    head = f"# `ridgeline service check {shlex.quote(file)}` shows every command; name your model's folder and site\n"
     if (
         plan.asked.dtype
         and "quantization" not in question.dtype_settings
@@ -398,7 +398,7 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
 def text_of_answer(study: Study, answer: Answer, path: Path) -> str:
     """The deployment file that serves with the setting to use."""
     found = service_of_answer(study, study.space.settings(answer.to_use or study.baseline), answer.change)
-    head = f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
+    head = f"# `ridgeline service check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
     if found["model"] == NO_WEIGHTS:
         head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
     return head + service_text(found)

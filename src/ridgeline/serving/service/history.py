@@ -1,6 +1,6 @@
 """What a service's journal says: who was started, what is being done to whom, and what `keep` did lately.
 
-The only replay of it: `deploy`, `keep` and `watch` all read a service through this.
+The only replay of it: the verbs of `service` and `watch` all read a service through this.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Operator:
     def proposed(self) -> list[Member]:
         """The members as the deployment file would have them now. InputError where it could not be read."""
         if self.file is None:
-            raise InputError("the deployment file cannot be read as it is; correct it: `ridgeline deploy check FILE`")
+            raise InputError("the deployment file cannot be read as it is; correct it: `ridgeline service check FILE`")
         servers = self._servers(self.file)
         return [*servers, *router_of(self.file, servers)]
 
@@ -266,7 +266,7 @@ class Operator:
                 self._accept_file([member.name for member in proposed])
                 self.folder.record({"event": "going-up"})
             for stray in [m for m in self._everybody() if m not in self.present]:
-                self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline deploy down` ends it too")
+                self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline service down` ends it too")
             for group in [[member] for member in self.servers] if self.service.in_turn else [self.servers]:
                 for member in group:
                     self.ensure(member, self.file)
@@ -335,7 +335,7 @@ class Operator:
     def _as_before(self, member: Member) -> str:
         if member.name not in self.edited()[0]:
             return ""
-        return f", as it was accepted before: `ridgeline deploy restart FILE {member.name}` applies the edited file"
+        return f", as it was accepted before: `ridgeline service restart FILE {member.name}` applies the edited file"
 
     def _check_ports(self, member: Member) -> None:
         if not self.service.on_this_machine:
@@ -402,7 +402,7 @@ class Operator:
                 raise SiteError(
                     f"{names} not ready after {limit_s:g} s{f' ({said})' if said else ''}; look at "
                     f"{self.folder.of(waiting[0])}, and give more time with --timeout or take it down with "
-                    "`ridgeline deploy down`"
+                    "`ridgeline service down`"
                 )
             if waiting:
                 time.sleep(POLL_S)
@@ -441,7 +441,7 @@ class Operator:
         how = ending.reason or f"exit code {ending.exit_code}"
         return (
             f"{member.name} ended before it was ready: {how}\n{said}\n{self._cause(member)}"
-            f"its log is in {self.folder.of(member)}; correct the cause and run `ridgeline deploy up` again"
+            f"its log is in {self.folder.of(member)}; correct the cause and run `ridgeline service up` again"
         )
 
     def _cause(self, member: Member) -> str:
@@ -465,7 +465,7 @@ class Operator:
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise SiteError(
-                        f"{url} does not answer a request: {error}; see `ridgeline deploy status`"
+                        f"{url} does not answer a request: {error}; see `ridgeline service status`"
                     ) from None
                 if front.is_router and (ending := self.ending(front)) is not None:
                     raise SiteError(self._died(front, ending)) from None

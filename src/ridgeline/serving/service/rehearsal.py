@@ -305,7 +305,7 @@ def _injected_fault(operator: Operator, how: str, after_s: float) -> Iterator[li
 
 @contextlib.contextmanager
 def kept(operator: Operator) -> Iterator[None]:
-    """With `ridgeline keep` running on the service meanwhile."""
+    """With `ridgeline service keep` running on the service meanwhile."""
     over, keeper = threading.Event(), Keeper(operator)
     runs = threading.Thread(target=keeper.run, args=(over.is_set,))
     runs.start()

@@ -27,21 +27,21 @@ def _unit_name(service: Service) -> str:
 
 
 def _unit_text(service: Service, file: Path) -> str:
-    """What `deploy render FILE --for systemd` writes."""
+    """What `service render FILE --for systemd` writes."""
     variables = [name for name in (service.api_key_env, service.notify.webhook_env) if name]
     secrets = file.absolute().with_suffix(".env")
     needs = [
         f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
         f"EnvironmentFile={_text(str(secrets))}",
     ]
-    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute()), "--metrics", _METRICS_PORT]
+    argv = [sys.executable, "-m", "ridgeline", "service", "keep", str(file.absolute()), "--metrics", _METRICS_PORT]
     return "\n".join(
         [
             f"# For you alone: ~/.config/systemd/user/{_unit_name(service)}, `systemctl --user enable --now` it, and",
             "# `loginctl enable-linger` once, so that it runs while you are logged out. For the machine: in",
             "# /etc/systemd/system, with `User=` below [Service].",
             "[Unit]",
-            f"Description=ridgeline keep {_text(service.name)}",
+            f"Description=ridgeline service keep {_text(service.name)}",
             "Wants=network-online.target",
             "After=network-online.target",
             "StartLimitIntervalSec=0",
@@ -82,7 +82,7 @@ def render(service: Service, out: Path, target: str = "", file: Path | None = No
     """
     chosen = target or service.site.batch
     if chosen not in TARGETS:
-        raise InputError(f"deploy renders for {', '.join(TARGETS)}; {chosen!r} is none of them")
+        raise InputError(f"service render knows {', '.join(TARGETS)}; {chosen!r} is none of them")
     if chosen == "systemd":
         assert file is not None, "a unit names the deployment file"
         out.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ def router_promise(service: Service) -> str:
         return waiting + without
     more = "in every second while overload lasts: for more than a minute of it use `kind: smg`"
     able = server_of(service.engine).flags.knows(QUEUE_KNOB) and not service.split
-    cure = f", or {QUEUE_KNOB} of each server, which `ridgeline rehearse` writes" if able else ""
+    cure = f", or {QUEUE_KNOB} of each server, which `ridgeline service rehearse` writes" if able else ""
     return f"{waiting}{choice.kind} lets one request more {more}{cure}. It also {without.partition(' ')[2]}"
 
 

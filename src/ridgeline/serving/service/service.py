@@ -89,7 +89,7 @@ class RouterChoice(Form):
 
 
 class PodChoice(Form):
-    """What Kubernetes needs to know; read by `deploy render --for kubernetes`."""
+    """What Kubernetes needs to know; read by `service render --for kubernetes`."""
 
     whose = "kubernetes"
 

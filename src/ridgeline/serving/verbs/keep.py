@@ -1,4 +1,4 @@
-"""ridgeline keep FILE"""
+"""ridgeline service keep FILE"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def keep(
 ) -> None:
     """Watch a service by the tokens it generates; take out and restart servers that have died, hung or become slow.
 
-    Everything is started as it was accepted by `deploy up` or `restart`, never as the file was edited since. Canaries
+    Everything is started as it was accepted by `service up` or `restart`, never as the file was edited since. Canaries
     ask each server for a few tokens and look at them: no token for longer than its engine can be busy is a hang,
     answers without a token for 10 s too; a refusal is retried, counted and told, a wrong key at once. Slow is a server
     below 40% of the others' tokens a second (20% sooner) in time without prompts, in all and for each request, below
@@ -37,7 +37,7 @@ def keep(
     Stops on Ctrl-C or SIGTERM; the service keeps running. Every action is in the service's journal with its reason,
     and goes to whoever the deployment file names under `notify`.
 
-    Example: ridgeline keep service.yaml --dry-run
+    Example: ridgeline service keep service.yaml --dry-run
     """
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.keep.exporter import serve_metrics
@@ -62,7 +62,7 @@ def keep(
     keeper = Keeper(operator, dry_run, timeout, str(file), alert=alert)
     server = serve_metrics(keeper, metrics) if metrics is not None else None
     ways = ", ".join(operator.service.notify.ways) or "nobody"
-    watched = "waits for `deploy up` of" if operator.folder.is_down or not operator.folder.started else "watches"
+    watched = "waits for `service up` of" if operator.folder.is_down or not operator.folder.started else "watches"
     print(f"keep: {watched} {', '.join(m.name for m in operator.members)} every 2 s; alerts go to {ways}", flush=True)
     try:
         keeper.run(lambda: bool(signals))

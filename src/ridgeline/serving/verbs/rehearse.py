@@ -1,4 +1,4 @@
-"""ridgeline rehearse FILE --traffic T"""
+"""ridgeline service rehearse FILE --traffic T"""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def rehearse(
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
-    With --scale everything is simulated, so an hour takes seconds: when `keep` would add and remove servers, why,
-    and how that compares in cost and latency with a fixed number of servers.
+    With --scale everything is simulated, so an hour takes seconds: when `service keep` would add and remove servers,
+    why, and how that compares in cost and latency with a fixed number of servers.
 
-    Example: ridgeline rehearse service.yaml --traffic sharegpt
+    Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
     from ridgeline.serving.service.admission import admission_of, with_server_limits
     from ridgeline.serving.service.file import load_service

@@ -104,7 +104,7 @@ class Actions(Steps):
             self.take_out(member)
         text = (
             f"{concern.kind} ({concern.evidence}) after {MOST_RESTARTS} restarts; left out of the router. "
-            f"Look at {operator.folder.log(member)}, then `ridgeline deploy restart {self._file} {member.name}`"
+            f"Look at {operator.folder.log(member)}, then `ridgeline service restart {self._file} {member.name}`"
         )
         operator.say(f"{member.name}: {text}")
         self._alert("given-up", member.name, text)
@@ -125,7 +125,7 @@ class Actions(Steps):
             return
         self._limit_said_s = time.monotonic()
         limit = max(1, int(_LOWER_TO * self._under_way()))
-        say = f"write `most_running: {limit}` into {self._file} and `ridgeline deploy restart {self._file} router`"
+        say = f"write `most_running: {limit}` into {self._file} and `ridgeline service restart {self._file} router`"
         operator.say(f"{concern.member}: {concern.kind} ({concern.evidence}); {say}")
         self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
 

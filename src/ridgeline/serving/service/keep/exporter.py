@@ -1,4 +1,4 @@
-"""`keep --metrics PORT`: what it sees and does, as Prometheus reads it, on loopback."""
+"""`service keep --metrics PORT`: what it sees and does, as Prometheus reads it, on loopback."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Keeper:
             try:
                 self.step()
             except (RidgelineError, OSError) as error:
-                # the batch system is away, or another `deploy` is running: retried at the next poll
+                # the batch system is away, or another verb of `service` is running: retried at the next poll
                 self._say("keep", "waits", str(error))
             time.sleep(max(0.0, POLL_EVERY_S - (self.clock() - began_s)))
 
@@ -112,7 +112,7 @@ class Keeper:
         if folder.accepted is None and folder.started:
             raise InputError(
                 "an earlier release started this service, and nothing says what was accepted to run; accept what the "
-                f"file says with `ridgeline deploy up {self.file}`, which leaves alone what runs"
+                f"file says with `ridgeline service up {self.file}`, which leaves alone what runs"
             )
         members = [member for member in operator.present if member.name in folder.started]
         self.seen.look(members)
