@@ -90,7 +90,7 @@ def rehearsed_with(
 
     monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
     monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
-    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
+    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: LIMITS)
     rehearse_verb(file, traffic="fixed:50:4", rate=10.0, seconds=8.0, shared_prefix=0, policy=None, speed=1.0)
     return file.read_text()
 
@@ -300,7 +300,7 @@ def test_the_seed_draws_the_requests(file: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
     monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
-    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
+    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: LIMITS)
     rehearse_verb(
         file, traffic="sharegpt", rate=10.0, seconds=8.0, shared_prefix=0, policy=["random"], seed=seed, speed=1.0
     )

@@ -34,7 +34,7 @@ _HEALTH_CHECKS = {"--health-check-interval-secs": 2, "--health-check-timeout-sec
 _CHECKS_HEALTH = ("sglang-router", "smg")
 
 # A server with this limit answers 503 when it is full.
-QUEUE_KNOB, RUNNING_KNOB = "max_queued_requests", "max_running_requests"
+_QUEUE_KNOB = "max_queued_requests"
 
 # sglang-router's circuit breaker takes every answer that is no success for a broken server, and refuses everything for
 # a minute: the 503s of full servers, and before replicas also the 400s and 404s of clients (ten of them on each server;
@@ -50,14 +50,14 @@ def can_queue(kind: str) -> bool:
     return kind not in _CANNOT_QUEUE
 
 
-def leaks(kind: str) -> bool:
+def _leaks(kind: str) -> bool:
     """Whether more than `most_running` come through while overload lasts: one more every second."""
     return kind in _REFILLS
 
 
 def _servers_refuse(service: Service) -> bool:
     """Whether each server refuses by itself what is too much for it, with 503."""
-    return any(QUEUE_KNOB in unit.settings for unit in service.units)
+    return any(_QUEUE_KNOB in unit.settings for unit in service.units)
 
 
 def router_promise(service: Service) -> str:
@@ -69,14 +69,14 @@ def router_promise(service: Service) -> str:
     if choice.most_waiting and not can_queue(choice.kind):
         remedy = "write `most_waiting: 0` or `kind: smg`"
         waiting = f"{choice.kind} answers 408 within a second to whoever waits; {remedy}. "
-    if choice.most_running is None or not leaks(choice.kind):
+    if choice.most_running is None or not _leaks(choice.kind):
         return waiting.removesuffix(". ")
     without = f"{choice.kind} refuses without Retry-After; where clients need it use `kind: smg`"
     if _servers_refuse(service):
         return waiting + without
     more = "in every second while overload lasts: for more than a minute of it use `kind: smg`"
-    able = server_of(service.engine).flags.knows(QUEUE_KNOB) and not service.split
-    cure = f", or {QUEUE_KNOB} of each server, which `ridgeline service rehearse` writes" if able else ""
+    able = server_of(service.engine).flags.knows(_QUEUE_KNOB) and not service.split
+    cure = f", or give each server max_running_requests and {_QUEUE_KNOB}" if able else ""
     return f"{waiting}{choice.kind} lets one request more {more}{cure}. It also {without.partition(' ')[2]}"
 
 
@@ -86,7 +86,7 @@ def _protection_argv(service: Service) -> list[str]:
     argv: list[str] = []
     if choice.most_running is not None:
         argv += ["--max-concurrent-requests", str(choice.most_running)]
-        if leaks(choice.kind):
+        if _leaks(choice.kind):
             argv += ["--rate-limit-tokens-per-second", "1"]
     if choice.most_waiting is not None:
         argv += ["--queue-size", str(choice.most_waiting)]

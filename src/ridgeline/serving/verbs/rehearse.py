@@ -69,7 +69,7 @@ def rehearse(
 
     Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.serving.service.admission import admission_of, with_server_limits
+    from ridgeline.serving.service.admission import admission_of
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.rehearsal import rehearse as run
 
@@ -83,7 +83,7 @@ def rehearse(
     asked_s = rate or _SHARE_OF_CAPACITY * limits.requests_s
     load = _sustainable_load(traffic, asked_s, seconds, shared_prefix, speed, seed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _show, limits)
+        done = run(service, Path(folder), load, policy or (), _show, limits)
     if write and not policy:
         _write(file, service, done.choice, limits)
     _say(done, limits, service, _AskedLoad(asked_s, speed), as_json)
@@ -123,16 +123,14 @@ class _AskedLoad:
 
 
 def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _AskedLoad, as_json: bool) -> None:
-    from ridgeline.serving.service.admission import with_server_limits
-
     if as_json:
         answer: dict[str, object] = {"policy": done.choice.policy, "pairs": done.choice.as_json()}
-        answer |= {"limits": limits.as_json(), "servers": limits.for_servers(service)}
+        answer |= {"limits": limits.as_json()}
         answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
         print(json_text({"runs": [one.as_json() for one in done.runs], **answer}))
     else:
         print(_rehearsals_text(done, limits, asked.rate_s, asked.speed))
-        print(_limits_text(with_server_limits(service, limits), limits))
+        print(_limits_text(service, limits))
 
 
 def _show(line: str) -> None:
@@ -155,8 +153,6 @@ def _write(file: Path, service: Service, choice: PolicyChoice, limits: Admission
     assert service.router is not None
     values: dict[Where, object] = {("router", "policy"): choice.policy} if choice.changed else {}
     values |= {("router", key): value for key, value in limits.for_router(service.router.kind).items()}
-    for number, own in enumerate(limits.for_servers(service)):
-        values |= {("units", number, "settings", key): value for key, value in own.items()}
     try:
         write_whole(file, with_values(file, values))
     except YamlEditError as error:
@@ -268,9 +264,7 @@ def _limits_text(service: Service, limits: AdmissionLimits) -> str:
 
     assert service.router is not None
     chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
-    own = ["; ".join(f"{name} {value}" for name, value in unit.items()) for unit in limits.for_servers(service)]
-    lines = [f"each server refuses requests on its own: {said}" for said in dict.fromkeys(own) if said]
-    return "\n".join([*lines, router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"])
+    return router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"
 
 
 def _row(one: Rehearsal) -> tuple[str, ...]:
