@@ -339,11 +339,11 @@ def test_a_role_without_targets_follows_what_is_decided_for_the_one_that_has_the
     assert wanted_of(RoleCount(4), 3, 35.0) == {"prefill": 2}
 
 
-@pytest.mark.parametrize(("ttft_ms", "fits"), [(75.0, True), (75.1, False), (None, True)])
+@pytest.mark.parametrize(("kv", "fits"), [(1.2, True), (1.21, False), (None, True)])
 @pytest.mark.parametrize(("waiting", "calm"), [(1.5, True), (1.6, False)])
-def test_each_signal_by_itself_keeps_a_server(ttft_ms: float | None, fits: bool, waiting: float, calm: bool) -> None:
-    rule = RoleScale(least=1, most=8, running=10, waiting=1.0, ttft_p95_ms=100.0)
-    row = [RoleLoad(n * 2.0, 1.0, waiting, None, ttft_ms) for n in range(30)]
+def test_each_signal_by_itself_keeps_a_server(kv: float | None, fits: bool, waiting: float, calm: bool) -> None:
+    rule = RoleScale(least=1, most=8, running=10, waiting=1.0, kv=0.8)
+    row = [RoleLoad(n * 2.0, 1.0, waiting, kv) for n in range(30)]
     assert _fits(rule, row, 2) is (fits and calm)
 
 

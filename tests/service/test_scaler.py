@@ -14,15 +14,10 @@ from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.keep.scale import ScaleDecision
 from ridgeline.serving.service.keep.scaler import (
     GROW_AGAIN_S,
-    LEAST_RECENT,
-    RECENT_S,
-    _quantile_bounds_ms,
-    _RecentTtft,
     scale_states,
 )
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.study.journal import read_events
 
 from .test_goes_on import FILE, World, fresh, run_until, settle
@@ -250,29 +245,3 @@ def test_without_the_block_the_file_holds_again(scaled: World, monkeypatch: pyte
     after.down()
     assert scaled.running() == []
     assert members_of(after.service)[0].port == members_of(fresh(scaled).service)[0].port
-
-
-def test_a_histogram_says_between_which_edges() -> None:
-    counts = {0.1: 50.0, 0.5: 90.0, float("inf"): 100.0}
-    assert _quantile_bounds_ms(counts, 0.5) == (0.0, 100.0)
-    assert _quantile_bounds_ms(counts, 0.6) == (100.0, 500.0)
-    assert _quantile_bounds_ms(counts, 0.95) == (500.0, float("inf"))
-
-
-def test_ttft_is_that_of_the_last_minute_over_all_servers() -> None:
-    recent, one, two = _RecentTtft("sglang"), Counters(), Counters()
-    idle = Gauges(0, 0, 0, 1, 0.0, 0, 0.0)
-
-    def take(at_s: float, ttft_s: float, each: int) -> float | None:
-        for _ in range(each):
-            one.ttft.add(ttft_s)
-            two.ttft.add(ttft_s)
-        return recent.take(at_s, [metrics_text("sglang", "m", counters, idle) for counters in (one, two)])
-
-    assert take(0.0, 5.0, 50) is None, "what was before is nobody's last minute"
-    assert take(10.0, 0.05, LEAST_RECENT // 2 - 1) is None
-    quick = take(20.0, 0.05, 1)
-    assert quick is not None and 0 < quick <= 100, "ten of each server are enough"
-    slow = take(20.0 + RECENT_S, 5.0, 20)
-    assert slow is not None and slow > 1000
-    assert recent.take(100.0, [metrics_text("sglang", "m", Counters(), idle)]) is None, "counters that fall begin anew"

@@ -8,7 +8,7 @@ the KV pool, gives way; that is the edge, and the router stays a little below it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -61,16 +61,8 @@ class AdmissionLimits:
         return {"most_running": self.most_running, "most_waiting": self.most_waiting, "longest_wait": wait}
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "most_running": self.most_running,
-            "most_waiting": self.most_waiting,
-            "longest_wait_s": round(self.longest_wait_s, 2),
-            "edge": self.edge,
-            "bound": self.bound,
-            "requests_s": round(self.requests_s, 3),
-            "kv_share": round(self.kv_share, 3),
-            "origin": "modelled",
-        }
+        figures = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return {**figures, "origin": "modelled"}
 
 
 def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimits:

@@ -71,18 +71,6 @@ def figures(text: str) -> dict[str, float]:
     return found
 
 
-def buckets(text: str, name: str) -> dict[float, float]:
-    """A histogram of a metrics page: upper edge -> how many so far lie below it, over all other labels."""
-    found: dict[float, float] = {}
-    row = rf'^{re.escape(name)}_bucket\{{[^}}]*le="([^"]+)"[^}}]*\}} (\S+)$'
-    for edge, count in re.findall(row, text, re.MULTILINE):
-        try:
-            found[float(edge)] = found.get(float(edge), 0.0) + float(count)
-        except ValueError:
-            continue
-    return found
-
-
 CANARY_TOKENS = 8  # of a request that shows how fast a server is, too; one alone may be half a character
 # also where the model would end at once, or begins with a word that nobody is shown
 _WHATEVER_IT_SAYS = {"temperature": 0, "ignore_eos": True, "skip_special_tokens": False}

@@ -31,7 +31,7 @@ from ridgeline.serving.ports import claim_row
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.admission import AdmissionLimits, twin_model
 from ridgeline.serving.service.keep.keeper import Keeper
-from ridgeline.serving.service.members import ROUTER, Member
+from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.operate import Operator
 from ridgeline.serving.service.routers import ROUTERS
 from ridgeline.serving.service.servers import TWIN_OPTIONS, server_of
@@ -200,53 +200,25 @@ class RehearsalService:
     def __init__(self, twins: Service, root: Path) -> None:
         self._twins, self._root = twins, root
         self._before: RouterChoice | None = None
-        self._compared: dict[str, tuple[Operator, Member]] = {}  # by policy: routers that run side by side
 
-    def operator(self, router: RouterChoice, port: int = 0) -> Operator:
+    def operator(self, router: RouterChoice) -> Operator:
         assert self._twins.router is not None
         argv = [*router.arguments, *_AT_ONCE.get(router.kind, ())]
-        placed = router.model_copy(update={"port": port or self._twins.router.port, "arguments": argv})
+        placed = router.model_copy(update={"port": self._twins.router.port, "arguments": argv})
         return Operator(replace(self._twins, router=placed), self._root)
 
-    def start(self, routers: Sequence[RouterChoice]) -> None:
-        """The servers, and beside each other a router for each of these, so that no run waits for one to start."""
-        first_port = claim_row(2 * len(routers))  # each has a port for its metrics beside its own
-        for number, router in enumerate(routers):
-            operator = self.operator(router, first_port + 2 * number)
-            assert operator.router is not None
-            for server in operator.servers if not number else ():
-                operator.ensure(server)
-            member = replace(operator.router, name=f"{ROUTER}-{router.policy}")
-            self._compared[router.policy] = operator, member
-            operator.ensure(member)
-
-    def compared(self, policy: str) -> tuple[Operator, str]:
-        """With the URL of its router, every prefix forgotten by the servers. SiteError where it does not start."""
-        operator, member = self._compared[policy]
-        operator.until_ready([*operator.servers, member], _READY_S)
-        operator.first_request(member, _READY_S)
-        return self._fresh(operator), operator.folder.url(member)
-
-    def end_compared(self) -> None:
-        for operator, member in self._compared.values():
-            operator.stop(member)
-        self._compared.clear()
-
     def behind(self, router: RouterChoice) -> tuple[Operator, str]:
-        """The whole service up behind such a router alone, with its URL, every prefix forgotten."""
+        """The whole service up behind such a router, with its URL, every prefix forgotten."""
         operator = self.operator(router)
         if router != self._before and operator.router is not None:
             self._before = None
             operator.stop(operator.router)
         url = operator.up(_READY_S)
         self._before = router
-        return self._fresh(operator), url
-
-    def _fresh(self, operator: Operator) -> Operator:
         for server in operator.servers:
             with contextlib.suppress(OSError):
                 probe.ask(f"{operator.folder.url(server)}/flush_cache", {}, key=operator.key)
-        return operator
+        return operator, url
 
     def after_loss(self, operator: Operator, lost_ticket: str) -> None:
         """The next run starts a new router, which knows every server, and the lost server where nobody has replaced it.
@@ -417,7 +389,6 @@ def rehearse(
             done.append(_run(rehearsed, twins, choice, case, sent, root))
             return done[-1]
 
-        rehearsed.start([with_policy(policy) for policy in tried])
         for policy in tried:
             try:
                 say(f"{policy}, {_SKEWED} ...")
@@ -438,7 +409,6 @@ def rehearse(
                 return run(PAIRED, sent, with_policy(both[which]))
 
             decided = _in_pairs(own, other, one_of, load.seed)
-        rehearsed.end_compared()
         chosen = with_policy(decided.policy)
         if limits is not None:
             say(f"{chosen.policy}, {OVERLOADED} ...")
@@ -532,7 +502,7 @@ def _run(
     rehearsed: RehearsalService, twins: Service, router: RouterChoice, case: str, load: RehearsedLoad, scratch: Path
 ) -> Rehearsal:
     alone = case not in (_SKEWED, PAIRED)
-    operator, url = rehearsed.behind(router) if alone else rehearsed.compared(router.policy)
+    operator, url = rehearsed.behind(router)
     before = _counters(operator)
     how = case if case in (KILLED, HUNG) else ""
     lost_ticket = _ticket_of(operator, _replaceable_server(operator))

@@ -19,7 +19,6 @@ from ridgeline.serving.model.model import Model
 from ridgeline.serving.service.admission import twins_of
 from ridgeline.serving.service.keep.keeper import POLL_EVERY_S
 from ridgeline.serving.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide
-from ridgeline.serving.service.keep.scaler import LEAST_RECENT, RECENT_S
 from ridgeline.serving.service.service import RoleScale, ScaleRules, Service
 from ridgeline.serving.traffic.requests import Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
@@ -226,11 +225,11 @@ class _Servers:
             self._router.choose(arrival).submit(request, arrival.at_s)
         return request
 
-    def load(self, role: str, at_s: float, ttft_p95_ms: float | None) -> RoleLoad:
+    def load(self, role: str, at_s: float) -> RoleLoad:
         engines = self.serving[role]
         waiting = sum(engine.load - len(engine.running) for engine in engines)
         kv = sum(engine.used_tokens / engine.pool_tokens for engine in engines)
-        return RoleLoad(at_s, sum(engine.load for engine in engines), waiting, kv, ttft_p95_ms)
+        return RoleLoad(at_s, sum(engine.load for engine in engines), waiting, kv)
 
 
 def _role(engine: Engine) -> str:
@@ -246,7 +245,6 @@ def _run(
     decisions: list[tuple[float, ScaleDecision]] = []
     shown = [(0.0, role, len(engines)) for role, engines in servers.serving.items()]
     requests: list[Request] = []
-    recent: deque[Request] = deque()
     now_s, sent, busy_s, end_s = 0.0, 0, 0.0, arrivals[-1].at_s
 
     def changed(role: str, change: int = 0) -> None:
@@ -257,7 +255,6 @@ def _run(
         now_s += POLL_EVERY_S
         while sent < len(arrivals) and arrivals[sent].at_s < now_s:
             requests.append(servers.send(arrivals[sent]))
-            recent.append(requests[-1])
             sent += 1
         servers.advance(now_s)
         there = sum(map(len, servers.serving.values())) + len(starting) + len(servers.leaving)
@@ -268,10 +265,9 @@ def _run(
             changed(role)
         for role in servers.empty(now_s):
             changed(role)
-        ttft_ms = _recent_ttft_ms(recent, now_s)
         counts = {}
         for role in scale.roles:
-            history.take(role, servers.load(role, now_s, ttft_ms))
+            history.take(role, servers.load(role, now_s))
             waits, ends = sum(of == role for _, of in starting), sum(of == role for of, _, _ in servers.leaving)
             counts[role] = RoleCount(len(servers.serving[role]), waits, ends)
         for decision in decide(scale, begins + timedelta(seconds=now_s), now_s, counts, history, ratios):
@@ -286,16 +282,6 @@ def _run(
     servers.advance(inf)
     summary, kept_share = _summary(service, servers, requests)
     return ScaledRun(tuple(decisions), tuple(shown), busy_s / 3600, end_s, summary, kept_share)
-
-
-def _recent_ttft_ms(recent: deque[Request], now_s: float) -> float | None:
-    """p95 of the first tokens of the last minute."""
-    while recent and recent[0].first_s is not None and recent[0].first_s < now_s - RECENT_S:
-        recent.popleft()
-    first = [r.first_s - r.sent_s for r in recent if r.first_s is not None and now_s - RECENT_S <= r.first_s <= now_s]
-    if len(first) < LEAST_RECENT:
-        return None
-    return 1000 * sorted(first)[int(0.95 * (len(first) - 1))]
 
 
 def _summary(service: Service, servers: _Servers, requests: Sequence[Request]) -> tuple[Summary, float | None]:

@@ -211,16 +211,13 @@ class RoleScale(Form):
     kv: Annotated[float | None, DefaultText("not looked at")] = Field(
         default=None, gt=0, le=1, description="Target: share of each server's KV pool that is used."
     )
-    ttft_p95_ms: Annotated[float | None, ValueUnit("ms"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Limit: time to the first token, p95 of a minute, as the servers measure it."
-    )
     schedule: Annotated[list[ScheduleEntry], DefaultText("none")] = Field(
         default=[], description="Other limits at times of the day."
     )
 
     @property
     def by_load(self) -> bool:
-        return any(target is not None for target in (self.running, self.waiting, self.kv, self.ttft_p95_ms))
+        return any(target is not None for target in (self.running, self.waiting, self.kv))
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ class Keeper:
             self._scaler = Scaler(operator, self.clock, self.wall)
         in_router = [m.name for m in operator.servers if m.name not in folder.out and folder.serves(m.name)]
         polls = {name: self.seen.polls[name] for name in in_router if name in self.seen.polls}
-        for decision in self._scaler.poll(polls, self.seen.pages):
+        for decision in self._scaler.poll(polls):
             if decision.short:
                 if self._say("scale", f"{decision.role} needs more servers", decision.why):
                     self._notify("scale-limit", decision.role, "needs more servers than its limits allow")

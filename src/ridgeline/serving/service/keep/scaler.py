@@ -6,22 +6,18 @@ The decisions themselves are made in `scale.py`, which asks nobody; they are car
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from ridgeline.serving.service import probe
 from ridgeline.serving.service.history import ScaleChange
 from ridgeline.serving.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide, limits_at
 from ridgeline.serving.service.keep.watch import ServerPoll
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import ScaleRules
 
 GROW_AGAIN_S = 300.0  # after a server that was added and did not start
-RECENT_S, LEAST_RECENT = 60.0, 20  # of first tokens whose p95 counts, and how many it takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,52 +69,6 @@ def _count_of(operator: Operator, role: str) -> RoleCount:
     return RoleCount(serving, len(members) - serving + coming + replacing, leaving)
 
 
-@dataclass
-class _RecentTtft:
-    """TTFT p95 of the last minute, from the servers' histograms; None where too few requests ended in it."""
-
-    engine: str
-    _rows: deque[tuple[float, Mapping[float, float]]] = field(default_factory=deque)
-
-    def take(self, at_s: float, pages: Iterable[str]) -> float | None:
-        now = self._histogram(pages)
-        if self._rows and (at_s < self._rows[-1][0] or _fell(self._rows[-1][1], now)):
-            self._rows.clear()  # a server was added, removed or started again
-        self._rows.append((at_s, now))
-        while len(self._rows) > 2 and at_s - self._rows[1][0] >= RECENT_S:
-            self._rows.popleft()
-        first = self._rows[0][1]
-        new = {edge: count - first.get(edge, 0.0) for edge, count in now.items()}
-        if max(new.values(), default=0.0) < LEAST_RECENT:
-            return None
-        below_ms, above_ms = _quantile_bounds_ms(new, 0.95)
-        return below_ms if above_ms == float("inf") else (below_ms + above_ms) / 2
-
-    def _histogram(self, pages: Iterable[str]) -> Mapping[float, float]:
-        """Summed over the servers."""
-        found: dict[float, float] = {}
-        for page in pages:
-            for edge, count in probe.buckets(page, server_of(self.engine).metrics.ttft).items():
-                found[edge] = found.get(edge, 0.0) + count
-        return found
-
-
-def _fell(before: Mapping[float, float], now: Mapping[float, float]) -> bool:
-    return any(now.get(edge, 0.0) < count for edge, count in before.items())
-
-
-def _quantile_bounds_ms(counts: Mapping[float, float], share: float) -> tuple[float, float]:
-    """Between which two edges a quantile of a histogram lies; that is all that it can say."""
-    edges = sorted(counts)
-    total = counts[edges[-1]] if edges else 0.0
-    below = 0.0
-    for edge in edges:
-        if counts[edge] >= share * total:
-            return below * 1000, edge * 1000
-        below = edge
-    return below * 1000, float("inf")
-
-
 class Scaler:
     """One keeper's view of the load. What was before it is known from the journal, as far as it must be."""
 
@@ -129,7 +79,6 @@ class Scaler:
         assert scale is not None
         self._operator, self._clock, self._wall, self.rules = operator, clock, wall, scale
         self._history = LoadHistory(scale.down_after_s)
-        self._ttft = _RecentTtft(operator.service.engine)
         self._counts: dict[str, RoleCount] = {}
         self._failed: dict[str, tuple[float, float]] = {}  # by role: the failure in the journal, and when we saw it
         for role, change in operator.folder.scale_changes.items():
@@ -138,18 +87,15 @@ class Scaler:
         units = operator.service.units
         self._ratios: dict[str, float] = {unit.role: float(unit.replicas) for unit in units}
 
-    def poll(self, polls: Mapping[str, ServerPoll], pages: Mapping[str, str]) -> list[ScaleDecision]:
+    def poll(self, polls: Mapping[str, ServerPoll]) -> list[ScaleDecision]:
         """After a poll of all servers that are in the router, what to change."""
         now_s = self._clock()
-        answering = [pages[name] for name, poll in polls.items() if poll.role != "prefill" and name in pages]
-        wants_ttft = any(rule.ttft_p95_ms is not None for rule in self.rules.roles.values())
-        ttft_ms = self._ttft.take(now_s, answering) if wants_ttft else None
         counts = {role: _count_of(self._operator, role) for role in self.rules.roles}
         for role, count in counts.items():
             before = self._counts.get(role, count)
             if before != count:
                 self._history.change(role, now_s, _decided(before, count))
-            if (load := _load(role, polls, count.serving, now_s, ttft_ms)) is not None:
+            if (load := _load(role, polls, count.serving, now_s)) is not None:
                 self._history.take(role, load)
         self._counts = counts
         wall = _local_time(self.rules, self._wall())
@@ -173,9 +119,7 @@ def _decided(before: RoleCount, now: RoleCount) -> int:
     return now.replicas - before.replicas
 
 
-def _load(
-    role: str, polls: Mapping[str, ServerPoll], serving: int, at_s: float, ttft_ms: float | None
-) -> RoleLoad | None:
+def _load(role: str, polls: Mapping[str, ServerPoll], serving: int, at_s: float) -> RoleLoad | None:
     """Servers that did not say are taken for like the others."""
     seen = [poll for poll in polls.values() if poll.role == role and poll.running is not None]
     if not seen:
@@ -187,5 +131,4 @@ def _load(
         share * sum(poll.on_it for poll in seen),
         share * sum(poll.waiting for poll in seen),
         serving * sum(used) / len(used) if used else None,
-        ttft_ms,
     )
