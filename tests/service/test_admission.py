@@ -133,7 +133,7 @@ def test_a_router_without_a_breaker_before_replicas(tmp_path: Path) -> None:
         (
             "kind: smg",
             "kind: sglang-router",
-            "max_queued_requests of each server, which `ridgeline service rehearse` writes",
+            "or give each server max_running_requests and max_queued_requests",
         ),
         ("kind: sglang,", "kind: vllm,", "for more than a minute of it use `kind: smg`. It also refuses without"),
         ("policy:", "most_waiting: 4, policy:", "408 within a second to whoever waits; write `most_waiting: 0`"),

@@ -190,9 +190,9 @@ def polled(at_s: float = 0.0, running: float | None = 4.0, **more: Any) -> Serve
 
 def test_servers_that_say_nothing_count_as_the_others() -> None:
     polls = {"a": polled(waiting=2.0, kv_share=0.5), "b": polled(running=None), "c": polled(role="decode")}
-    assert _load("both", polls, 2, 7.0, 90.0) == RoleLoad(7.0, 12.0, 4.0, 1.0, 90.0)
-    assert _load("both", {"b": polled(running=None)}, 2, 7.0, None) is None
-    unknown = _load("both", {"a": polled()}, 3, 7.0, None)
+    assert _load("both", polls, 2, 7.0) == RoleLoad(7.0, 12.0, 4.0, 1.0)
+    assert _load("both", {"b": polled(running=None)}, 2, 7.0) is None
+    unknown = _load("both", {"a": polled()}, 3, 7.0)
     assert unknown is not None and unknown.kv_share is None and unknown.requests == 12.0
 
 

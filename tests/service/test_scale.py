@@ -159,7 +159,7 @@ def test_nothing_ever_leaves_the_limits(seed: int) -> None:
         if rng.random() < 0.2:
             return None
         wild = rng.choice([0.0, rng.uniform(0, 200), 1e9])
-        return RoleLoad(at_s, wild, rng.uniform(0, 50), rng.choice([None, rng.uniform(0, 9)]), rng.uniform(0, 2000))
+        return RoleLoad(at_s, wild, rng.uniform(0, 50), rng.choice([None, rng.uniform(0, 9)]))
 
     while cluster.now_s < 7200:
         cluster.poll(load)
