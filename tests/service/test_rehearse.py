@@ -407,7 +407,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert done[3].recovery_s is not None
     starts = [e["member"] for e in read_events(tmp_path / "runs" / "journal.jsonl") if e["event"] == "planned"]
     assert starts.count("server-1") == 1, "the others are lost, this one stays"
-    assert starts.count("router") == 3, "with limits, without, and after a server was lost"
+    assert starts.count("router") == 4, "for the policy, with limits, without, and after a server was lost"
     assert processes_of(tmp_path / "runs") == []
     trusted = tuple(replace(one, void="") for one in done)  # however busy this machine was
     text = _rehearsals_text(replace(rehearsed, runs=trusted), LIMITS, 20.0, 1.0)
