@@ -515,3 +515,10 @@ def test_a_file_that_cannot_be_edited_in_place_is_left_as_it_is(
         said = capsys.readouterr().err
         assert why in said
         assert "change it by hand: router.policy: cache_aware, router.most_running: 16," in said
+
+
+def test_limits_without_a_wait_are_those_that_a_file_can_hold() -> None:
+    """Where the servers are late by themselves nothing is left to wait: a router waits for a second at least."""
+    limited = _limited(RouterChoice(kind="smg"), replace(LIMITS, longest_wait_s=0.0))
+    assert limited.longest_wait_s == 1.0
+    assert RouterChoice.model_validate_json(limited.model_dump_json(by_alias=True)) == limited

@@ -492,7 +492,7 @@ def _shown(comparison: Comparison, worth: float) -> bool:
 
 def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
     keys = limits.for_router(router.kind)
-    wait = limits.longest_wait_s if keys["longest_wait"] else None
+    wait = float(max(1, round(limits.longest_wait_s))) if keys["longest_wait"] else None  # as it is written
     waiting = limits.most_waiting if wait else 0
     own = {"most_running": limits.most_running, "most_waiting": waiting, "longest_wait_s": wait}
     return router.model_copy(update=own)
