@@ -24,7 +24,7 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume, c
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
-from ridgeline.campaign.kinds.extension import extension
+from ridgeline.campaign.kinds.extension import extension, more_s
 from ridgeline.campaign.kinds.gate import ReferenceFile
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.point_text import BASELINE, Setting
@@ -37,7 +37,6 @@ from ridgeline.diagnose.base import diagnose as diagnosed
 from ridgeline.errors import InputError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer, Gain
-from ridgeline.records.duration import parse_duration
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.shapes import (
@@ -163,7 +162,7 @@ class StudyResult:
         progress: Tell | None = None,
     ) -> StudyResult:
         """Continues a campaign that was stopped, or extends a finished one by this many trials or blocks."""
-        asked = extension(trials, blocks, 0.0 if wall is None else parse_duration(wall), node_hours or 0.0)
+        asked = extension(trials, blocks, more_s(wall), node_hours or 0.0)
         _run(StudyFolder.open(self.folder), None, progress, asked)
         return StudyResult(self.folder)
 
@@ -236,14 +235,14 @@ def check(study: GivenStudy) -> StudyCheck:
 def compare(
     study: GivenStudy,
     b: Setting,
-    a: Setting = BASELINE,
+    a: Setting | None = None,
     out: str | Path | None = None,
     *,
     blocks: int | None = None,
     progress: Tell | None = None,
 ) -> StudyResult:
     """Two settings of a study in fresh, interleaved runs. `b` changes `a`, which is the baseline unless it is given."""
-    return _answered(study, progress, lambda found: comparing(found, b, a, blocks, _path(out)))
+    return _answered(study, progress, lambda found: comparing(found, b, a or BASELINE, blocks, _path(out)))
 
 
 def edge(

@@ -34,7 +34,7 @@ def extension(
         raise InputError("--trials extends the search, --blocks the comparison: give one at a time")
     for name, number in (("trials", trials), ("blocks", blocks)):
         if number is not None and number < 1:
-            raise InputError(f"--{name} {number}: say how many more, with a plus, such as --{name} +5")
+            raise InputError(f"{name}: {number} more are none; ask for 1 or more")
     if trials is None and blocks is None and not wall_s and not node_hours:
         return None
     return Extension(trials or 0, blocks or 0, wall_s=wall_s, node_hours=node_hours)
@@ -45,16 +45,16 @@ def parse_extension(
 ) -> Extension | None:
     """What was typed: `+20` trials or `+3` blocks, and `+30m` or `+2` node-hours for them; None where nothing was."""
     more = (_more("trials", trials), _more("blocks", blocks))
-    return extension(*more, _more_s(wall), _more_hours(node_hours))
+    return extension(*more, more_s(wall), _more_hours(node_hours))
 
 
 def _more(name: str, text: str | None) -> int | None:
-    if text is not None and not re.fullmatch(r"\+\d{1,6}", text):
+    if text is not None and not re.fullmatch(r"\+0*[1-9]\d{0,5}", text):
         raise InputError(f"--{name} {text}: say how many more, with a plus, such as --{name} +5")
     return None if text is None else int(text)
 
 
-def _more_s(text: str | None) -> float:
+def more_s(text: str | None) -> float:
     if text is None:
         return 0.0
     try:
