@@ -121,6 +121,9 @@ def test_resume(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked["extension"] == Extension(blocks=3, wall_s=1200.0, node_hours=1.5)
     assert extension(trials=4)["extension"] == Extension(trials=4)
     assert extension()["extension"] is None
+    for wrong in ({"wall": "soon"}, {"trials": 0}, {"trials": 1, "blocks": 1}):
+        with pytest.raises(InputError):
+            result.resume(**wrong)
 
 
 def test_simulate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -337,19 +337,17 @@ def gate(
     """
     if old is not None and (update or reference is not None):
         raise InputError("a gate against an old setting needs no reference: leave out `reference` and `update`")
-    gates: list[Gate] = []
-
-    def asked(found: CheckedStudy) -> Asked:
-        gate = Gate(found, at, old, _path(reference), slower, runs=runs, out=_path(out))
-        gates.append(gate)
+    with _Given(study) as given:
+        gate = Gate(given.found, at, old, _path(reference), slower, runs=runs, out=_path(out))
         if old is not None:
-            return gate.in_turn()
-        return gate.measuring() if update else gate.judged(ReferenceFile.read(gate.path))
-
-    found = _answered(study, progress, asked)
+            folder, question = gate.in_turn()
+        else:
+            folder, question = gate.measuring() if update else gate.judged(ReferenceFile.read(gate.path))
+        given.settle(folder)
+    _run(folder, question, progress)
     if update:
-        gates[0].write_reference(StudyFolder.open(found.folder))
-    return found
+        gate.write_reference(folder)
+    return StudyResult(folder.path)
 
 
 def verify(folder: str | Path) -> Verification:
