@@ -14,7 +14,7 @@ LEVEL = 0.9  # share of the trials that are to lie within their range
 NORMAL_90 = 1.6449  # standard deviations to each side that hold as many of a normal distribution
 # How far measured values were from predicted ones elsewhere, in the model's standard deviations: quantiles 2.5%, 7.5%,
 # ... 97.5% of 953 trials in 30 searches, over made-up spaces without a prior (benchmarks/search/made.py) and two hidden
-# clusters by a right, a reversed and a misleading one. None of them is in the table of ranges in docs/search.md.
+# clusters by a right, a reversed and a misleading one. None is in the table of ranges of that folder's README.
 ELSEWHERE = (
     *(0.03, 0.07, 0.12, 0.16, 0.23, 0.29, 0.37, 0.44, 0.52, 0.59),
     *(0.66, 0.73, 0.81, 0.91, 1.00, 1.11, 1.28, 1.48, 1.92, 2.86),
