@@ -17,7 +17,7 @@ from ridgeline.study.yaml_tree import parse_yaml, read_text
 from scripts.reference_pages import key_rows
 
 GOOD = sorted((Path(__file__).parent / "good").glob("*.yaml"))
-REFERENCE = Path(__file__).parents[2] / "docs" / "study-file.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def call(*arguments: object) -> None:
@@ -85,13 +85,14 @@ def test_text_names_the_study_the_space_and_the_cost(path, capsys):
 
 
 def test_the_reference_names_every_key_and_no_other():
-    rows = re.findall(r"^\| `([^`]+)` \|", REFERENCE.read_text(), re.MULTILINE)
+    text = "".join((DOCS / "reference" / page).read_text() for page in ("study.md", "builds.md"))
+    rows = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     assert len(rows) == len(set(rows))
     assert set(rows) == {row.key for row in key_rows(StudyForm, closed=("search", "confirm"))}
 
 
-def test_every_example_of_the_reference_is_a_right_study():
-    examples = re.findall(r"```yaml\n(version: 1\n.*?)```", REFERENCE.read_text(), re.DOTALL)
+def test_every_example_of_the_page_is_a_right_study():
+    examples = re.findall(r"```yaml\n(version: 1\n.*?)```", (DOCS / "study-file.md").read_text(), re.DOTALL)
     assert examples
     for example in examples:
         StudyForm.model_validate(parse_yaml(example, "reference").plain())
