@@ -2,7 +2,7 @@
 
 Every `$ ridgeline` block is run, in order, in a folder that holds the files its page shows with `$ cat`. Where nothing
 is simulated the output is compared word for word; where it is, figures may move with the twin, and only the words
-between them are held. `RIDGELINE_REFRESH_GUIDES=1 pytest tests/cli/test_serving_guides.py` writes today's output into
+between them are held. A block that ends in a line `...` shows the beginning. `RIDGELINE_REFRESH_GUIDES=1 pytest tests/cli/test_serving_guides.py` writes today's output into
 the pages; a refusal stays a refusal.
 """
 
@@ -25,6 +25,7 @@ BLOCK = re.compile(r"```\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
 SIMULATED = ("twin simulate", "twin explain", "twin calibrate", "plan", "plan fleet", "check")
 REFRESH = bool(os.environ.get("RIDGELINE_REFRESH_GUIDES"))
 WIDEST = 150
+LEFT_OUT = "\n...\n"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -37,14 +38,15 @@ def test_guide(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         if command.startswith("cat "):
             Path(command.removeprefix("cat ")).write_text(shown)
             continue
-        printed = printed_by(command, monkeypatch, capsys, refused=shown.startswith("ridgeline: "))
+        printed = trimmed(printed_by(command, monkeypatch, capsys, refused=shown.startswith("ridgeline: ")))
+        if shown.endswith(LEFT_OUT):
+            printed = "\n".join(printed.split("\n")[: shown.count("\n") - 1]) + LEFT_OUT
         if REFRESH:
-            old, new = f"$ {command}\n{shown}```", f"$ {command}\n{trimmed(printed)}```"
-            text = text.replace(old, new)
+            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{printed}```")
         elif verb_of(command) in SIMULATED:
-            assert words_of(shown) <= words_of(trimmed(printed)), command
+            assert words_of(shown) <= words_of(printed), command
         else:
-            assert shown == trimmed(printed), command
+            assert shown == printed, command
     if REFRESH:
         path.write_text(text)
 
