@@ -198,7 +198,5 @@ def test_the_packages_own_tests_hold_its_parts_to_our_promises(env: dict[str, st
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", *SHOWN])
-def test_the_guide_shows_the_very_files(name: str) -> None:
-    kind = "toml" if name.endswith(".toml") else "python"
-    block = f"`{name}`:\n\n```{kind}\n{(PACKAGE / name).read_text()}```\n"
-    assert block in GUIDE.read_text(), f"copy tests/plugin_package/{name} into docs/guides/add-a-part.md"
+def test_the_guide_leads_to_every_file(name: str) -> None:
+    assert f"(../../tests/plugin_package/{name})" in GUIDE.read_text()
