@@ -2,8 +2,9 @@
 
 Every `$ ridgeline` block is run, in order, in a folder that holds the files its page shows with `$ cat`. Where nothing
 is simulated the output is compared word for word; where it is, figures may move with the twin, and only the words
-between them are held. A block that ends in a line `...` shows the beginning. `RIDGELINE_REFRESH_GUIDES=1 pytest tests/cli/test_serving_guides.py` writes today's output into
-the pages; a refusal stays a refusal.
+between them are held. A line `...` stands for what is left out between a block's first and last lines.
+`RIDGELINE_REFRESH_GUIDES=1 pytest tests/cli/test_serving_guides.py` writes today's output into the pages; a refusal
+stays a refusal.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ def test_guide(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
             Path(command.removeprefix("cat ")).write_text(shown)
             continue
         printed = trimmed(printed_by(command, monkeypatch, capsys, refused=shown.startswith("ridgeline: ")))
-        if shown.endswith(LEFT_OUT):
-            printed = "\n".join(printed.split("\n")[: shown.count("\n") - 1]) + LEFT_OUT
+        if LEFT_OUT in shown:
+            first, last = (part.splitlines() for part in shown.split(LEFT_OUT))
+            lines = printed.splitlines()
+            printed = "\n".join([*lines[: len(first)], "...", *lines[len(lines) - len(last) :], ""])
         if REFRESH:
             text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{printed}```")
         elif verb_of(command) in SIMULATED:
