@@ -2,7 +2,7 @@
 
     python benchmarks/twin/accuracy.py [--measured FOLDER] [--log SGLANG_LOG]
 
-Prints the table of docs/accuracy.md. Nothing here is asserted; tests/twin keeps the promises.
+Prints the table of rows in benchmarks/twin/README.md. Nothing here is asserted; tests/twin keeps the promises.
 """
 
 from __future__ import annotations
