@@ -1,4 +1,4 @@
-"""A setting as a person types it: `knob=value,knob=value` or a JSON object on our command line, and what runs it without us."""
+"""A setting as a person types it, `knob=value,knob=value` or a JSON object, and what runs it without us."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _from_json(text: str) -> dict[str, Value]:
     try:
         found: dict[str, Value] = json.loads(text)
     except ValueError as error:
-        raise InputError(f"{text!r} is not a JSON object ({error}); write {{\"knob\": value}} or knob=value") from None
+        raise InputError(f'{text!r} is not a JSON object ({error}); write {{"knob": value}} or knob=value') from None
     return found
 
 

@@ -143,7 +143,7 @@ _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]         ridgeline VERB --help says
        ridgeline GROUP VERB [ARGUMENTS]   ridgeline GROUP --help lists its verbs
 
 Finds the fastest correct setting of a cluster program, in the fewest
-node-hours, with proof.
+node-hours, with proof. `ridgeline mcp` serves the verbs to coding agents.
 """
 
 
@@ -158,7 +158,6 @@ def overview() -> str:
         if verb in _COMMANDS or verb not in all_commands()
     ]
     blocks = [_ABOUT, "Verbs:", *_table(verbs, width), "", "Groups of further verbs:", *_table(groups, width), ""]
-    blocks += ["Coding agents: `ridgeline mcp` serves these verbs to them as tools.", ""]
     return "\n".join([*blocks, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
 
 

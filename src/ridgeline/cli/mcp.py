@@ -77,7 +77,7 @@ def mcp(
 
 @dataclass(frozen=True)
 class Desk:
-    """What agents may do from here: files below `root`, studies paid from `grant`, load for this machine and `hosts`."""
+    """What agents may do from here: files below `root`, studies paid from `grant`, load to this host and `hosts`."""
 
     root: Path
     grant: Path | None = None
@@ -87,7 +87,9 @@ class Desk:
     def tools(self) -> dict[str, Callable[..., ToolAnswer]]:
         """Name -> function, its docstring and arguments being what agents read; refusals are answers."""
         own = (self.check, self.tune, self.compare, self.status, self.best, self.stop, self.diagnose, self.bug)
-        brought = {name: self._verb(catalog.at(place)) for wing, _ in catalog.wings() for name, place in wing.tools.items()}
+        brought = {
+            name: self._verb(catalog.at(place)) for wing, _ in catalog.wings() for name, place in wing.tools.items()
+        }
         return {name: _refusing(tool) for name, tool in {**brought, **{each.__name__: each for each in own}}.items()}
 
     def check(self, study: str) -> ToolAnswer:
