@@ -39,6 +39,7 @@ HUGE = ("--model", "deepseek-r1", "--gpu", "h100", "--nodes", "1", "--gpus-per-n
 
 # verb -> code -> what is typed, in the folder that `home` has made
 LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
+    "mcp": {2: ("--root", "nowhere")},
     "check": {0: ("better.yaml",), 2: ("two-blocks.yaml",)},
     "tune": {
         0: ("better.yaml", "--out", "tuned"),

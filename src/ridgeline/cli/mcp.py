@@ -64,6 +64,8 @@ def mcp(
 
     Example: ridgeline mcp --root studies
     """
+    if not root.is_dir():
+        raise InputError(f"--root {root}: no such folder; name the one that holds the studies")
     try:
         from mcp.server.mcpserver import MCPServer  # an extra, and slow to load
     except ImportError:
