@@ -1,4 +1,4 @@
-"""The pages of docs/reference: keys from the forms that read the files, the Python API from its docstrings."""
+"""The pages of docs/reference: keys from the forms that read the files, verbs and the Python API from their docstrings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any, get_origin, get_type_hints
 
+import typer
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 import ridgeline
 from ridgeline import api, catalog, errors
+from ridgeline.cli.main import all_commands, application, commands, help_of
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.measurement import known_metrics
 from ridgeline.serving import api as serving_api
@@ -213,6 +215,7 @@ def pages() -> dict[str, str]:
     made["metrics"] = _metrics()
     made |= {name: _workload(title, kinds) for name, title, kinds in _WORKLOADS}
     made["python"] = _python_page(_NOTE.replace("the forms that read the files", "signatures and docstrings"))
+    made["verbs"] = _verbs()
     made["index"] = _index()
     return {f"{name}.md": text for name, text in made.items()}
 
@@ -223,6 +226,7 @@ def _page(title: str, *parts: str) -> str:
 
 def _index() -> str:
     lines = [
+        "- [verbs](verbs.md): every verb, its options, and the exit codes",
         "- [study](study.md): every key of a study file",
         "- [builds](builds.md): how variants of a program are built",
         "- [samplers](samplers.md): who proposes settings, and their options",
@@ -234,6 +238,38 @@ def _index() -> str:
     ]
     intro = "Every key of the files that Ridgeline reads. [The study file](../study-file.md) is the introduction."
     return _page("Reference", intro, "\n".join(lines))
+
+
+def _verbs() -> str:
+    """Every verb with its options, and the exit codes."""
+    rows = [f"| [`{name}`](#{name.replace(' ', '-')}) | {line} |" for name, (_, line) in all_commands().items()]
+    codes = [f"| {code.value} | {' '.join(code.meaning.split())} |" for code in errors.ExitCode]
+    intro = "What is typed after `ridgeline`. Reading verbs take `--json`; former names work until 0.4 and say the new one."
+    return _page(
+        "Verbs and exit codes",
+        intro,
+        "\n".join(["| verb | what it does |", "|---|---|", *rows]),
+        "## Exit codes",
+        "\n".join(["| code | meaning |", "|---|---|", *codes]),
+        *(_verb(name, command) for name, command in commands()),
+    )
+
+
+def _verb(name: str, command: Any) -> str:
+    text, example = help_of(command)
+    made = typer.main.get_command(application(command))
+    shown = [each for each in made.params if each.name != "help" and not getattr(each, "hidden", False)]
+    rows = [f"| {_option(each)} | {' '.join((getattr(each, 'help', '') or '').split())} |" for each in shown]
+    table = "\n".join(["| argument | meaning |", "|---|---|", *(row.replace("\n", " ") for row in rows)])
+    parts = [f"## {name}", text.replace("<", "&lt;"), *([f"    {example}"] if example else []), *([table] if rows else [])]
+    return "\n\n".join(parts)
+
+
+def _option(parameter: Any) -> str:
+    """As it is typed: the name of an argument in capitals, all spellings of an option."""
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar or (parameter.name or '').upper()}`".replace("|", r"\|")
+    return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
 
 
 def _study() -> str:

@@ -50,7 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tuned(home: Path) -> ridgeline.StudyResult:
     lines: list[str] = []
-    found = ridgeline.tune(asked(), home / "out", progress=lines.append)
+    found = ridgeline.tune(asked(), out=home / "out", progress=lines.append)
     assert lines[0] == "run 1, baseline: ok, rate 75"
     assert len(lines) == len(found.runs)
     return found
@@ -77,13 +77,13 @@ def test_what_it_pastes_runs_in_a_clean_shell_elsewhere(tuned: ridgeline.StudyRe
 
 
 def test_asked_again_it_goes_on_where_it_was_and_measures_nothing_twice(tuned: ridgeline.StudyResult) -> None:
-    again = ridgeline.tune(asked(), tuned.folder)
+    again = ridgeline.tune(asked(), out=tuned.folder)
     assert len(again.runs) == len(tuned.runs)
     assert ridgeline.open(tuned.folder).best == tuned.best
     with pytest.raises(StoreError, match="already holds a campaign of another study"):
-        ridgeline.tune(asked(budget={"trials": 4}), tuned.folder)
+        ridgeline.tune(asked(budget={"trials": 4}), out=tuned.folder)
     with pytest.raises(StoreError, match="already holds another campaign"):
-        ridgeline.tune(asked(), tuned.folder, trials=9)
+        ridgeline.tune(asked(), out=tuned.folder, trials=9)
 
 
 def test_a_finished_one_goes_on_by_blocks(home: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_study_file_is_as_good_as_a_mapping(home: Path) -> None:
         "goal: {maximize: score}\nbaseline: {x: 1}\nbudget: {trials: 1}\n"
         "stages: {confirm: {top: 0}}\n"
     )
-    found = ridgeline.tune(home / "study.yaml", home / "from-file")
+    found = ridgeline.tune(home / "study.yaml", out=home / "from-file")
     # nothing was confirmed: the best of the search is there to look at, and no answer
     assert found.best is None and not found.confirmed and not found
     assert found.answer.candidate is not None and dict(found.answer.candidate.point) == {"x": 2}
@@ -123,7 +123,7 @@ def test_a_function_that_raises_is_a_crash_with_its_last_line(home: Path) -> Non
             "budget": {"trials": 1},
             "stages": {"baseline": {"repeats": 1}},
         },
-        home / "raises",
+        out=home / "raises",
     )
     failed = next(run for run in found.runs if run["set.x"] == 2)
     assert failed["outcome"] == "crash" and "no such block" in failed["evidence"]
@@ -148,7 +148,7 @@ def test_what_cannot_be_called_is_refused_before_anything_runs(
     (tmp_path / "notes.txt").write_text("")
     study = {"name": "no", "workload": workload, "space": {"x": [1]}, "goal": {"maximize": "y"}, "baseline": {"x": 1}}
     with pytest.raises((InputError, StudyError), match=says):
-        ridgeline.tune(study, tmp_path / "out")
+        ridgeline.tune(study, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -191,17 +191,17 @@ def test_a_changed_function_is_not_answered_with_the_old_result(tmp_path: Path) 
     def f(a: int) -> float:
         return 10.0 * a
 
-    first, found = f, ridgeline.tune(_small(f), tmp_path / "out")
+    first, found = f, ridgeline.tune(_small(f), out=tmp_path / "out")
     assert found.best == {"a": 3}
 
     def f(a: int) -> float:  # type: ignore[no-redef]
         return 10.0 / a
 
     with pytest.raises(StoreError, match=r"another study \(the function in objective\.py changed since\)") as refused:
-        ridgeline.tune(_small(f), tmp_path / "out")
+        ridgeline.tune(_small(f), out=tmp_path / "out")
     assert "`out`" in str(refused.value)
-    assert ridgeline.tune(_small(f), tmp_path / "other").best == {"a": 1}
-    again = ridgeline.tune(_small(first), tmp_path / "out")
+    assert ridgeline.tune(_small(f), out=tmp_path / "other").best == {"a": 1}
+    again = ridgeline.tune(_small(first), out=tmp_path / "out")
     assert again.best == {"a": 3} and len(again.runs) == len(found.runs), "unchanged, it is answered from the folder"
 
 
@@ -209,13 +209,13 @@ def test_a_comment_in_the_function_changes_nothing(tmp_path: Path) -> None:
     def f(a: int) -> float:
         return 10.0 * a
 
-    found = ridgeline.tune(_small(f), tmp_path / "out")
+    found = ridgeline.tune(_small(f), out=tmp_path / "out")
 
     def f(a: int) -> float:  # type: ignore[no-redef]
         # ten times
         return 10.0 * a
 
-    assert len(ridgeline.tune(_small(f), tmp_path / "out").runs) == len(found.runs)
+    assert len(ridgeline.tune(_small(f), out=tmp_path / "out").runs) == len(found.runs)
 
 
 def _times(factor: float) -> Any:
@@ -245,30 +245,30 @@ def _scaled(a: int, slope: float) -> float:
 
 
 def test_what_a_function_closes_over_runs_with_it_and_belongs_to_the_question(tmp_path: Path) -> None:
-    assert ridgeline.tune(_small(_times(2.0)), tmp_path / "cell").best == {"a": 3}
+    assert ridgeline.tune(_small(_times(2.0)), out=tmp_path / "cell").best == {"a": 3}
     with pytest.raises(StoreError, match="the function in objective"):
-        ridgeline.tune(_small(_times(-2.0)), tmp_path / "cell")
-    assert ridgeline.tune(_small(_times(-2.0)), tmp_path / "cell-2").best == {"a": 1}
+        ridgeline.tune(_small(_times(-2.0)), out=tmp_path / "cell")
+    assert ridgeline.tune(_small(_times(-2.0)), out=tmp_path / "cell-2").best == {"a": 1}
 
 
 @pytest.mark.parametrize(("of", "changed"), [(_through_a_helper, "_SLOPE"), (_sloped, "_SLOPE")])
 def test_globals_and_helpers_belong_to_it(
     of: Any, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = ridgeline.tune(_small(of), tmp_path / "out")
+    found = ridgeline.tune(_small(of), out=tmp_path / "out")
     assert found.best == {"a": 3} and found.runs[0]["got.rate"] == 10.0
-    assert len(ridgeline.tune(_small(of), tmp_path / "out").runs) == len(found.runs)
+    assert len(ridgeline.tune(_small(of), out=tmp_path / "out").runs) == len(found.runs)
     monkeypatch.setitem(globals(), changed, -1.0)
     with pytest.raises(StoreError, match="the function in objective"):
-        ridgeline.tune(_small(of), tmp_path / "out")
+        ridgeline.tune(_small(of), out=tmp_path / "out")
 
 
 def test_defaults_and_partials_are_taken_as_they_are(tmp_path: Path) -> None:
-    found = ridgeline.tune(_small(_with_default), tmp_path / "defaults")
+    found = ridgeline.tune(_small(_with_default), out=tmp_path / "defaults")
     assert found.runs[0]["got.rate"] == 5.0
-    assert ridgeline.tune(_small(functools.partial(_scaled, slope=-1.0)), tmp_path / "partial").best == {"a": 1}
+    assert ridgeline.tune(_small(functools.partial(_scaled, slope=-1.0)), out=tmp_path / "partial").best == {"a": 1}
     with pytest.raises(StoreError, match="the function in objective"):
-        ridgeline.tune(_small(functools.partial(_scaled, slope=1.0)), tmp_path / "partial")
+        ridgeline.tune(_small(functools.partial(_scaled, slope=1.0)), out=tmp_path / "partial")
 
 
 def test_a_module_beside_it_that_was_edited_is_another_function(
@@ -283,10 +283,10 @@ def test_a_module_beside_it_that_was_edited_is_another_function(
 
         return float(own_helpers.speed(a))
 
-    assert ridgeline.tune(_small(f), tmp_path / "out").best == {"a": 3}
+    assert ridgeline.tune(_small(f), out=tmp_path / "out").best == {"a": 3}
     (tmp_path / "own_helpers.py").write_text("def speed(a):\n    return 10.0 / a\n")
     with pytest.raises(StoreError, match="the function in objective"):
-        ridgeline.tune(_small(f), tmp_path / "out")
+        ridgeline.tune(_small(f), out=tmp_path / "out")
 
 
 def test_a_function_that_failed_may_be_corrected_in_its_folder(tmp_path: Path) -> None:
@@ -294,22 +294,22 @@ def test_a_function_that_failed_may_be_corrected_in_its_folder(tmp_path: Path) -
         raise ValueError("not yet")
 
     with pytest.raises(RidgelineError):
-        ridgeline.tune(_small(f), tmp_path / "out")
+        ridgeline.tune(_small(f), out=tmp_path / "out")
 
     def f(a: int) -> float:  # type: ignore[no-redef]
         return 10.0 * a
 
-    assert ridgeline.tune(_small(f), tmp_path / "out").best == {"a": 3}
+    assert ridgeline.tune(_small(f), out=tmp_path / "out").best == {"a": 3}
 
 
 def test_a_study_file_whose_function_was_edited_is_not_answered_from_the_folder(tmp_path: Path) -> None:
     (tmp_path / "objective.py").write_text("def objective(a):\n    return 10.0 * a\n")
     content = _small({"kind": "python", "file": "objective.py"})
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({"version": 1, **content}))
-    assert ridgeline.tune(tmp_path / "study.yaml", tmp_path / "out").best == {"a": 3}
+    assert ridgeline.tune(tmp_path / "study.yaml", out=tmp_path / "out").best == {"a": 3}
     (tmp_path / "objective.py").write_text("def objective(a):\n    return 10.0 / a\n")
     with pytest.raises(StoreError, match="the function in objective"):
-        ridgeline.tune(tmp_path / "study.yaml", tmp_path / "out")
+        ridgeline.tune(tmp_path / "study.yaml", out=tmp_path / "out")
 
 
 def test_a_comparison_of_a_changed_function_has_a_folder_of_its_own(
@@ -346,13 +346,15 @@ def _needs_an_object(a: int) -> float:
 )
 def test_what_cannot_be_written_down_is_refused_by_name(workload: object, says: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=says):
-        ridgeline.tune(_small(workload), tmp_path / "out")
+        ridgeline.tune(_small(workload), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_no_study_is_answered_with_what_one_is() -> None:
+    with pytest.raises(InputError, match=r"sloped needs its space and its goal: tune\(sloped, .*'maximize rate'"):
+        ridgeline.tune(_sloped)
     with pytest.raises(InputError, match=r"is not a study: give the path .*'workload': function"):
-        ridgeline.tune(_sloped)  # type: ignore[arg-type]
+        ridgeline.tune(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not a study"):
         ridgeline.compare(None, {"a": 1})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no study file can"):
@@ -369,12 +371,12 @@ def test_texts_stay_texts_on_their_way_through_the_api(tmp_path: Path) -> None:
         f, space={"release": texts}, baseline={"release": "2.10"}, budget={"trials": 12}, guards=["rate > 0"],
         search={"sampler": "grid"}, stages={"baseline": {"repeats": 1}, "confirm": {"top": 0}},
     )  # fmt: skip
-    found = ridgeline.tune(study, tmp_path / "out")
+    found = ridgeline.tune(study, out=tmp_path / "out")
     assert {run["set.release"] for run in found.runs} == set(texts)
     said = {
         json.loads((Path(found.folder) / run["folder"] / "returned.json").read_text())["seen"] for run in found.runs
     }
     assert said == {repr(text) for text in texts}
-    assert len(ridgeline.tune(study, tmp_path / "out").runs) == len(found.runs)
+    assert len(ridgeline.tune(study, out=tmp_path / "out").runs) == len(found.runs)
     pair = ridgeline.compare(study, {"release": "2.10"}, {"release": "2.9"}, tmp_path / "pair", blocks=3)
     assert {run["set.release"] for run in pair.runs} == {"2.9", "2.10"}

@@ -63,7 +63,9 @@ def caught(
 
 def test_tune(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = caught(monkeypatch, "assemble_or_resume", lambda: ridgeline.tune(STUDY, tmp_path / "out", trials=7, seed=9))
+    asked = caught(
+        monkeypatch, "assemble_or_resume", lambda: ridgeline.tune(STUDY, out=tmp_path / "out", trials=7, seed=9)
+    )
     found, path, name, question = asked.args
     assert (path, name, question) == (tmp_path / "out", "options", SearchQuestion(7, 9, DEFAULT_SAMPLER))
     assert found.study.budget.trials == 3 and found.study.baseline == {"x": 1}
@@ -89,7 +91,7 @@ def test_the_seed_of_a_search_is_that_of_its_sampler(monkeypatch: pytest.MonkeyP
     asked = {**STUDY, "space": {"x": {"from": 1, "to": 90}}, "search": {"sampler": "random"}, "confirm": {"top": 0}}
 
     def tried(out: str, **options: Any) -> list[Any]:
-        found = ridgeline.tune(asked, tmp_path / out, **options)
+        found = ridgeline.tune(asked, out=tmp_path / out, **options)
         return [row["set.x"] for row in found.runs if row["stage"] == "search"]
 
     first = tried("a", seed=5, trials=4)
@@ -199,7 +201,7 @@ def test_progress_tells_each_run_once_and_none_of_before(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     told: list[str] = []
     asked = {**STUDY, "confirm": {"top": 0}, "search": {"sampler": "random", "sentinel_every": 0}}
-    found = ridgeline.tune(asked, tmp_path / "out", trials=1, progress=told.append)
+    found = ridgeline.tune(asked, out=tmp_path / "out", trials=1, progress=told.append)
     assert [line.split(",")[0] for line in told] == [f"run {n}" for n in range(1, len(found.runs) + 1)]
     assert all("rate" in line for line in told)
     more: list[str] = []

@@ -15,6 +15,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.browser import NEEDS_CHROMIUM, open_browser
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -74,9 +76,15 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     subprocess.run([sys.executable, ROOT / "scripts/docs-site", out], check=True, timeout=600)
+    return out
+
+
+@pytest.fixture(scope="module")
+def site(built: Path) -> dict[Path, Page]:
+    out = built
     return {path.relative_to(out): Page(path.read_text()) for path in out.rglob("*.html")} | {
         path.relative_to(out): Page("") for path in out.rglob("*") if path.is_file() and path.suffix != ".html"
     }
@@ -117,3 +125,22 @@ def normal(parts: tuple[str, ...]) -> list[str]:
 def test_the_site_needs_no_network(site: dict[Path, Page]) -> None:
     for path, page in site.items():
         assert not [link for link in page.links if link.startswith("//")], path
+
+
+@pytest.mark.browser
+@NEEDS_CHROMIUM
+def test_the_site_is_searched_from_a_file(built: Path, tmp_path: Path) -> None:
+    with open_browser(tmp_path) as browser:
+        tab = browser.open(f"file://{built}/index.html", width=1200)
+        tab.until("document.querySelector('input[name=query]') !== null")
+        tab.value("document.querySelector('label[for=__search]').click()")
+        tab.value(
+            "{const q = document.querySelector('input[name=query]'); q.focus(); q.value = 'goodput';"
+            "q.dispatchEvent(new Event('input', {bubbles: true})); q.dispatchEvent(new KeyboardEvent('keyup'))}"
+        )
+        tab.until("document.querySelectorAll('.md-search-result__item').length > 2")
+
+
+def test_every_guide_is_in_the_navigation() -> None:
+    listed, guides = (ROOT / "mkdocs.yml").read_text(), sorted((ROOT / "docs/guides").glob("*.md"))
+    assert [path.name for path in guides if f"docs/guides/{path.name}\n" not in listed] == []

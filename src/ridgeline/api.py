@@ -1,15 +1,17 @@
 """The Python API: the same campaigns, twin and load generator as the command line, with typed results.
 
 Names here are `ridgeline.tune` and so on. Errors are `ridgeline.errors.RidgelineError`, with the message that the
-command line would print. Nothing prints unless it is asked to.
+command line would print. A campaign shows its progress on stderr of a terminal or a notebook (`progress=False`: not).
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import re
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from html import escape
@@ -34,9 +36,10 @@ from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
 from ridgeline.diagnose.base import Diagnosis
 from ridgeline.diagnose.base import diagnose as diagnosed
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, StudyError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer, Gain
+from ridgeline.records.exhibit import Shown, TextTable, value_text
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.shapes import (
@@ -75,8 +78,8 @@ class DrawnFigure:
         return self.svg
 
 
-@dataclass(frozen=True)
-class StudyResult:
+@dataclass(frozen=True, repr=False)
+class StudyResult(Shown):
     """A study folder as it was when this was made. `open` the folder again to see what has happened since."""
 
     folder: Path
@@ -129,13 +132,23 @@ class StudyResult:
         """One mapping a run, oldest first: settings as `set.NAME`, measurements as `got.NAME`, outcome, times."""
         return rows(self._status.history, self.answer)
 
+    def shown(self) -> TextTable:
+        """What Python and notebooks print of it."""
+        best = "none" if self.best is None else ", ".join(f"{name} {value_text(v)}" for name, v in self.best.items())
+        rows = (("best", best), ("runs", str(len(self._status.history.runs))), ("folder", str(self.folder)))
+        return TextTable(str(self), ("", ""), rows, notes=(self.answer.lacks,) if self.answer.lacks else ())
+
     def to_pandas(self) -> Any:
-        """`runs` as a data frame; needs pandas."""
+        """`runs` as a data frame, knobs and the goal first, by their own names; needs pandas."""
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
             raise InputError("to_pandas needs pandas, which is not installed here: `pip install pandas`") from None
-        return pandas.DataFrame(self.runs)
+        frame = pandas.DataFrame(self.runs)
+        knobs = [f"set.{knob.name}" for knob in self.study.space.knobs if f"set.{knob.name}" in frame]
+        first = [name for name in (*knobs, f"got.{self.study.goal.metric}", "outcome", "stage") if name in frame]
+        ordered = frame[[*first, *(name for name in frame if name not in first)]]
+        return ordered.rename(columns=_plain_names(frame, first))
 
     @cached_property
     def figures(self) -> dict[str, DrawnFigure]:
@@ -159,7 +172,7 @@ class StudyResult:
         blocks: int | None = None,
         wall: str | None = None,
         node_hours: float | None = None,
-        progress: Tell | None = None,
+        progress: Tell | bool = True,
     ) -> StudyResult:
         """Continues a campaign that was stopped, or extends a finished one by this many trials or blocks."""
         asked = extension(trials, blocks, more_s(wall), node_hours or 0.0)
@@ -185,6 +198,12 @@ class StudyResult:
         return f"{self.study.name}: {self.answer.statement}"
 
 
+def _plain_names(frame: Any, first: list[str]) -> dict[str, str]:
+    """`set.block` as `block`, unless a column has that name already."""
+    plain = {name: name.partition(".")[2] for name in first if "." in name}
+    return {name: short for name, short in plain.items() if short not in frame}
+
+
 def _figures(part: Part) -> list[Figure]:
     if isinstance(part, Fold):
         return [figure for inner in part.parts for figure in _figures(inner)]
@@ -200,20 +219,29 @@ def open(folder: str | Path) -> StudyResult:
 
 
 def tune(
-    study: GivenStudy,
-    out: str | Path | None = None,
+    study: GivenStudy | Callable[..., Any],
+    space: Mapping[str, Any] | None = None,
+    goal: str | Mapping[str, str] | None = None,
     *,
+    baseline: Mapping[str, Any] | None = None,
+    guards: Sequence[str] = (),
+    out: str | Path | None = None,
     trials: int | None = None,
     seed: int | None = None,
-    progress: Tell | None = None,
+    progress: Tell | bool = True,
 ) -> StudyResult:
     """Runs a study's campaign to its verdict: baseline, search, confirmation.
 
-    `study` is the path of a study file, or its content as a mapping; there `workload` may be a Python function, which
-    is written down with what it uses. `out` is the study folder, studies/NAME by default; one that was stopped goes on
-    where it was, one that is finished is answered from, and one of another study or function is refused. `progress` is
-    called with a line about every finished run.
+    `study` is a Python function, which is written down with what it uses, with its `space`, its `goal` ("maximize
+    rate"), a `baseline` (the first value of each knob by default) and `guards`; or the path of a study file, or the
+    content of one as a mapping. `out` is the study folder, studies/NAME by default; one that was stopped goes on
+    where it was, one that is finished is answered from, and one of another study or function is refused. `progress`
+    shows a line about the latest run; False is silent, a function is called with that line.
     """
+    if callable(study):
+        study = _study_of(study, space, goal, baseline, guards)
+    elif space is not None or goal is not None or baseline is not None or guards:
+        raise InputError("space, goal, baseline and guards go with a function; a study has its own")
     question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
 
     def asked(found: CheckedStudy) -> Asked:
@@ -221,6 +249,28 @@ def tune(
         return Asked(*assemble_or_resume(found, path, found.study.name, question, whole=True))
 
     return _answered(study, progress, asked)
+
+
+def _study_of(
+    function: Callable[..., Any],
+    space: Mapping[str, Any] | None,
+    goal: str | Mapping[str, str] | None,
+    baseline: Mapping[str, Any] | None,
+    guards: Sequence[str],
+) -> dict[str, Any]:
+    name = getattr(function, "__name__", "function").strip("<>_") or "function"
+    if not space or not goal:
+        raise InputError(f"{name} needs its space and its goal: tune({name}, {{'block': [16, 32]}}, 'maximize rate')")
+    if isinstance(goal, str):
+        direction, _, metric = goal.partition(" ")
+        goal = {direction: metric.strip()}
+    if baseline is None:
+        lists = {knob: values for knob, values in space.items() if isinstance(values, list | tuple) and values}
+        if missing := [knob for knob in space if knob not in lists]:
+            raise InputError(f"{missing[0]} has no first value; give `baseline` with what is used today")
+        baseline = {knob: values[0] for knob, values in lists.items()}
+    content = {"name": name, "workload": function, "space": dict(space), "goal": dict(goal), "baseline": dict(baseline)}
+    return {**content, "guards": list(guards)} if guards else content
 
 
 def check(study: GivenStudy) -> StudyCheck:
@@ -239,7 +289,7 @@ def compare(
     out: str | Path | None = None,
     *,
     blocks: int | None = None,
-    progress: Tell | None = None,
+    progress: Tell | bool = True,
 ) -> StudyResult:
     """Two settings of a study in fresh, interleaved runs. `b` changes `a`, which is the baseline unless it is given."""
     return _answered(study, progress, lambda found: comparing(found, b, a or BASELINE, blocks, _path(out)))
@@ -254,7 +304,7 @@ def edge(
     repeats: int = 3,
     margin: float = 0.03,
     fails: float | None = None,
-    progress: Tell | None = None,
+    progress: Tell | bool = True,
 ) -> StudyResult:
     """The largest value of a knob that passes, and the one to use in production."""
 
@@ -271,7 +321,7 @@ def scale(
     out: str | Path | None = None,
     *,
     repeats: int = 3,
-    progress: Tell | None = None,
+    progress: Tell | bool = True,
 ) -> StudyResult:
     """One setting on 1 to n ranks, nodes or threads: speed-up, efficiency, and where more stops paying off."""
     return _answered(study, progress, lambda found: scaling(found, over, at, repeats, _path(out)))
@@ -284,7 +334,7 @@ def steps(
     *,
     blocks: int | None = None,
     each: bool = False,
-    progress: Tell | None = None,
+    progress: Tell | bool = True,
 ) -> StudyResult:
     """The gain of each change on the way from the baseline to a setting: one that is named, or the one that a study
     folder confirmed."""
@@ -306,7 +356,7 @@ def bisect(
     between: tuple[Path, Path] | None = None,
     slower: float = 0.03,
     runs: int = 400,
-    progress: Tell | None = None,
+    progress: Tell | bool = True,
 ) -> StudyResult:
     """Which value of an ordered knob made a program slower, from a good end to a bad one (None: the first, the last);
     or which variables, `between` files with what `env` printed on a fast host and on a slow one."""
@@ -329,7 +379,7 @@ def gate(
     slower: float | None = None,
     runs: int | None = None,
     out: str | Path | None = None,
-    progress: Tell | None = None,
+    progress: Tell | bool = True,
 ) -> StudyResult:
     """Whether a setting is slower than it was: than `old`, run in turn with it, or than a reference file.
 
@@ -364,7 +414,7 @@ def _path(given: str | Path | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _answered(study: GivenStudy, progress: Tell | None, ask: Callable[[CheckedStudy], Asked]) -> StudyResult:
+def _answered(study: GivenStudy, progress: Tell | bool, ask: Callable[[CheckedStudy], Asked]) -> StudyResult:
     with _Given(study) as given:
         folder, question = ask(given.found)
         given.settle(folder)
@@ -376,6 +426,9 @@ _WHAT_A_STUDY_IS = (
     "give the path of a study file, or a mapping such as {'name': 'blur', 'workload': function, 'space': {'block': "
     "[16, 32]}, 'goal': {'maximize': 'rate'}, 'baseline': {'block': 16}}"
 )
+
+
+_TEMPORARY = re.compile(r"\S*ridgeline-study-\w+/\S*?(:\d+)?: ")
 
 
 class _Given:
@@ -401,7 +454,10 @@ class _Given:
             content["workload"], files = {"kind": "python", "file": "objective.py", "function": name}, home
         path = home / STUDY
         path.write_text(_study_text(content))
-        self.found = check_study(path, files=files, home=Path.cwd())
+        try:
+            self.found = check_study(path, files=files, home=Path.cwd())
+        except StudyError as error:  # that file is ours: what is wrong is in the mapping
+            raise StudyError([_TEMPORARY.sub("study: ", problem) for problem in error.problems]) from None
         return self
 
     def settle(self, folder: StudyFolder) -> None:
@@ -448,10 +504,10 @@ def _study_text(content: Mapping[str, Any]) -> str:
 def _run(
     folder: StudyFolder,
     question: CampaignQuestion | None,
-    progress: Tell | None,
+    progress: Tell | bool,
     extension: Extension | None = None,
 ) -> None:
-    seen = [0]
+    seen, show = [0], _LatestLine() if progress is True else progress
 
     def tell(campaign: Campaign) -> None:
         runs = list(campaign.history.runs.values())
@@ -459,10 +515,30 @@ def _run(
             trial = campaign.history.trials[run.trial]
             value = run.metrics.get(campaign.study.goal.metric)
             got = "" if value is None else f", {campaign.study.goal.metric} {value:g}"
-            assert progress is not None
-            progress(f"run {run.number}, {trial.stage.text}: {run.outcome}{got}")
+            assert callable(show)
+            show(f"run {run.number}, {trial.stage.text}: {run.outcome}{got}")
         seen[0] = len(runs)
 
-    with assemble_campaign(folder, question, tell if progress else lambda campaign: None, extension=extension) as it:
+    with assemble_campaign(folder, question, tell if show else lambda campaign: None, extension=extension) as it:
         seen[0] = len(it.history.runs)
         it.run()
+    if isinstance(show, _LatestLine):
+        show.end()
+
+
+class _LatestLine:
+    """One line on stderr that the next replaces, where somebody sees it: a terminal, or a notebook."""
+
+    def __init__(self) -> None:
+        self._seen = sys.stderr.isatty() or "ipykernel" in sys.modules
+        self._width = 0
+
+    def __call__(self, text: str) -> None:
+        if self._seen:
+            sys.stderr.write(f"\r{text[:100]:<{self._width}}")
+            sys.stderr.flush()
+            self._width = len(text[:100])
+
+    def end(self) -> None:
+        if self._width:
+            sys.stderr.write("\n")

@@ -80,6 +80,8 @@ class Wing:
     # words that people try first -> command lines that do it: likeness of letters would name another verb
     typed_first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)  # of `import ridgeline`: name -> place
+    # of `ridgeline mcp`: name -> place of a function that turns its arguments into the command line that answers
+    tools: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  # files that people write: name -> place of their form
     # files that `best` writes: name of its option -> place of a function of study, answer and path that gives the text
     from_answer: Mapping[str, str] = field(default_factory=dict)

@@ -58,7 +58,7 @@ units:
 # they wait for a server, start servers, run until they are stopped, or need a run that failed (test_bug.py has one)
 # so their examples are parsed, not run
 PARSED = {
-    *("bench", "watch", "service keep", "twin serve", "service rehearse"),
+    *("bench", "watch", "mcp", "service keep", "twin serve", "service rehearse"),
     *("service up", "service drain", "service undrain", "service restart"),
     *("study bug", "site grant release", "ci gate"),
 }

@@ -1,7 +1,8 @@
-"""A setting as a person types it: `knob=value,knob=value` on our command line, and what runs it without us."""
+"""A setting as a person types it, `knob=value,knob=value` or a JSON object, and what runs it without us."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -49,11 +50,22 @@ def _given(text: Setting) -> Iterator[tuple[str, Value]]:
     if not isinstance(text, str):
         yield from text.items()
         return
+    if text.lstrip().startswith("{"):
+        yield from _from_json(text).items()
+        return
     for part in text.split(","):
         name, sep, value = (piece.strip() for piece in part.partition("="))
         if not sep:
             raise InputError(f"{part.strip()!r} is not knob=value; write it with its knob")
         yield name, value
+
+
+def _from_json(text: str) -> dict[str, Value]:
+    try:
+        found: dict[str, Value] = json.loads(text)
+    except ValueError as error:
+        raise InputError(f'{text!r} is not a JSON object ({error}); write {{"knob": value}} or knob=value') from None
+    return found
 
 
 def pasted(study: Study, workload: Workload, point: Point, *, offered: bool = False) -> str:

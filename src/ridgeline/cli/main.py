@@ -31,6 +31,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
     "compare": (f"{_CAMPAIGN}.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
     "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
+    "mcp": ("ridgeline.cli.mcp:mcp", "Serve the verbs to coding agents as tools, over stdin and stdout."),
     "study edge": (f"{_CAMPAIGN}.edge:edge", "Find the largest passing value of a knob, and the production one."),
     "study scale": (f"{_CAMPAIGN}.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
     "study steps": (f"{_CAMPAIGN}.steps:steps", "Measure the gain of each change from the baseline to a setting."),
@@ -61,6 +62,7 @@ _GROUPS = {
     "site": "Where jobs run: test a site, check a node, share a grant.",
     "site grant": "One grant of node-hours that several studies pay from.",
 }
+_FOR_PROGRAMS = ("mcp",)  # nobody types them: `--help` has a line about them, and no row
 # As it was typed in 0.2, which goes on working for one release.
 _FORMER_UNTIL = "0.4"
 _FORMER = {
@@ -107,7 +109,8 @@ def former_names() -> dict[str, str]:
 def top() -> tuple[dict[str, str], dict[str, str]]:
     """The verbs and the groups that `ridgeline --help` lists, with their lines."""
     groups = {name: line for name, line in all_groups().items() if " " not in name}
-    verbs = {name: line for name, (_, line) in all_commands().items() if " " not in name and name not in groups}
+    hidden = {*groups, *_FOR_PROGRAMS}
+    verbs = {name: line for name, (_, line) in all_commands().items() if " " not in name and name not in hidden}
     return verbs, groups
 
 
@@ -140,7 +143,7 @@ _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]         ridgeline VERB --help says
        ridgeline GROUP VERB [ARGUMENTS]   ridgeline GROUP --help lists its verbs
 
 Finds the fastest correct setting of a cluster program, in the fewest
-node-hours, with proof.
+node-hours, with proof. `ridgeline mcp` serves the verbs to coding agents.
 """
 
 

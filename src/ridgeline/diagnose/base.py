@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from ridgeline.diagnose.readers.lines import TextFile, Watch, plain
 from ridgeline.errors import InputError, ReadError
-from ridgeline.records.exhibit import CurveFigure
+from ridgeline.records.exhibit import CurveFigure, Shown, TextTable
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first
 from ridgeline.records.outcome import Evidence
@@ -142,8 +142,8 @@ class RawFinding:
     echo: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+@dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis(Shown):
     """What is known of one file. `kinds` is empty when no analyzer recognised it; a file can be of several kinds.
 
     `notes` say what kept parts of the file from being read.
@@ -153,6 +153,11 @@ class Diagnosis:
     kinds: tuple[str, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+
+    def shown(self) -> TextTable:
+        rows = tuple((each.severity, each.claim, each.advice) for each in self.findings[:20])
+        kinds = ", ".join(self.kinds) or "of no known kind"
+        return TextTable(f"{self.path} ({kinds})", ("", "what it shows", "what to do"), rows, notes=self.notes)
 
     def as_json(self) -> dict[str, object]:
         findings = [finding.as_json() for finding in self.findings]

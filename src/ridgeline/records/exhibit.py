@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 
 from ridgeline.records.space import Point
 
@@ -21,6 +22,32 @@ class TextTable:
     failed: frozenset[int] = frozenset()
     changed: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+
+
+class Shown:
+    """A result that Python and notebooks show as a short table, and not as all that it holds."""
+
+    __slots__ = ()
+
+    def shown(self) -> TextTable:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        table = self.shown()
+        rows = [table.head, *table.rows] if any(table.head) and table.rows else [*table.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(
+            [table.title, *(f"  {line.rstrip()}" for line in lines), *(f"  {note}" for note in table.notes)]
+        )
+
+    def _repr_html_(self) -> str:
+        table = self.shown()
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in table.head) if any(table.head) and table.rows else ""
+        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table.rows)
+        body = "".join(f"<tr>{row}</tr>" for row in ([head] if head else []) + [*rows])
+        notes = "".join(f"<div>{escape(note)}</div>" for note in table.notes)
+        return f"<table><caption>{escape(table.title)}</caption>{body}</table>{notes}"
 
 
 def side_by_side(title: str, labels: tuple[str, str], first: Point, second: Point) -> TextTable:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline import catalog
+from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import is_number
 
 ABSENT = "nothing"  # what was found where something is stated, and the other way round
@@ -38,8 +39,8 @@ class Unchecked:
     run: int | None = None
 
 
-@dataclass
-class Verification:
+@dataclass(repr=False)
+class Verification(Shown):
     """Filled while a folder is checked. It holds as long as there is no mismatch."""
 
     folder: str
@@ -63,6 +64,14 @@ class Verification:
         gap = Unchecked(file, why, run)
         if gap not in self.unchecked:
             self.unchecked.append(gap)
+
+    def shown(self) -> TextTable:
+        found = "every number that was checked holds" if self.holds else f"{len(self.mismatches)} do not hold"
+        rows = tuple((each.file, each.what, str(each.stated), str(each.found)) for each in self.mismatches[:20])
+        counted = (
+            f"{self.runs} runs, {self.numbers} numbers, {self.outcomes} outcomes; {len(self.unchecked)} not checked"
+        )
+        return TextTable(f"{self.folder}: {found}", ("file", "what", "stated", "found"), rows, notes=(counted,))
 
     def as_json(self) -> dict[str, Any]:
         return {"holds": self.holds, **asdict(self)}

@@ -47,6 +47,7 @@ def _document(path: Path, checked: StudyCheck) -> dict[str, Any]:
         "ok": True,
         "file": str(path),
         "name": checked.study.name,
+        "grant": None if checked.study.grant is None else str(checked.study.grant),
         "space": {
             "points": None if math.isinf(size.points) else size.points,
             "legal": None if math.isinf(size.points) else size.legal,

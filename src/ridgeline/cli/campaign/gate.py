@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.options import takes
+
 if TYPE_CHECKING:
     from ridgeline.campaign.asked import Asked, Gate
     from ridgeline.campaign.check import CheckedStudy
@@ -21,51 +23,57 @@ if TYPE_CHECKING:
     from ridgeline.records.answer import Answer
 
 
-def gate(
+@dataclass(frozen=True)
+class GateArguments:
+    """The program, what it is held against, and the files that were asked for."""
+
     what: Annotated[
         list[str], typer.Argument(metavar="STUDY | -- COMMAND…", help="The study file; or a command, after two dashes.")
-    ],
+    ]
     against: Annotated[
         Path | None, typer.Option(help="Reference file to commit; NAME.gate.json in this folder by default.")
-    ] = None,
+    ] = None
     against_command: Annotated[
         str,
         typer.Option(
             metavar="OLD", help="Run this old command in turn with the new one instead; needs no reference file."
         ),
-    ] = "",
+    ] = ""
     against_setting: Annotated[
         str, typer.Option(metavar="SETTING", help="The same for a study: run this setting of it in turn with --at.")
-    ] = "",
-    update: Annotated[bool, typer.Option("--update", help="Measure the reference and write the file.")] = False,
-    at: Annotated[str, typer.Option(help="Setting of a study: 'knob=value,knob=value', or 'baseline'.")] = "baseline",
+    ] = ""
+    update: Annotated[bool, typer.Option("--update", help="Measure the reference and write the file.")] = False
+    at: Annotated[str, typer.Option(help="Setting of a study: 'knob=value,knob=value', or 'baseline'.")] = "baseline"
     slower: Annotated[
         float | None, typer.Option(min=0.1, max=100, help="Slowdown to find, in percent; 3, or as the reference says.")
-    ] = None,
+    ] = None
     false_alarms: Annotated[
         float | None, typer.Option(min=0.01, max=20, help="False alarms in 100 gates; 1, or as the reference says.")
-    ] = None,
+    ] = None
     power: Annotated[
         float | None,
         typer.Option(min=50, max=99.9, help="Percent of such slowdowns that are found; 90, or as the reference says."),
-    ] = None,
+    ] = None
     runs: Annotated[
         int | None,
         typer.Option(min=12, help="At most so many runs, of each in turn; default: 100, 300 for a reference."),
-    ] = None,
+    ] = None
     machine: Annotated[
         str, typer.Option(help="A name shared by machines that are alike, such as the runners of a pool.")
-    ] = "",
-    junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
-    gitlab: Annotated[Path | None, typer.Option(help="GitLab Code Quality file to write.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Markdown summary to write.")] = None,
+    ] = ""
+    junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None
+    gitlab: Annotated[Path | None, typer.Option(help="GitLab Code Quality file to write.")] = None
+    markdown: Annotated[Path | None, typer.Option(help="Markdown summary to write.")] = None
     history: Annotated[
         Path | None,
         typer.Option(help="File to append this gate to; a page of all gates and their changes goes beside it."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-gate by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-gate by default.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+
+@takes(GateArguments)
+def gate(asked: GateArguments) -> None:
     """Is a program slower than it was? Runs it until that is decided, either way.
 
     Against an old build in turn with the new one (--against-command './old in.txt' -- ./new in.txt), which a machine
@@ -82,35 +90,36 @@ def gate(
     from ridgeline.campaign.asked import Gate
     from ridgeline.errors import InputError
 
-    found, setting, old = _programs(what, at, against_command, against_setting)
-    less, alarms, found_of = (None if rate is None else rate / 100 for rate in (slower, false_alarms, power))
-    asked = Gate(found, setting, old, against, less, alarms, found_of, runs, machine, out)
-    files = _Outputs(junit, gitlab, markdown, history)
+    found, setting, old = _programs(asked)
+    rates = (asked.slower, asked.false_alarms, asked.power)
+    less, alarms, power = (None if rate is None else rate / 100 for rate in rates)
+    gate = Gate(found, setting, old, asked.against, less, alarms, power, asked.runs, asked.machine, asked.out)
     if old is None:
-        _gate_by_reference(asked, files, update, as_json)
-    elif against is not None or update:
+        _gate_by_reference(gate, asked)
+    elif asked.against is not None or asked.update:
         raise InputError("--against-command and --against-setting need no reference; leave out --against and --update")
     else:
-        shown = Path(what[0]) if Path(what[0]).is_file() else Path(f"{found.study.name}.gate")
-        _judge(asked, asked.in_turn(), files, shown, as_json)
+        first = Path(asked.what[0])
+        _judge(gate, gate.in_turn(), asked, first if first.is_file() else Path(f"{found.study.name}.gate"))
 
 
-def _programs(what: list[str], at: str, old: str, old_setting: str) -> tuple[CheckedStudy, Setting, Setting | None]:
+def _programs(asked: GateArguments) -> tuple[CheckedStudy, Setting, Setting | None]:
     """The study, the setting of the program that is to be run, and that of the old one, where it is run as well."""
     from ridgeline.campaign.check import check_study
     from ridgeline.cli.campaign.one_command import KNOB, is_study, study_of_commands
     from ridgeline.errors import InputError
 
+    what, old, old_setting = asked.what, asked.against_command, asked.against_setting
     if is_study(what):
         if old:
             raise InputError(
                 "--against-command takes two commands (--against-command OLD -- NEW); of a study make the program a "
                 "knob and run --at program=new --against-setting program=old"
             )
-        return check_study(Path(what[0])), at, old_setting or None
+        return check_study(Path(what[0])), asked.at, old_setting or None
     if old_setting:
         raise InputError("--against-setting is of a study file; for commands use --against-command OLD -- NEW")
-    if at != "baseline":
+    if asked.at != "baseline":
         raise InputError("--at is a setting of a study file; a command has none")
     new = what[0] if len(what) == 1 else shlex.join(what)
     if new == old:
@@ -119,28 +128,18 @@ def _programs(what: list[str], at: str, old: str, old_setting: str) -> tuple[Che
     return found, {KNOB: new}, {KNOB: old} if old else None
 
 
-@dataclass(frozen=True)
-class _Outputs:
-    """The files that were asked for."""
-
-    junit: Path | None
-    gitlab: Path | None
-    markdown: Path | None
-    history: Path | None
-
-
-def _gate_by_reference(gate: Gate, files: _Outputs, update: bool, as_json: bool) -> None:
+def _gate_by_reference(gate: Gate, files: GateArguments) -> None:
     from ridgeline.campaign.kinds.gate import CANNOT_JUDGE, ReferenceFile
     from ridgeline.campaign.status import read_status
     from ridgeline.cli.campaign.live import drive
     from ridgeline.errors import CannotJudge
     from ridgeline.records.answer import Answer, Reference
 
-    if update:
+    if files.update:
         asked = gate.measuring()
-        drive(*asked, as_json)
+        drive(*asked, files.as_json)
         gate.write_reference(asked.folder)
-        if not as_json:
+        if not files.as_json:
             print(f"  wrote {gate.path}: commit it")
         _remember(gate, files, read_status(asked.folder.path).answer)
         return
@@ -151,16 +150,16 @@ def _gate_by_reference(gate: Gate, files: _Outputs, update: bool, as_json: bool)
         reference = Reference("the reference", gate.question(stored).point, None)
         _write(gate, files, gate.path, Answer("gate", CANNOT_JUDGE, str(error), reference, None), 0.0)
         raise
-    _judge(gate, asked, files, gate.path, as_json)
+    _judge(gate, asked, files, gate.path)
 
 
-def _judge(gate: Gate, asked: Asked, files: _Outputs, shown: Path, as_json: bool) -> None:
+def _judge(gate: Gate, asked: Asked, files: GateArguments, shown: Path) -> None:
     """Run until it is decided, and write what CI systems read."""
     from ridgeline.campaign.status import read_status
     from ridgeline.cli.campaign.live import drive
 
     try:
-        drive(*asked, as_json)
+        drive(*asked, files.as_json)
     finally:
         now = read_status(asked.folder.path)
         if now.history.verdict is not None:
@@ -168,7 +167,7 @@ def _judge(gate: Gate, asked: Asked, files: _Outputs, shown: Path, as_json: bool
             _remember(gate, files, now.answer)
 
 
-def _remember(gate: Gate, files: _Outputs, answer: Answer) -> None:
+def _remember(gate: Gate, files: GateArguments, answer: Answer) -> None:
     """Add this gate to the history, and write the history's page."""
     history, study = files.history, gate.found.study
     values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
@@ -184,7 +183,7 @@ def _remember(gate: Gate, files: _Outputs, answer: Answer) -> None:
     write_gate_history(add_gate(history, past), study, history)
 
 
-def _write(gate: Gate, files: _Outputs, shown: Path, answer: Answer, seconds: float) -> None:
+def _write(gate: Gate, files: GateArguments, shown: Path, answer: Answer, seconds: float) -> None:
     """What CI systems read, and what GitHub reads from standard output."""
     from ridgeline.files import write_whole
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
 from ridgeline.serving.load.flow import Flow, Stretch, flow_of
@@ -129,8 +130,8 @@ class BenchPlan:
             raise InputError("stages are all of concurrency (8:30,16:30) or all of rate (2/s:30,4/s:30)")
 
 
-@dataclass(frozen=True, slots=True)
-class BenchResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class BenchResult(Shown):
     """What a bench measured. `records` holds every request, `stages` the figures of each part of a ramp.
 
     `flow` is there where requests had times of their own or a duration; rates in the summary then count what completed
@@ -156,6 +157,11 @@ class BenchResult:
     def holds(self) -> bool:
         """Whether every SLO was kept, with no failed request."""
         return self.summary.ok == self.summary.requests > 0 and all(map(self.summary.holds, self.summary.slos))
+
+    def shown(self) -> TextTable:
+        void = f"VOID, {'; '.join(self.fidelity.why)}: " if self.void else ""
+        title = f"{void}{self.plan.endpoint.url}: {self.summary.ok} of {self.summary.requests} requests, measured"
+        return TextTable(title, ("", "measured", ""), self.summary.rows(), notes=self.notes)
 
     def as_json(self) -> dict[str, object]:
         plan, shown = self.plan, self.summary.as_json()

@@ -10,6 +10,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from ridgeline.errors import InputError
+from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.load.bench import summary_of
 from ridgeline.serving.load.fidelity import add_gaps, gaps_by_microsecond
@@ -251,8 +252,8 @@ class Unjudged:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+@dataclass(frozen=True, slots=True, repr=False)
+class Edge(Shown):
     """The highest load that held the SLO, for how long it did, and the lowest above it that did not.
 
     `fails` is None when no load tried was too much. `asked_s` is for how long the answer was to be held. `unjudged` is
@@ -285,6 +286,19 @@ class Edge:
     @property
     def void_probes(self) -> int:
         return sum(p.verdict is ProbeVerdict.VOID for p in self.probes)
+
+    def shown(self) -> TextTable:
+        held = f"held for {self.held_for_s:.0f} s" + (
+            "" if self.held else f", and not for the {self.asked_s:.0f} s asked"
+        )
+        rows = (
+            ("holds", f"{self.holds:.4g} {self.unit}, {held}"),
+            ("does not hold", "nothing that was tried" if self.fails is None else f"{self.fails:.4g} {self.unit}"),
+            ("goodput", f"{self.goodput_s:.4g} requests/s"),
+        )
+        return TextTable(
+            "the highest load that keeps the limits", ("", ""), rows, notes=(self.note,) if self.note else ()
+        )
 
     def as_json(self) -> dict[str, object]:
         unjudged = self.unjudged

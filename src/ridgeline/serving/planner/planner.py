@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ridgeline.errors import InputError
+from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import Value
 from ridgeline.records.request import takes
 from ridgeline.serving.engines.fitting import nearest_fits
@@ -210,8 +211,8 @@ def _ratio(pair: Pair | None) -> float | None:
     return round(pair.prefill.gpus * pair.prefill_groups / (pair.decode.gpus * pair.decode_groups), 4)
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     question: PlanQuestion
     traffic: Traffic
     choices: tuple[Choice, ...]
@@ -222,6 +223,17 @@ class Plan:
     asked: PlanInputs
     halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
     assumed: tuple[str, ...] = ()  # what was done to the traffic before anything was asked about it
+
+    def shown(self) -> TextTable:
+        q = self.question
+        known = "calibrated" if q.calibration.points else "not calibrated"
+        rows = tuple(
+            (str(c.rank), str(c.option.layout), str(c.option.scheme.gpus), f"{c.option.goodput_s:.2f}",
+             f"{c.option.total_tok_s:,.0f}", "yes" if c.option.meets else "no")
+            for c in self.choices
+        )  # fmt: skip
+        head = ("#", "layout", "GPUs", "goodput, requests/s", "total tok/s", "keeps every limit")
+        return TextTable(f"{q.model.name} on {q.cluster}: modelled, {known}", head, rows, notes=self.assumed)
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -226,6 +226,19 @@ class Summary:
         spread: Spread | None = getattr(self, f"{slo.latency}_ms")
         return spread is not None and spread.quantile(slo.quantile) <= slo.limit_ms
 
+    def rows(self, bounds: Mapping[str, tuple[float, float]] | None = None) -> tuple[tuple[str, str, str], ...]:
+        """What it comes to for a table: name, value, and between which two of them it should lie."""
+        figures = [("requests/s", "requests_s", self.requests_s), ("output tok/s", "output_tok_s", self.output_tok_s)]
+        figures.append(("total tok/s", "total_tok_s", self.total_tok_s))
+        for name in LATENCIES:
+            if (spread := getattr(self, f"{name}_ms")) is not None:
+                figures.append((f"{name.upper()} p50, ms", f"{name}_p50_ms", spread.p50))
+                figures.append((f"{name.upper()} p95, ms", f"{name}_p95_ms", spread.p95))
+        if self.goodput_s is not None:
+            figures.append(("goodput, requests/s", "goodput", self.goodput_s))
+        said = {name: f"{low:,.4g} to {high:,.4g}" for name, (low, high) in (bounds or {}).items()}
+        return tuple((label, f"{value:,.4g}", said.get(name, "")) for label, name, value in figures)
+
     def as_json(self) -> dict[str, object]:
         spreads = {f"{n}_ms": getattr(self, f"{n}_ms") for n in LATENCIES}
         return {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ridgeline.errors import InputError
+from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.layout import Layout
@@ -44,8 +45,8 @@ class DoesNotFit(InputError):  # noqa: N818  a verdict, not a malfunction
         self.plan = plan
 
 
-@dataclass(frozen=True)
-class SimulationResult:
+@dataclass(frozen=True, repr=False)
+class SimulationResult(Shown):
     """`records` are those of a real benchmark; `kv_usage` is (seconds, share of the pool) of the fullest engine."""
 
     records: tuple[RequestRecord, ...]
@@ -73,6 +74,12 @@ class SimulationResult:
     def last_ttft_s(self) -> float | None:
         """First token of the request that waited longest, which bench_one_batch_server reports as TTFT."""
         return _longest_ttft_s(self.records)
+
+    def shown(self) -> TextTable:
+        known = "calibrated" if self.calibrated else "not calibrated"
+        title = f"modelled, {known}: {self.summary.ok} of {self.summary.requests} requests, memory {self.verdict}"
+        notes = tuple(text for text in (self.reach, *self.notes, *self.assumed) if text)
+        return TextTable(title, ("", "predicted", "9 of 10 lie in"), self.summary.rows(self.interval), notes=notes)
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -1,21 +1,15 @@
-"""The options that several serving verbs take, each declared once, and what they mean together.
-
-Typer reads a verb's options from its signature. `takes` writes the fields of a record of arguments into that signature,
-so that a verb receives the record and adds only what is its own.
-"""
+"""The options that several serving verbs take, each declared once, and what they mean together."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.options import takes as takes  # for the verbs beside this file
 from ridgeline.serving.engines.names import USUAL_ENGINE
 
 if TYPE_CHECKING:
@@ -158,31 +152,3 @@ class DeploymentArguments(EngineArguments):
         for change in changes:
             print(f"note: {change}", file=sys.stderr)
         return found
-
-
-def takes(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turns a verb whose first parameter is such a record into a command with an option for each of its fields."""
-
-    def declare(verb: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(record, include_extras=True)
-        shared = [
-            inspect.Parameter(
-                f.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if f.default is MISSING else f.default,
-                annotation=hints[f.name],
-            )
-            for f in fields(record)
-        ]
-        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
-        own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-
-        @functools.wraps(verb)
-        def command(**given: Any) -> None:
-            verb(record(**{p.name: given.pop(p.name) for p in shared}), **given)
-
-        command.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in (*shared, *own)}
-        return command
-
-    return declare

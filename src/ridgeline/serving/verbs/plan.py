@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,29 +22,44 @@ if TYPE_CHECKING:
     from ridgeline.serving.planner.planner import Choice, Plan
 
 
+@dataclass(frozen=True)
+class PlanArguments:
+    """Every option under the name that it has in `PlanRequest`."""
+
+    model: option.ModelName
+    gpu: option.GpuName
+    nodes: Annotated[int, typer.Option(help="Nodes to plan for.")] = 1
+    gpus_per_node: option.GpusPerNode = 8
+    fabric: option.Fabric = None
+    traffic: option.TrafficText = "sharegpt"
+    rate_s: Annotated[
+        float | None, typer.Option("--rate", help="Requests per second; default: the highest within the limits.")
+    ] = None
+    concurrency: Annotated[int | None, typer.Option(help="Requests at once, instead of a rate.")] = None
+    requests: Annotated[int | None, typer.Option(help="Requests in a run without rate or limits.")] = None
+    slos: option.Slos = None
+    engine: option.EngineName = USUAL_ENGINE
+    attention_backend: option.AttentionBackend = None
+    dtype: option.Dtype = None
+    kv_dtype: option.KvDtype = None
+    calibration: option.CalibrationFile = None
+    top: Annotated[int, typer.Option(help="How many choices to show.")] = 8
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--layout", help="Try and show this one too, such as P3x3D4 or 'tp 16 dp 2'; repeatable."),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0
+
+    def answer(self) -> Plan:
+        from ridgeline.serving.planner.planner import answer_plan
+
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return answer_plan(**{**given, "slos": self.slos or (), "named": self.named or ()})
+
+
+@option.takes(PlanArguments)
 def plan(
-    model: option.ModelName,
-    gpu: option.GpuName,
-    nodes: Annotated[int, typer.Option(help="Nodes to plan for.")] = 1,
-    gpus_per_node: option.GpusPerNode = 8,
-    fabric: option.Fabric = None,
-    traffic: option.TrafficText = "sharegpt",
-    rate: Annotated[
-        float | None, typer.Option(help="Requests per second; default: the highest within the limits.")
-    ] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Requests at once, instead of a rate.")] = None,
-    requests: Annotated[int | None, typer.Option(help="Requests in a run without rate or limits.")] = None,
-    slo: option.Slos = None,
-    engine: option.EngineName = USUAL_ENGINE,
-    attention_backend: option.AttentionBackend = None,
-    dtype: option.Dtype = None,
-    kv_dtype: option.KvDtype = None,
-    calibration: option.CalibrationFile = None,
-    top: Annotated[int, typer.Option(help="How many choices to show.")] = 8,
-    layout: Annotated[
-        list[str] | None, typer.Option(help="Try and show this one too, such as P3x3D4 or 'tp 16 dp 2'; repeatable.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0,
+    arguments: PlanArguments,
     out: Annotated[Path | None, typer.Option(help="Folder for the commands and study file of each choice.")] = None,
     deploy: Annotated[
         Path | None, typer.Option(help="File for the first choice as `ridgeline service` reads it.")
@@ -65,28 +81,7 @@ def plan(
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
     """
-    from ridgeline.serving.planner.planner import answer_plan
-
-    answer = answer_plan(
-        model,
-        gpu,
-        nodes,
-        gpus_per_node,
-        traffic,
-        fabric=fabric,
-        rate_s=rate,
-        concurrency=concurrency,
-        requests=requests,
-        slos=slo or (),
-        engine=engine,
-        attention_backend=attention_backend,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        calibration=calibration,
-        top=top,
-        named=layout or (),
-        seed=seed,
-    )
+    answer = arguments.answer()
     first = _write("--out", out, answer, _write_folder)
     print(_shown(answer, verdict, as_json, gpu_hour), flush=True)
     service = _write("--deploy", deploy, answer, _write_service)

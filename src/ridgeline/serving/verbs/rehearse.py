@@ -27,37 +27,45 @@ if TYPE_CHECKING:
 _SHARE_OF_CAPACITY = 0.8
 
 
-def rehearse(
-    file: Annotated[Path, typer.Argument(help="The deployment file.")],
-    traffic: option.TrafficText = "sharegpt",
+@dataclass(frozen=True)
+class RehearsalArguments:
+    """A deployment, and what is tried on twins of it."""
+
+    file: Annotated[Path, typer.Argument(help="The deployment file.")]
+    traffic: option.TrafficText = "sharegpt"
     rate: Annotated[
         float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers can sustain.")
-    ] = None,
+    ] = None
     seconds: Annotated[
         float,
         typer.Option(help="How long a run with a fault lasts; runs that compare policies take half as long.", min=1),
-    ] = 8.0,
-    shared_prefix: Annotated[int, typer.Option(help="Tokens of a prefix that all prompts share.")] = 0,
-    policy: Annotated[list[str] | None, typer.Option(help="Try only this policy; may be repeated.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the requests: which lengths come, when, and in which order.")] = 7,
-    speed: Annotated[float, typer.Option(help="How many times faster than real time the servers run.", min=0.05)] = 1.0,
+    ] = 8.0
+    shared_prefix: Annotated[int, typer.Option(help="Tokens of a prefix that all prompts share.")] = 0
+    policy: Annotated[list[str] | None, typer.Option(help="Try only this policy; may be repeated.")] = None
+    seed: Annotated[int, typer.Option(help="Of the requests: which lengths come, when, and in which order.")] = 7
+    speed: Annotated[float, typer.Option(help="How many times faster than real time the servers run.", min=0.05)] = 1.0
     write: Annotated[
         bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
-    ] = True,
+    ] = True
     scale: Annotated[
         bool, typer.Option("--scale", help="Rehearse the file's `scale` block instead, in virtual time.")
-    ] = False,
+    ] = False
     minutes: Annotated[
         float | None, typer.Option(help="--scale: how long; default: an hour, or all of a trace.", min=0.1)
-    ] = None,
+    ] = None
     double_at: Annotated[
         float | None,
         typer.Option(help="--scale: minutes after which the load doubles: every request comes twice.", min=0),
-    ] = None,
-    server_start: Annotated[float, typer.Option(help="--scale: seconds that a server takes to start.", min=0)] = 120.0,
+    ] = None
+    server_start: Annotated[float, typer.Option(help="--scale: seconds that a server takes to start.", min=0)] = 120.0
     begins: Annotated[
         str, typer.Option(help="--scale: when the traffic begins, for the schedule, such as '2026-11-16 07:30'.")
-    ] = "",
+    ] = ""
+
+
+@option.takes(RehearsalArguments)
+def rehearse(
+    asked: RehearsalArguments,
     as_json: option.AsJson = False,
 ) -> None:
     """Try every router policy on this machine, in front of twin servers; then kill, hang and overload servers.
@@ -73,47 +81,39 @@ def rehearse(
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.rehearsal import rehearse as run
 
-    if scale:
-        _scale(load_service(file), traffic, rate, minutes, double_at, server_start, begins, seed, as_json)
+    service = load_service(asked.file)
+    if asked.scale:
+        _scale(service, asked, as_json)
         return
     from ridgeline.serving.service.rehearsal import known_policies
 
-    known_policies(service := load_service(file))  # says what is missing before anything takes time
-    limits = admission_of(service, traffic)
-    asked_s = rate or _SHARE_OF_CAPACITY * limits.requests_s
-    load = _sustainable_load(traffic, asked_s, seconds, shared_prefix, speed, seed)
+    known_policies(service)  # says what is missing before anything takes time
+    limits = admission_of(service, asked.traffic)
+    asked_s = asked.rate or _SHARE_OF_CAPACITY * limits.requests_s
+    load = _sustainable_load(asked_s, asked)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(service, Path(folder), load, policy or (), _show, limits)
-    if write and not policy:
-        _write(file, service, done.choice, limits)
-    _say(done, limits, service, _AskedLoad(asked_s, speed), as_json)
+        done = run(service, Path(folder), load, asked.policy or (), _show, limits)
+    if asked.write and not asked.policy:
+        _write(asked.file, service, done.choice, limits)
+    _say(done, limits, service, _AskedLoad(asked_s, asked.speed), as_json)
 
 
-def _scale(
-    service: Service,
-    traffic: str,
-    rate_s: float | None,
-    minutes: float | None,
-    double_at_min: float | None,
-    start_s: float,
-    begins: str,
-    seed: int,
-    as_json: bool,
-) -> None:
+def _scale(service: Service, asked: RehearsalArguments, as_json: bool) -> None:
     from datetime import datetime
 
     from ridgeline.errors import InputError
     from ridgeline.serving.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
 
     try:
-        began = datetime.fromisoformat(begins) if begins else datetime.now()
+        began = datetime.fromisoformat(asked.begins) if asked.begins else datetime.now()
     except ValueError:
-        raise InputError(f"--begins {begins!r} is not a time; write such as '2026-11-16 07:30'") from None
-    recorded = Path(traffic).exists()
-    seconds = 60 * minutes if minutes is not None else None if recorded else 3600.0
-    sent = ScaledTraffic(traffic, rate_s, seconds, None if double_at_min is None else 60 * double_at_min, seed)
-    done = rehearse_scaling(service, sent, start_s, began, _show)
-    print(json_text(done.as_json()) if as_json else scaling_text(done, start_s))
+        raise InputError(f"--begins {asked.begins!r} is not a time; write such as '2026-11-16 07:30'") from None
+    recorded = Path(asked.traffic).exists()
+    seconds = 60 * asked.minutes if asked.minutes is not None else None if recorded else 3600.0
+    double_s = None if asked.double_at is None else 60 * asked.double_at
+    sent = ScaledTraffic(asked.traffic, asked.rate, seconds, double_s, asked.seed)
+    done = rehearse_scaling(service, sent, asked.server_start, began, _show)
+    print(json_text(done.as_json()) if as_json else scaling_text(done, asked.server_start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,11 @@ def _show(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _sustainable_load(
-    traffic: str, rate_s: float, seconds: float, shared_prefix: int, speed: float, seed: int
-) -> RehearsedLoad:
+def _sustainable_load(rate_s: float, asked: RehearsalArguments) -> RehearsedLoad:
     from ridgeline.serving.service.rehearsal import RehearsedLoad, sustainable
 
-    return sustainable(RehearsedLoad(traffic, rate_s, seconds, shared_prefix, speed, seed))
+    load = RehearsedLoad(asked.traffic, rate_s, asked.seconds, asked.shared_prefix, asked.speed, asked.seed)
+    return sustainable(load)
 
 
 def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,28 +17,32 @@ if TYPE_CHECKING:
     from ridgeline.serving.twin.server.serve import ServedTwin
 
 
-@option.takes(option.EngineArguments)
-def serve_twin(
-    arguments: option.EngineArguments,
-    port: Annotated[int, typer.Option(help="Port of the API.")] = SGLANG_PORT,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    role: Annotated[str, typer.Option(help="both, prefill or decode.")] = "both",
-    bootstrap_port: Annotated[
-        int, typer.Option(help="Prefill: where decode servers ask for their KV.")
-    ] = BOOTSTRAP_PORT,
-    api: Annotated[str, typer.Option(help="Whose metrics it exports: sglang or vllm.")] = USUAL_ENGINE,
+@dataclass(frozen=True)
+class TwinArguments(option.EngineArguments):
+    """An engine, and where and how the twin of it is served."""
+
+    port: Annotated[int, typer.Option(help="Port of the API.")] = SGLANG_PORT
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    role: Annotated[str, typer.Option(help="both, prefill or decode.")] = "both"
+    bootstrap_port: Annotated[int, typer.Option(help="Prefill: where decode servers ask for their KV.")] = (
+        BOOTSTRAP_PORT
+    )
+    api: Annotated[str, typer.Option(help="Whose metrics it exports: sglang or vllm.")] = USUAL_ENGINE
     fault: Annotated[
         list[str] | None, typer.Option(help="hang, spin, slow[:FACTOR], oom, kv-timeout or crash; hang@30: after 30 s.")
-    ] = None,
-    api_key: Annotated[str, typer.Option(envvar="RIDGELINE_API_KEY", help="Required from every request.")] = "",
-    served_model_name: Annotated[str, typer.Option(help="The name in /v1/models; default: the model's.")] = "",
+    ] = None
+    api_key: Annotated[str, typer.Option(envvar="RIDGELINE_API_KEY", help="Required from every request.")] = ""
+    served_model_name: Annotated[str, typer.Option(help="The name in /v1/models; default: the model's.")] = ""
     max_queued_requests: Annotated[
         int | None, typer.Option(help="Longest queue; requests beyond it get a 503.", min=0)
-    ] = None,
-    fabric: option.Fabric = None,
-    speed: Annotated[float, typer.Option(help="How many times faster than real time it runs.")] = 1.0,
-    calibration: option.CalibrationFile = None,
-) -> None:
+    ] = None
+    fabric: option.Fabric = None
+    speed: Annotated[float, typer.Option(help="How many times faster than real time it runs.")] = 1.0
+    calibration: option.CalibrationFile = None
+
+
+@option.takes(TwinArguments)
+def serve_twin(asked: TwinArguments) -> None:
     """Serve tokens as a real engine would, without a GPU: the OpenAI and SGLang APIs with the twin's timing.
 
     Stops on Ctrl-C or SIGTERM. Meanwhile, POST /fault {"kind": "hang"} injects a fault and {"kind": "none"} clears it.
@@ -47,16 +52,18 @@ def serve_twin(
     from ridgeline.serving.twin.server.faults import parse_fault
     from ridgeline.serving.twin.server.serve import ServedTwin
 
-    faults = tuple(parse_fault(text) for text in fault or ())
-    where = (role, api, host, port, bootstrap_port, api_key, speed, faults, served_model_name, max_queued_requests)
-    _serve(ServedTwin(_described(arguments, fabric), *where), calibration)
+    names = ("role", "api", "host", "port", "bootstrap_port", "api_key", "speed")
+    given = {name: getattr(asked, name) for name in names}
+    given |= {"name": asked.served_model_name, "queue_limit": asked.max_queued_requests}
+    faults = tuple(parse_fault(text) for text in asked.fault or ())
+    _serve(ServedTwin(_described(asked), faults=faults, **given), asked.calibration)
 
 
-def _described(a: option.EngineArguments, fabric: str | None) -> Deployment:
+def _described(asked: TwinArguments) -> Deployment:
     from ridgeline.serving.engines.deployment import describe
 
-    layout = a.layout(whole_nodes=False)
-    return describe(a.model, a.gpu, layout, a.settings(), fabric=fabric, dtype=a.dtype, kv_dtype=a.kv_dtype)
+    more = {name: getattr(asked, name) for name in ("fabric", "dtype", "kv_dtype")}
+    return describe(asked.model, asked.gpu, asked.layout(whole_nodes=False), asked.settings(), **more)
 
 
 def _serve(served: ServedTwin, calibration: Path | None) -> None:

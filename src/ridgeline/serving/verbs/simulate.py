@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,28 +17,41 @@ if TYPE_CHECKING:
     from ridgeline.serving.twin.simulate import SimulationResult
 
 
-@option.takes(option.DeploymentArguments)
-def simulate(
-    arguments: option.DeploymentArguments,
-    schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0,
-    page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1,
-    radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True,
+_ENGINE = ("schedule_conservativeness", "page_size", "radix_cache", "prefill_graph", "accept_length", "draft_tokens")
+_TRAFFIC = ("requests", "rate_s", "concurrency", "burstiness", "seed")
+
+
+@dataclass(frozen=True)
+class SimulationArguments(option.DeploymentArguments):
+    """A deployment, what only the twin can be told about it, and its traffic."""
+
+    schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0
+    page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1
+    radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True
     prefill_graph: Annotated[
         bool | None, typer.Option(help="CUDA graphs of prefill steps; default: the engine's choice.")
-    ] = None,
+    ] = None
     accept_length: Annotated[
         float | None, typer.Option(help="Speculative decoding: tokens accepted a step; default: measured.")
-    ] = None,
-    draft_tokens: Annotated[int, typer.Option(help="Speculative decoding: tokens verified a step.")] = 1,
-    routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin",
-    traffic: option.TrafficText = "sharegpt",
-    requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None,
-    concurrency: option.Concurrency = None,
-    rate: option.Rate = None,
-    burstiness: option.Burstiness = 1.0,
-    calibration: option.CalibrationFile = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0,
-    slo: option.Slos = None,
+    ] = None
+    draft_tokens: Annotated[int, typer.Option(help="Speculative decoding: tokens verified a step.")] = 1
+    routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin"
+    traffic: option.TrafficText = "sharegpt"
+    requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None
+    concurrency: option.Concurrency = None
+    rate_s: option.Rate = None
+    burstiness: option.Burstiness = 1.0
+    calibration: option.CalibrationFile = None
+    seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0
+    slos: option.Slos = None
+
+    def some(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
+
+@option.takes(SimulationArguments)
+def simulate(
+    arguments: SimulationArguments,
     out: Annotated[
         Path | None, typer.Option(help="File for one JSON line per request, as `bench --out` writes.")
     ] = None,
@@ -54,19 +68,9 @@ def simulate(
     from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.simulate import simulate as run
 
-    deployment = arguments.deployment(
-        routing,
-        schedule_conservativeness=schedule_conservativeness,
-        page_size=page_size,
-        radix_cache=radix_cache,
-        prefill_graph=prefill_graph,
-        accept_length=accept_length,
-        draft_tokens=draft_tokens,
-    )
-    sent = parse_traffic(
-        traffic, requests=requests, rate_s=rate, concurrency=concurrency, burstiness=burstiness, seed=seed
-    )
-    limits = [Slo.parse(text) for text in slo or ()]
+    deployment = arguments.deployment(arguments.routing, **arguments.some(_ENGINE))
+    sent = parse_traffic(arguments.traffic, **arguments.some(_TRAFFIC))
+    limits, calibration = [Slo.parse(text) for text in arguments.slos or ()], arguments.calibration
     result = run(deployment, sent, read_calibration(calibration) if calibration else None, limits)
     if out is not None:
         from ridgeline.serving.traffic.requests import write_records
