@@ -18,10 +18,9 @@ from ridgeline.records.outcome import Evidence, Kind, Outcome
 from ridgeline.records.space import Discrete, Space
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page, write_page, write_report
-from ridgeline.report.project import project_sections
 from ridgeline.report.sections import Findings
 from ridgeline.report.slides import deck
-from ridgeline.report.studies import StudySeen
+from ridgeline.report.studies import StudySeen, project_sections
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.browser import NEEDS_CHROMIUM, Tab, open_browser, pixels
@@ -174,8 +173,8 @@ def test_the_filter_leaves_what_fits(tab: Tab, pages: dict[str, str]) -> None:
 
 def test_a_mark_leads_to_its_run(tab: Tab, pages: dict[str, str]) -> None:
     tab.open(pages["search"])
-    tab.value("document.querySelector('#parallel .wide .pc').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
-    trial = tab.value("document.querySelector('#parallel .wide .pc').dataset.t")
+    tab.value("document.querySelector('#parallel .pc').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    trial = tab.value("document.querySelector('#parallel .pc').dataset.t")
     assert tab.value("[...document.querySelectorAll('tr.lit')].map(row => row.dataset.t)") == [trial]
 
 

@@ -154,7 +154,7 @@ def test_a_part_that_fails_says_so_and_the_rest_stands(tmp_path: Path, monkeypat
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nothing to divide by")
 
-    monkeypatch.setattr("ridgeline.report.sections.importance", broken)
+    monkeypatch.setattr("ridgeline.report.sections.slices", broken)
     text = text_of(now)
     assert "This part (knobs) could not be worked out: ZeroDivisionError: nothing to divide by" in text
     assert "All runs" in text

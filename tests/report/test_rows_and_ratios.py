@@ -20,8 +20,7 @@ from ridgeline.report.figures.progress import progress, progress_points
 from ridgeline.report.figures.shapes import OTHER, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log, seconds_axis
 from ridgeline.report.parts import FactTiles
-from ridgeline.report.project import project_sections
-from ridgeline.report.studies import StudySeen, compare_studies, settings_table, studies_sections
+from ridgeline.report.studies import StudySeen, compare_studies, project_sections
 from ridgeline.report.table import columns, rows, write_csv, write_json
 from ridgeline.study.codec import QuestionLine, VerdictLine
 from ridgeline.study.history import History
@@ -181,7 +180,7 @@ def test_a_gate_shows_the_slowdown_that_it_looks_for(tmp_path: Path, direction: 
 def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path: Path) -> None:
     past = searched(tmp_path)
     past.verdict = VerdictLine("edge", "told", {"edge": 3, "production": 1})
-    figure = edge_climb(a_study(tmp_path), past, answered(), "mem")
+    figure = edge_climb(a_study(tmp_path), past, answered())
     assert figure is not None
     assert [(p.x, p.y) for p in figure.series[0].points] == [(0, 10.0), (1, 18.0), (3, 12.0), (0, 10.0), (1, 20.0)]
     assert [(mark.x, mark.trial) for mark in figure.strip] == [(2.0, 3)]
@@ -193,10 +192,10 @@ def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path
     lacking = History(tmp_path)
     for point in ({"kind": "a"}, A, {"kind": "b"}, B):
         add(lacking, point, rate=10.0)
-    without = edge_climb(a_study(tmp_path), lacking, answered(), "mem")
+    without = edge_climb(a_study(tmp_path), lacking, answered())
     assert without is not None and [(p.x, p.trial) for p in without.series[0].points] == [(0, 2), (1, 4)]
     past.verdict = VerdictLine("edge", "told", {"edge": 3, "production": 3})
-    again = edge_climb(a_study(tmp_path), past, answered(), "mem")
+    again = edge_climb(a_study(tmp_path), past, answered())
     assert again is not None and len(again.limits) == 1, "one line for one value"
 
 
@@ -254,19 +253,6 @@ def test_a_project_holds_every_study_with_its_cost_and_sums_them(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize(
-    ("direction", "course"),
-    [("maximize", [(0, 1.0), (1, 1.8), (2, 1.8)]), ("minimize", [(0, 1.0), (1, 1.0), (2, 1.0)])],
-)
-def test_how_soon_a_study_found_its_best_as_a_ratio_to_its_own_baseline(
-    tmp_path: Path, direction: Any, course: list[tuple[int, float]]
-) -> None:
-    found = project_sections([seen(tmp_path, name, direction=direction) for name in ("one", "two")])
-    (figure,) = [p for s in found for p in s.parts if isinstance(p, PlotFigure) and p.key == "courses"]
-    for series in figure.series:
-        assert [(p.x, pytest.approx(p.y)) for p in series.points] == course
-
-
 @pytest.mark.parametrize(("direction", "ratio"), [("maximize", 1.5), ("minimize", 1 / 1.5)])
 def test_two_studies_are_held_against_each_other_by_their_confirmed_runs(
     tmp_path: Path, direction: Any, ratio: float
@@ -286,9 +272,6 @@ def test_two_studies_are_held_against_each_other_by_their_confirmed_runs(
     assert base.ratio.ratio == pytest.approx(ratio) and base.ratio.runs == (1, 1)
     assert other.values == (20.0, 27.0)
     assert set(found.outcomes) == {("mem 2", "crash", "ok"), ("mem 3, kind b", "ok", "crash")}
-    tiles = next(part.facts for part in studies_sections(found)[0].parts if isinstance(part, FactTiles))
-    assert tiles == (("old: the setting", "20", "1/s"), ("new: the setting", "20", "1/s"))
-    assert [row[3] for row in settings_table(found).rows] == ["1, 1", "1, 1"]
     told = found.as_json()
     assert [row["first"] for row in told["settings"]] == [10.0, 20.0] and told["metric"] == "rate"
     back = compare_studies(second, first)

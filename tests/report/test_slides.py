@@ -41,15 +41,15 @@ def text_of(folder: Path) -> str:
 
 def test_a_search_is_told_from_the_question_to_the_cost() -> None:
     found = made(H200 / "qwen2.5-7b")
-    assert [*found] == ["question", "method", "search", "changes", "proof", "failures", "cost", "use"]
+    assert [*found] == ["question", "method", "search", "changes", "proof", "failures", "next", "cost", "use"]
     assert found["question"].endswith("?")
     assert "1.13x" in found["proof"]
     assert re.search(r"\d+ of \d+ runs", found["failures"])
 
 
-def test_a_line_or_two_of_what_to_try_next_stand_with_the_setting() -> None:
-    use = with_tables(H200 / "deepseek-v2-lite")["use"]
-    (said,) = (part for part in use.left if isinstance(part, Bullets))
+def test_what_to_try_next_has_a_slide() -> None:
+    said = with_tables(H200 / "deepseek-v2-lite")["next"].left[0]
+    assert isinstance(said, Bullets)
     assert said.lines[0].startswith("At an end of what the study allows")
 
 

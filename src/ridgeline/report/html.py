@@ -14,7 +14,7 @@ from ridgeline.records.exhibit import TextTable
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
-from ridgeline.report.drawing.draw import drawn, legend, table_of
+from ridgeline.report.drawing.draw import HALF_PX, SMALL_PX, WIDE_PX, draw, legend, table_of
 from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure, PlotFigure
 from ridgeline.report.parts import (
     AnswerCard,
@@ -25,10 +25,9 @@ from ridgeline.report.parts import (
     Hint,
     Paragraph,
     Part,
-    RunRows,
     Section,
 )  # fmt: skip
-from ridgeline.report.table import Row
+from ridgeline.report.table import Row, RunRows
 from ridgeline.stats.wording import count
 
 _LONG_CELL = 32  # characters, from which on the text of a cell may be broken
@@ -142,8 +141,13 @@ def figure_html(figure: Figure, look: str = "") -> str:
     notes = "".join(f"<p class=sub>{prose(note)}</p>" for note in figure.notes)
     return (
         f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title, _key(figure.key))}{said}{legend(figure)}"
-        f"{drawn(figure, 'half' in look)}{notes}{_numbers(table_of(figure))}</figure>"
+        f"{_drawn(figure, HALF_PX if 'half' in look else WIDE_PX)}{notes}{_numbers(table_of(figure))}</figure>"
     )
+
+
+def _drawn(figure: Figure, width: float = WIDE_PX) -> str:
+    """In a box that scrolls sideways where the screen is too narrow to read it."""
+    return f"<div class=drawing>{draw(figure, width)}</div>"
 
 
 def _answer(card: AnswerCard) -> Iterator[str]:
@@ -207,9 +211,9 @@ def _group(group: FigureGroup) -> Iterator[str]:
         yield legend(group.figures[0])
         # two or four fill two columns, other numbers three
         two = len(group.figures) in (2, 4)
-        look = "'small half'" if two else "small"
+        look, width = ("'small half'", HALF_PX) if two else ("small", SMALL_PX)
         each = (
-            f"<div class={look}><h4>{_e(f.title)}</h4>{drawn(f, two)}{_numbers(table_of(f))}</div>"
+            f"<div class={look}><h4>{_e(f.title)}</h4>{_drawn(f, width)}{_numbers(table_of(f))}</div>"
             for f in group.figures
         )
         yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
@@ -224,7 +228,7 @@ def _choices(group: FigureGroup) -> Iterator[str]:
         on = " checked" if at == 0 else ""
         yield f"<input type=radio name='{_key(group.key)}' id='{_key(group.key)}-{at}' class=c{at}{on}>"
         yield f"<label for='{_key(group.key)}-{at}'>{_e(name)}</label>"
-    yield from (f"<div class='view v{at}'>{drawn(figure)}</div>" for at, figure in enumerate(group.figures))
+    yield from (f"<div class='view v{at}'>{_drawn(figure)}</div>" for at, figure in enumerate(group.figures))
     yield "</div>"
 
 

@@ -17,9 +17,9 @@ from ridgeline.report.parts import (
     Hint,
     Paragraph,
     Part,
-    RunRows,
     Section,
 )
+from ridgeline.report.table import RunRows
 from ridgeline.stats.wording import count
 
 MOST_ROWS = 30  # of a table; longer ones are for the page and `study export`

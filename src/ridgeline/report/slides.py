@@ -11,16 +11,16 @@ from importlib.resources import files
 from shlex import quote
 
 from ridgeline.records.answer import CONFIRMED, OVER_LIMIT, Answer
-from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, changes, value_text
+from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Discrete, Knob
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
+from ridgeline.report.drawing.draw import draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
 from ridgeline.report.figures.progress import progress_now
-from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
+from ridgeline.report.figures.proof import proof, proof_blocks, proof_pair
 from ridgeline.report.figures.shapes import (
     Axis,
     BarFigure,
@@ -32,14 +32,13 @@ from ridgeline.report.figures.shapes import (
     ParallelFigure,
     PlotFigure,
 )  # fmt: skip
-from ridgeline.report.figures.values import is_ok, varied_knobs
+from ridgeline.report.figures.values import kind_shown, varied_knobs
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, place_text
 from ridgeline.report.page import style
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Hint, Paragraph, Part
 from ridgeline.report.sections import (
-    NO_SEARCH,
     NOT_WORKED_OUT,
     Findings,
     answer_card,
@@ -48,10 +47,9 @@ from ridgeline.report.sections import (
     missing_part,
     origin_text,
     page_sentence,
-    steps_command,
+    steps_measured,
     stopped_texts,
 )  # fmt: skip
-from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import MetricText, count, node_time_text, ratio_text
 from ridgeline.study.history import History
 from ridgeline.workloads.base import terms_of
@@ -60,14 +58,13 @@ _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
 # drawn for less than their place on a slide, which makes their text larger; few and many rows have widths of their own
 _WHOLE_PX, _FEW_PX, _MANY_PX, _HALF_PX = 860.0, 700.0, 490.0, 420.0
 _FEW_ROWS = 5
-_MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE = 9, 7, 6, 230
+_MOST_ROWS, _MOST_LINES, _LONGEST_LINE = 9, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
 _LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
 _WORTH_BLOCKS = 0.05  # a possible gain, as a share, that is worth more blocks
 _STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
-_FEWEST_LINES, _FEW_LINES, _SHORT_LINE = 4, 7, 60  # too few for a slide; whose text may be larger; characters of one
 _LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
@@ -96,19 +93,7 @@ def slides(found: Findings) -> list[Slide]:
             slide = Slide(key, "A slide is missing", (missing_part(key, error),))
         if slide is not None:
             shown.append(slide)
-    return _without_empty_ones(shown)
-
-
-def _without_empty_ones(shown: Sequence[Slide]) -> list[Slide]:
-    """A line or two of what else there is to say stand below the last slide that has something of its own."""
-    said = next((slide for slide in shown if slide.key == "next"), None)
-    if said is None or sum(map(_lines, (*said.left, *said.right))) > _FEWEST_LINES:
-        return list(shown)
-    kept = [slide for slide in shown if slide is not said]
-    home = next((slide for key in ("use", "kind", "changes", "proof") for slide in kept if slide.key == key), None)
-    if home is None:
-        return list(shown)
-    return [replace(s, left=(*s.left, *said.left)) if s is home else s for s in kept]
+    return shown
 
 
 def _question(found: Findings) -> Slide:
@@ -125,14 +110,14 @@ def _method(found: Findings) -> Slide:
     best = "the best confirmed" if answer.confirmed else "the best run again beside the baseline"
     held = "all of them run again beside the baseline" if _equivalence(found) is not None else best
     confirmed = f" and {held} in fresh runs" if proof_blocks(study, history) else ""
-    title = "How it was measured" if answer.kind in NO_SEARCH else f"{count(tried, 'setting')} tried{confirmed}"
+    title = "How it was measured" if not kind_shown(answer).searches else f"{count(tried, 'setting')} tried{confirmed}"
     table = _two_settings(found) or _varied(found)
     return Slide("method", title, (Bullets(tuple(_how(study, history, answer))),), () if table is None else (table,))
 
 
 def _varied(found: Findings) -> TextTable | None:
     """What the study lets change; of other questions than a search, what did."""
-    study, searched = found.study, found.answer.kind not in NO_SEARCH
+    study, searched = found.study, kind_shown(found.answer).searches
     moved = varied_knobs(study, found.history)
     knobs = tuple(
         (k.name, _values(k), value_text(study.baseline.get(k.name)))
@@ -147,7 +132,7 @@ def _varied(found: Findings) -> TextTable | None:
 
 def _two_settings(found: Findings) -> TextTable | None:
     """Of a comparison: what differs, and what that measured."""
-    if found.answer.kind != "compare":
+    if not kind_shown(found.answer).two:
         return None
     table = next((t for t in found.exhibits.tables if t.changed), None)
     if table is None:
@@ -175,13 +160,14 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     if study.guards:
         yield _cut(f"For a run to count: {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
     searched = sum(trial.stage is Stage.SEARCH for trial in history.trials.values())
-    if searched and answer.kind not in NO_SEARCH:
+    if searched and kind_shown(answer).searches:
         size = math.prod(knob.count or 0 for knob in study.space.knobs)
         of = f" of {size:,} combinations" if size else ""
         yield _baseline_first(study, history)
         learned = ", each chosen by what the ones before had shown" if study.search.sampler in _LEARNING else ""
         yield f"The search ran {count(searched, 'trial')}{of}{learned}"
-    yield from _how_of_kind(answer.kind, history)
+    if how := kind_shown(answer).how:
+        yield how.format_map(history.question.details)
     if blocks := proof_blocks(study, history):
         yield (
             f"Proof: {count(len(blocks), 'block')} of fresh, interleaved runs, {confirm.repeats} of each setting in "
@@ -196,19 +182,6 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         yield _cut(f"GPUs: {', '.join(gpus)}")
 
 
-def _how_of_kind(kind: str, history: History) -> Iterator[str]:
-    asked = history.question.details
-    if kind == "edge":
-        yield f"{asked['knob']} was raised until runs failed; {count(asked['repeats'], 'run')} had to pass at the edge"
-    elif kind == "scale":
-        yield f"Each size ran {asked['repeats']} times, in mixed order"
-    elif kind == "bisect":
-        yield f"The two ends first, then the {asked['over']} pair whose comparison tells most, until one is sure"
-    elif kind == "gate" and asked.get("stored"):
-        new = len(history.ok_runs(Stage.BASELINE, Stage.SEARCH))
-        yield f"{count(new, 'new run')} against {len(asked['stored'])} stored ones of the reference"
-
-
 def _baseline_first(study: Study, history: History) -> str:
     runs = sum(history.trials[run.trial].stage is Stage.BASELINE for run in history.runs.values())
     first = f"The baseline was measured first, in {count(runs, 'run')}"
@@ -220,8 +193,8 @@ def _baseline_first(study: Study, history: History) -> str:
 def _kind(found: Findings) -> Slide | None:
     """What a campaign of this kind has of its own: a figure, else a table. What differs in a comparison stands with
     how it was measured."""
-    answer = found.answer
-    if answer.kind not in NO_SEARCH or answer.kind in ("steps", "compare"):
+    shows = kind_shown(found.answer)
+    if shows.searches or shows.two or steps_measured(found) is not None:
         return None
     parts = [*kind_parts(found)]
     figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
@@ -231,8 +204,8 @@ def _kind(found: Findings) -> Slide | None:
 
 def _search(found: Findings) -> Slide | None:
     history, answer = found.history, found.answer
-    figure = None if answer.kind in NO_SEARCH else progress_now(found.study, history, answer, found.exhibits.groups)
-    if figure is None:
+    figure = progress_now(found.study, history, answer, found.exhibits.groups)
+    if figure is None or not kind_shown(answer).searches:
         return None
     trials = count(sum(t.stage is Stage.SEARCH for t in history.trials.values()), "trial")
     card, over = answer_card(found), answer.conclusion is not None
@@ -246,7 +219,7 @@ def _search(found: Findings) -> Slide | None:
 def _changes(found: Findings) -> Slide | None:
     """The way from the baseline to the setting, and what each change gained as far as that is known."""
     answer, table = found.answer, found.exhibits.setting
-    if answer.kind in NO_SEARCH and answer.kind != "steps":
+    if not kind_shown(answer).searches and steps_measured(found) is None:
         return None
     parts = [*gain_by_change(found)]
     changed = sorted(table.changed) if table is not None else []
@@ -261,14 +234,10 @@ def _changes(found: Findings) -> Slide | None:
     gains = [row for figure in figures for row in figure.rows if row.look == "winner" and row.value is not None]
     most = max(gains, key=lambda row: row.value or 0.0, default=None)
     way = f"{count(len(changed), 'change')} from the baseline to the setting" if changed else "Step by step"
-    measured = _steps_measured(found)
-    title = f"{way}; most is gained by {most.label}{'' if measured else ', as estimated'}" if most is not None else way
+    estimated = "" if steps_measured(found) else ", as estimated"
+    title = way if most is None else f"{way}; most is gained by {most.label}{estimated}"
     left_parts, right = ([*left, *hints], figures) if figures else (left, hints)
     return Slide("changes", _cut(title, 150), tuple(left_parts or right), tuple(right if left_parts else ()))
-
-
-def _steps_measured(found: Findings) -> bool:
-    return any(one is not None and ladder(found.study, one) is not None for one in (found.history, found.steps))
 
 
 def _proof(found: Findings) -> Slide | None:
@@ -280,7 +249,7 @@ def _proof(found: Findings) -> Slide | None:
     card = answer_card(found)
     sure = card.interval[:1].lower() + card.interval[1:]
     title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.lead
-    if answer.kind in OF_VERSIONS:
+    if kind_shown(answer).versions:
         title = f"The {count(sum(len(block.runs) for block in proof_blocks(study, history)), 'run')} that show it"
     right: tuple[Part, ...] = tuple(shown[-1:] if len(shown) > 1 else ())
     if (table := _equivalence(found)) is not None:
@@ -332,36 +301,16 @@ def _is_kept(row: Sequence[str]) -> bool:
 def _failures(found: Findings) -> Slide | None:
     study, history = found.study, found.history
     counts = failure_counts(history)
-    if not counts or found.answer.kind == "edge":  # whose own figure shows each of them
-        return None
+    if not counts or any(isinstance(part, PlotFigure) and part.strip for part in kind_parts(found)):
+        return None  # its own figure shows each of them
     failed = sum(n for _, n, _ in counts)
     named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
     kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
     title = f"{failed} of {count(len(history.runs), 'run')} did not pass: {kinds}"
     where = crash_map(study, history)
-    if failed <= _MOST_FAILURES and where is None:
-        each = [(run, history.trials[run.trial]) for run in history.runs.values() if not is_ok(run)]
-        rows = tuple(
-            (
-                f"#{trial.number}",
-                _cut(changes(study.baseline, trial.point) or "the baseline", 170),
-                _cut(str(run.outcome), 150),
-            )
-            for run, trial in each
-        )
-        return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
-    rows = tuple(
-        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 60)) for kind, n, _ in counts
-    )
+    rows = tuple((Kind(kind).text, str(n), _cut(story, 170 if where is None else 60)) for kind, n, story in counts)
     table = TextTable("", ("outcome", "runs", "first one"), rows[:5], notes=_more(rows, 5))
     return Slide("failures", title, (table,), () if where is None else (where,))
-
-
-def _first_of(kind: str, history: History, most: int) -> str:
-    """Without the line that decided, which is in the report."""
-    run = next(run for run in history.runs.values() if run.outcome is not None and run.outcome.kind.value == kind)
-    assert run.outcome is not None
-    return _cut(f"#{run.trial}: {run.outcome.reason or run.outcome.kind.text}", most)
 
 
 def _next(found: Findings) -> Slide | None:
@@ -401,16 +350,15 @@ def next_steps(found: Findings) -> list[str]:
         over = f"{answer.to_use_label} is {OVER_LIMIT}{' and '.join(map(str, answer.broken))}"
         find = terms_of(study).to_keep
         said.append(f"{over}. To find the highest load that keeps them: {find}" if find else f"{over}.")
-    if candidate is not None and answer.kind not in NO_SEARCH:
+    if candidate is not None and kind_shown(answer).searches:
         said += _ends_of_ranges(study, answer)
-        said += _not_attributed(found)
     remedies = {
         run.outcome.remedy: run.outcome.kind.text
         for run in history.runs.values()
         if run.outcome is not None and run.outcome.remedy and run.outcome.kind is not Kind.OK
     }
     said += [f"{kind[:1].upper()}{kind[1:]}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
-    if history.search_ended and answer.kind not in NO_SEARCH:
+    if history.search_ended and kind_shown(answer).searches:
         why, _, left = history.search_ended.partition("; with more trials: ")
         said.append(f"More trials ({why}): {left}" if left else f"The search ended: {why}")
     return said
@@ -434,25 +382,6 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
     if not found:
         return []
     return [f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"]
-
-
-def _not_attributed(found: Findings) -> list[str]:
-    study, history, answer = found.study, found.history, found.answer
-    if _steps_measured(found):
-        return []
-    assert answer.candidate is not None
-    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
-    trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
-    parts = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
-    unclear = [part.name for part in parts if not part.detectable and not part.small]
-    if answer.conclusion != CONFIRMED or len(parts) < 2:
-        return []
-    why = (
-        f"too few trials to tell what {', '.join(unclear)} gained"
-        if unclear
-        else "what each change gained is estimated"
-    )
-    return [f"{why[:1].upper()}{why[1:]}; to measure it: {steps_command(history)}"]
 
 
 def _cost(found: Findings) -> Slide | None:
@@ -565,7 +494,6 @@ def deck(found: Findings) -> Iterator[bytes]:
 def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) -> str:
     slide, half = shown[at], bool(shown[at].right)
     tag = "h1" if at == 0 else "h2"
-    few = " few" if sum(map(_lines, (*slide.left, *slide.right))) <= _FEW_LINES else ""
     sides = "".join(
         f"<div class={'drawn' if isinstance(parts[0], _FIGURES) else 'written'}>"
         f"{''.join(piece for part in parts for piece in _part_html(part, folders, half))}</div>"
@@ -579,24 +507,10 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
     )
     return (
         f"<section id={slide.key} class=slide><div class=stage><div class=inside><{tag}>{escape(slide.title)}</{tag}>"
-        f"<div class='sides{' two' if half else ''}{few}'>{sides}</div>"
+        f"<div class='sides{' two' if half else ''}'>{sides}</div>"
         f"<footer><span>{escape(name)}</span><nav aria-label='slide {at + 1}'>{turn}</nav></footer>"
         "</div></div></section>\n"
     )
-
-
-def _lines(part: Part) -> int:
-    """How much text there is; what is drawn fills its place."""
-    match part:
-        case Bullets():
-            return sum(1 + len(line) // _SHORT_LINE for line in part.lines)
-        case TextTable():
-            return 1 + sum(1 + max(map(len, row)) // _SHORT_LINE for row in part.rows)
-        case CodeText():
-            return 1 + part.text.count("\n") + len(part.text) // _LINE_WIDTH
-        case Paragraph():
-            return 1
-    return _FEW_LINES + 1
 
 
 def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
@@ -619,8 +533,5 @@ def _figure_html(figure: Figure, half: bool) -> str:
     """From the top of its place downwards. One that is alone has its name in the slide's title."""
     title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
     said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
-    wide = draw(figure, _width_px(figure, half)).replace("<svg ", "<svg preserveAspectRatio=xMinYMin ", 1)
-    return (
-        f"<figure>{title}{said}{legend(figure)}<div class=wide>{wide}</div>"
-        f"<div class=narrow>{draw(figure, NARROW_PX)}</div></figure>"
-    )
+    drawn = draw(figure, _width_px(figure, half)).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
+    return f"<figure>{title}{said}{legend(figure)}<div class=drawing>{drawn}</div></figure>"

@@ -10,8 +10,7 @@ from pathlib import Path
 from ridgeline.records.exhibit import ComparedSetting, Exhibits, TextTable
 from ridgeline.records.space import Continuous, Discrete, Knob
 from ridgeline.records.study import Goal
-from ridgeline.report.live.figures import live_figures, live_progress
-from ridgeline.report.live.page import index_page, study_page
+from ridgeline.report.live.page import index_page, live_figures, live_progress, study_page
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study

@@ -107,8 +107,8 @@ def test_a_campaign_grows_while_the_page_is_open_and_is_paused_and_resumed_from_
         assert process.wait(60) == 0
         tab.click("#report summary")
         tab.until("document.getElementById('report').dataset.drawn")
-        assert tab.value("document.querySelectorAll('#progress .wide .m [data-t]').length") >= 4
-        tab.hover("#progress .wide .m [data-t]")
+        assert tab.value("document.querySelectorAll('#progress .m [data-t]').length") >= 4
+        tab.hover("#progress .m [data-t]")
         tab.until("document.querySelector('.tip:not([hidden])')?.innerText.includes('the baseline: 101')")
         assert not tab.value("window.pwned || document.querySelector('pre.log b') !== null")
         assert len(set(pixels(tab.picture(scale=0.5)).rows)) > 50, "a blank page has one kind of row"

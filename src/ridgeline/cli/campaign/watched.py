@@ -16,9 +16,9 @@ from ridgeline.errors import RidgelineError
 from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
-from ridgeline.report.exports.prometheus import metrics_text
-from ridgeline.report.live.figures import live_answer, live_figures, live_progress
+from ridgeline.report.live.page import live_answer, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
+from ridgeline.report.prometheus import metrics_text
 from ridgeline.report.sections import Findings
 from ridgeline.report.studies import StudySeen
 from ridgeline.study.folder import STUDY, StudyFolder

@@ -28,8 +28,9 @@ from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
 
-def edge_climb(study: Study, history: History, answer: Answer, knob: str) -> PlotFigure | None:
+def edge_climb(study: Study, history: History, answer: Answer) -> PlotFigure | None:
     """Every value of the knob that ran: what it measured, or how it failed, with the edge and the value to use."""
+    knob = str(history.question.details.get("knob", ""))
     runs = [(history.trials[r.trial], r) for r in history.runs.values()]
     scale = knob_scale(knob, [t.point.get(knob) for t, _ in runs if t.point.get(knob) is not None])
     points, strip = [], []

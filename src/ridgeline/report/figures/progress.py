@@ -28,7 +28,7 @@ from ridgeline.report.figures.shapes import (
     PlotSpan,
     StripMark,
 )  # fmt: skip
-from ridgeline.report.figures.values import counted_axis, goal_axis, is_ok, seconds_axis
+from ridgeline.report.figures.values import counted_axis, goal_axis, is_ok, kind_shown, seconds_axis
 from ridgeline.stats.drift import baseline_course
 from ridgeline.stats.nodes import node_effects, node_runs
 from ridgeline.stats.wording import count, metric_text
@@ -162,8 +162,7 @@ def _figure(
     series = _series(points, place, _looks(study, history, answer, points), key in ("progress-0", "progress-now"))
     bands = _band(study, history)
     limits: tuple[PlotLimit, ...] = ()
-    if answer is not None and answer.kind == "gate":
-        # all of its runs are of one setting; what they are held against was measured before
+    if answer is not None and kind_shown(answer).stored:  # all of its runs are of one setting
         reference, bands = answer.reference, ()
         if reference.value is not None:
             limits = (PlotLimit(f"{reference.label}: {metric_text(reference.value)}", reference.value),)

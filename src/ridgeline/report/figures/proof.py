@@ -26,11 +26,10 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
     PlotSpan,
 )  # fmt: skip
-from ridgeline.report.figures.values import goal_axis
+from ridgeline.report.figures.values import goal_axis, kind_shown
 from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
 from ridgeline.study.history import History
 
-OF_VERSIONS = ("bisect", "environment")  # their blocks compare whichever two tell most: no setting is in all of them
 _FEW = 4  # settings, the baseline among them, that have room for what they change
 _SHORT = 30  # characters of a label, besides its letter and figures
 _LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -94,7 +93,7 @@ def proof(study: Study, history: History, answer: Answer) -> Sequence[PlotFigure
     letters = _letters_of(study, blocks, first)
     pair = proof_pair(study, history, answer) is not None and len(letters) < 3
     runs = [] if pair else [_runs_in_order(study, answer, blocks, letters)]
-    if answer.kind in OF_VERSIONS:
+    if kind_shown(answer).versions:
         return runs
     return [*runs, *_by_block(study, history, answer, blocks, letters)]
 
@@ -102,7 +101,7 @@ def proof(study: Study, history: History, answer: Answer) -> Sequence[PlotFigure
 def proof_pair(study: Study, history: History, answer: Answer) -> PlotFigure | None:
     """The proof at a glance: every run of the reference and of the answer's setting, in the order they ran."""
     blocks = proof_blocks(study, history)
-    if not blocks or answer.candidate is None or answer.kind in OF_VERSIONS:
+    if not blocks or answer.candidate is None or kind_shown(answer).versions:
         return None
     keys = {point_key(study.baseline): "A", point_key(answer.candidate.point): "B"}
     two = [replace(b, runs=tuple(pair for pair in b.runs if pair[0].key in keys)) for b in blocks]
@@ -227,7 +226,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
         return None
     first = None if answer.candidate is None else point_key(answer.candidate.point)
     letters = _letters_of(study, blocks, first)
-    judged = answer.kind not in OF_VERSIONS
+    judged = not kind_shown(answer).versions
     head = ("block", "nodes", "order", *letters.values(), *(("B / A",) if judged else ()))
     rows = []
     for block in blocks:
