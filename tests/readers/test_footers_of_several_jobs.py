@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.diagnose.readers.batch_footer import BatchFooter, read_batch_footer
+from ridgeline.diagnose.readers.batch_text import BatchFooter, read_batch_footer
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "batch"
 KILLED = "=>> PBS: job killed: walltime 3621 exceeded limit 3600"

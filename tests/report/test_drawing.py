@@ -208,7 +208,7 @@ def test_the_line_of_a_limit_begins_at_its_own_text() -> None:
     limits = (PlotLimit("for production: 128", 128.0, "x"), PlotLimit("the edge: 256", 256.0, "x"))
     x = Axis("batch", log=True, ticks=tuple((p.x, f"{p.x:g}") for p in points))
     figure = PlotFigure("k", "t", "s", x, Axis("rate"), (PlotSeries("a", points, SEARCH),), limits=limits)
-    drawn = draw(figure, HALF_PX)
+    drawn = draw(figure, 350)
     begins = {
         float(at): float(begin) for at, begin in re.findall(r"<line x1=(\S+) y1=(\S+) x2=\S+ y2=\S+ class=limit", drawn)
     }
@@ -224,7 +224,7 @@ def test_a_cell_stands_over_its_column_beside_its_line_in_the_shade_of_its_value
         (HeatCell(1.0, "1 x"), HeatCell(2.9, "2.9 x"), HeatCell()),
         (HeatCell(3.1, "3.1 x"), HeatCell(6.0, "6 x"), HeatCell(11.0, "11 x")),
     )
-    drawn = draw(HeatFigure("h", "t", "s", "batch", "length", ("1", "2", "4"), ("short", "long"), cells, "", (1,)), 400)
+    drawn = draw(HeatFigure("h", "t", "s", "batch", "length", ("1", "2", "4"), ("short", "long"), cells, (1,)), 400)
     lines, columns, numbers = (
         {text: (float(x), float(y)) for x, y, text in re.findall(rf"<text x=(\S+) y=(\S+) {kind}>([^<]*)", drawn)}
         for kind in ("text-anchor=end class=tick", "text-anchor=middle class=tick", r"text-anchor=middle class=in\d")

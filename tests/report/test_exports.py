@@ -1,20 +1,15 @@
-"""Exports into other formats, read back as their readers do: folders of MLflow, text for Prometheus."""
+"""The current metrics, as Prometheus reads them."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.records.space import Continuous, Discrete, Space
-from ridgeline.report.mlflow import write_mlflow
 from ridgeline.report.prometheus import metrics_text
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
@@ -43,28 +38,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> CampaignStatus:
     return hostile(tmp_path_factory.mktemp("done"))
 
 
-def test_an_mlflow_store_has_a_folder_for_each_run_and_stays_in_its_place(done: CampaignStatus, tmp_path: Path) -> None:
-    store = tmp_path / "in" / "mlruns"
-    for _ in range(2):  # written again, it is replaced
-        assert write_mlflow(done.study, done.history, store) == len(done.history.runs)
-    assert [p.name for p in (tmp_path / "in").iterdir()] == ["mlruns"]
-    (experiment,) = store.iterdir()
-    meta = yaml.safe_load((experiment / "meta.yaml").read_text())
-    assert meta["experiment_id"] == experiment.name and meta["name"] == "../up\n"
-    runs = [path for path in experiment.iterdir() if path.is_dir() and path.name != "tags"]
-    assert len(runs) == len(done.history.runs)
-    states = [yaml.safe_load((run / "meta.yaml").read_text())["status"] for run in runs]
-    failed = sum(run.outcome is not None and run.outcome.kind != "ok" for run in done.history.runs.values())
-    assert failed and states.count(4) == failed
-    one = next(run for run in runs if (run / "metrics" / "rate").exists())
-    at, value, step = (one / "metrics" / "rate").read_text().split()
-    assert int(at) > 1e12 and float(value) > 10 and step == "0"
-    assert {p.name for p in (one / "params").iterdir()} == {"_a b", "b", "c"}
-    assert (one / "metrics" / "got_.._x").exists()
-    artifacts = {path.name: path for path in (one / "artifacts").iterdir()}
-    assert "env" not in artifacts and artifacts["stdout"].is_symlink() and "rate" in artifacts["stdout"].read_text()
-
-
 def test_prometheus_gets_one_head_for_each_name_and_escaped_labels(done: CampaignStatus) -> None:
     text = metrics_text(done.as_json(), "rate")
     heads = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
@@ -90,11 +63,3 @@ def test_prometheus_knows_whether_somebody_is_at_work(presence: str, verdict: st
     assert f'ridgeline_finished{{study="s"}} {int(verdict is not None)}' in lines
     assert 'ridgeline_budget_seconds{study="s"} 60' in lines
     assert not [line for line in lines if "budget_trials" in line or "baseline_value" in line], "no limit, no sample"
-
-
-def test_mlflow_is_no_text(tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(Path(__file__).parents[1] / "samples" / "study-folders" / "search-finished", folder)
-    asked = [sys.executable, "-m", "ridgeline", "study", "export", str(folder), "--format", "mlflow"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=600)
-    assert said.returncode == 2 and "writes a folder of its own" in said.stderr and "--out mlruns" in said.stderr

@@ -17,8 +17,8 @@ from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import _fitted, edge_climb, gate_runs
 from ridgeline.report.figures.progress import progress, progress_points
-from ridgeline.report.figures.shapes import OTHER, WINNER, IntervalFigure, PlotFigure
-from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log, seconds_axis
+from ridgeline.report.figures.shapes import OTHER, WINNER, IntervalFigure
+from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log
 from ridgeline.report.parts import FactTiles
 from ridgeline.report.studies import StudySeen, compare_studies, project_sections
 from ridgeline.report.table import columns, rows, write_csv, write_json
@@ -87,32 +87,30 @@ def test_csv_and_json_hold_every_column_and_every_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("direction", "best"), [("maximize", [18.0, 18.0, 18.0, 18.0, 18.0]), ("minimize", [18.0, 18.0, 12.0, 12.0, 12.0])]
 )
-def test_progress_holds_every_run_by_order_time_and_cost(tmp_path: Path, direction: Any, best: list[float]) -> None:
+def test_progress_holds_every_run_in_order(tmp_path: Path, direction: Any, best: list[float]) -> None:
     study = a_study(tmp_path, goal=Goal("rate", direction))
     points = progress_points(study, searched(tmp_path), answered())
     assert [p.run for p in points] == [1, 2, 3, 4, 5, 6]
     assert [p.best for p in points] == [None, *best]
     assert [p.value for p in points] == [10.0, 18.0, None, 12.0, 10.0, 20.0]
     assert [p.group for p in points] == ["baseline", "search", "search", "search", "baseline", "winner"]
-    assert [round(p.hours * 3600) for p in points] == [360 + 1000 * n for n in range(6)]
-    assert [round(p.node_hours, 6) for p in points] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    by_run, by_time, by_cost = progress(study, searched(tmp_path), answered()).figures
-    for figure in (by_run, by_time, by_cost):
-        assert isinstance(figure, PlotFigure)
-        assert sum(len(one.points) for one in figure.series if one.look != "best") == 5 and len(figure.strip) == 1
-        assert [(band.low, band.high) for band in figure.bands] == [(10.0, 10.0)]
-    assert by_run.strip[0].x == 3.0 and by_cost.strip[0].x == pytest.approx(0.3)
-    assert by_time.strip[0].x == pytest.approx(2360 / 60), "in minutes"
-    assert "range of 2 baseline runs" in by_run.bands[0].label
+    figure = progress(study, searched(tmp_path), answered())
+    assert figure is not None
+    assert sum(len(one.points) for one in figure.series if one.look != "best") == 5
+    assert [mark.x for mark in figure.strip] == [3.0]
+    assert [(band.low, band.high) for band in figure.bands] == [(10.0, 10.0)]
+    assert "range of 2 baseline runs" in figure.bands[0].label
+    (course,) = (one for one in figure.series if one.look == "best")
+    assert [(p.x, p.y) for p in course.points] == [*enumerate(best, 2)], "as it stood after each run"
 
 
-def test_short_runs_and_warm_ups_cost_and_are_not_shown(tmp_path: Path) -> None:
+def test_short_runs_and_warm_ups_are_not_shown(tmp_path: Path) -> None:
     past = searched(tmp_path)
     add(past, C, Stage.SHORT, rate=99.0)
     add(past, C, Stage.WARM_UP, rate=99.0)
     add(past, C, rate=11.0)
     points = progress_points(a_study(tmp_path), past, answered())
-    assert [p.run for p in points] == [1, 2, 3, 4, 5, 6, 9] and points[-1].node_hours == pytest.approx(0.9)
+    assert [p.run for p in points] == [1, 2, 3, 4, 5, 6, 9] and points[-1].place == 7
     assert len(rows(past)) == 9, "the table has them all"
 
 
@@ -137,15 +135,6 @@ def test_an_axis_is_logarithmic_from_twenty_times_and_from_zero_where_values_dou
     assert (axis.log, axis.from_zero, axis.label) == (log, from_zero, "rate (1/s), higher is better")
     assert needs_log(values) is log
     assert goal_axis(a_study(tmp_path, goal=Goal("rate", "minimize")), values, "").label == "rate, lower is better"
-
-
-@pytest.mark.parametrize(
-    ("longest", "unit_s", "name"),
-    [(179.0, 1.0, "(s)"), (180.0, 60.0, "(minutes)"), (7199.0, 60.0, "(minutes)"), (7200.0, 3600.0, "(hours)")],
-)
-def test_time_is_shown_in_a_unit_that_suits(longest: float, unit_s: float, name: str) -> None:
-    scale = seconds_axis("time", [1.0, longest])
-    assert scale.unit_s == unit_s and scale.axis.label.endswith(name)
 
 
 def test_knobs_stand_where_they_belong() -> None:
@@ -179,6 +168,7 @@ def test_a_gate_shows_the_slowdown_that_it_looks_for(tmp_path: Path, direction: 
 
 def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path: Path) -> None:
     past = searched(tmp_path)
+    past.question = QuestionLine("edge", {"knob": "mem"})
     past.verdict = VerdictLine("edge", "told", {"edge": 3, "production": 1})
     figure = edge_climb(a_study(tmp_path), past, answered())
     assert figure is not None
@@ -189,7 +179,7 @@ def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path
         ("largest that passed: 3", 3.0),
     ]
     assert figure.y.high == pytest.approx(20.0 + 0.3 * 10.0)
-    lacking = History(tmp_path)
+    lacking = History(tmp_path, question=past.question)
     for point in ({"kind": "a"}, A, {"kind": "b"}, B):
         add(lacking, point, rate=10.0)
     without = edge_climb(a_study(tmp_path), lacking, answered())

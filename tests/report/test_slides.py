@@ -39,9 +39,9 @@ def text_of(folder: Path) -> str:
     return b"".join(deck(Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes))).decode()
 
 
-def test_a_search_is_told_from_the_question_to_the_cost() -> None:
+def test_a_search_is_told_from_the_question_to_the_command() -> None:
     found = made(H200 / "qwen2.5-7b")
-    assert [*found] == ["question", "method", "search", "changes", "proof", "failures", "next", "cost", "use"]
+    assert [*found] == ["question", "method", "search", "changes", "proof", "failures", "next", "use"]
     assert found["question"].endswith("?")
     assert "1.13x" in found["proof"]
     assert re.search(r"\d+ of \d+ runs", found["failures"])
@@ -53,13 +53,10 @@ def test_what_to_try_next_has_a_slide() -> None:
     assert said.lines[0].startswith("At an end of what the study allows")
 
 
-def test_a_gain_of_goodput_is_not_told_as_a_gain_of_speed() -> None:
-    """What breaks the limits is served, too: the same work takes no less time for it."""
+def test_a_broken_limit_is_in_the_title_of_the_proof() -> None:
     found = with_tables(H200 / "mistral-nemo-serve")
     assert found["search"].title.endswith("requests/s (goodput)")
     assert "over the limit: TTFT p95" in found["proof"].title
-    assert "node-hours of this work" not in text_of(H200 / "mistral-nemo-serve")
-    assert "node-hours of this work" in text_of(H200 / "deepseek-v2-lite")
 
 
 def test_what_to_try_next_names_limits_that_are_broken_and_no_slots_beyond_what_is_sent() -> None:
@@ -160,7 +157,6 @@ def test_a_folder_that_came_from_elsewhere_is_named_as_it_lies_there(
 def test_every_kind_of_campaign_and_an_unfinished_one_has_slides(name: str) -> None:
     found = made(SAMPLES / name)
     assert {"question", "method"} <= found.keys()
-    assert ("cost" in found) == (name == "twin-killed"), "a few seconds are told on the first slide"
     assert all(title and len(title) < 200 for title in found.values())
 
 

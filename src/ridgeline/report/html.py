@@ -203,33 +203,17 @@ def _tile(what: str, value: str, beside: str) -> str:
 def _group(group: FigureGroup) -> Iterator[str]:
     key = f"{_key(group.key)}-figure"
     yield f"<figure id={key}>{_heading(group.title, key)}<figcaption>{prose(group.says)}</figcaption>"
-    if group.choices:
-        yield legend(group.figures[0])
-        yield from _choices(group)
-        yield _numbers(table_of(group.figures[0]))
-    else:
-        yield legend(group.figures[0])
-        # two or four fill two columns, other numbers three
-        two = len(group.figures) in (2, 4)
-        look, width = ("'small half'", HALF_PX) if two else ("small", SMALL_PX)
-        each = (
-            f"<div class={look}><h4>{_e(f.title)}</h4>{_drawn(f, width)}{_numbers(table_of(f))}</div>"
-            for f in group.figures
-        )
-        yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
+    yield legend(group.figures[0])
+    # two or four fill two columns, other numbers three
+    two = len(group.figures) in (2, 4)
+    look, width = ("'small half'", HALF_PX) if two else ("small", SMALL_PX)
+    each = (
+        f"<div class={look}><h4>{_e(f.title)}</h4>{_drawn(f, width)}{_numbers(table_of(f))}</div>"
+        for f in group.figures
+    )
+    yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
     yield from (f"<p class=sub>{prose(note)}</p>" for note in group.notes)
     yield "</figure>"
-
-
-def _choices(group: FigureGroup) -> Iterator[str]:
-    """Radio buttons and style alone choose the view, so that it works without scripts."""
-    yield "<div class=choices>"
-    for at, name in enumerate(group.choices):
-        on = " checked" if at == 0 else ""
-        yield f"<input type=radio name='{_key(group.key)}' id='{_key(group.key)}-{at}' class=c{at}{on}>"
-        yield f"<label for='{_key(group.key)}-{at}'>{_e(name)}</label>"
-    yield from (f"<div class='view v{at}'>{_drawn(figure)}</div>" for at, figure in enumerate(group.figures))
-    yield "</div>"
 
 
 def _numbers(table: TextTable) -> str:

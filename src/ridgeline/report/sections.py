@@ -13,7 +13,6 @@ from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import curves
 from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
 from ridgeline.report.figures.knobs import effects, parallel, slices
@@ -364,8 +363,9 @@ def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
 
 
 def _progress(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
-    if history.ok_runs(*Stage):
-        yield progress(study, history, answer, exhibits.groups)
+    figure = progress(study, history, answer, exhibits.groups)
+    if figure is not None:
+        yield figure
     else:
         yield Paragraph("No run has passed yet." if history.runs else "No run has ended yet.", "sub")
     if history.open_runs:

@@ -1,5 +1,5 @@
 """A campaign as slides: the question, the method, the search, what each change gained, the proof, the rules of a task,
-what failed, what to try next, the cost, the command. One HTML file; each slide's title is what it says."""
+what failed, what to try next, the command. One HTML file; each slide's title is what it says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from shlex import quote
 
-from ridgeline.records.answer import CONFIRMED, OVER_LIMIT, Answer
+from ridgeline.records.answer import OVER_LIMIT, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
@@ -19,13 +19,10 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import draw, legend
 from ridgeline.report.figures.failures import crash_map, failure_counts
-from ridgeline.report.figures.progress import progress_now
+from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_pair
 from ridgeline.report.figures.shapes import (
-    Axis,
     BarFigure,
-    BarPart,
-    BarRow,
     Figure,
     HeatFigure,
     IntervalFigure,
@@ -37,7 +34,7 @@ from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, place_text
 from ridgeline.report.page import style
-from ridgeline.report.parts import Bullets, CodeText, FactTiles, Hint, Paragraph, Part
+from ridgeline.report.parts import Bullets, CodeText, Hint, Paragraph, Part
 from ridgeline.report.sections import (
     NOT_WORKED_OUT,
     Findings,
@@ -50,23 +47,18 @@ from ridgeline.report.sections import (
     steps_measured,
     stopped_texts,
 )  # fmt: skip
-from ridgeline.stats.wording import MetricText, count, node_time_text, ratio_text
+from ridgeline.stats.wording import count, ratio_text
 from ridgeline.study.history import History
 from ridgeline.workloads.base import terms_of
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
-# drawn for less than their place on a slide, which makes their text larger; few and many rows have widths of their own
-_WHOLE_PX, _FEW_PX, _MANY_PX, _HALF_PX = 860.0, 700.0, 490.0, 420.0
-_FEW_ROWS = 5
+_WHOLE_PX, _HALF_PX = 860.0, 460.0  # less than their place on a slide, which makes their text larger
 _MOST_ROWS, _MOST_LINES, _LONGEST_LINE = 9, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
-_LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
 _WORTH_BLOCKS = 0.05  # a possible gain, as a share, that is worth more blocks
-_STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
 _LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
-_LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,7 @@ def slides(found: Findings) -> list[Slide]:
     """Those that have something to say."""
     made: dict[str, Callable[[Findings], Slide | None]] = {
         "question": _question, "method": _method, "kind": _kind, "search": _search, "changes": _changes,
-        "proof": _proof, "rules": _rules, "failures": _failures, "next": _next, "cost": _cost, "use": _use,
+        "proof": _proof, "rules": _rules, "failures": _failures, "next": _next, "use": _use,
     }  # fmt: skip
     shown: list[Slide] = []
     for key, make in made.items():
@@ -204,7 +196,7 @@ def _kind(found: Findings) -> Slide | None:
 
 def _search(found: Findings) -> Slide | None:
     history, answer = found.history, found.answer
-    figure = progress_now(found.study, history, answer, found.exhibits.groups)
+    figure = progress(found.study, history, answer, found.exhibits.groups)
     if figure is None or not kind_shown(answer).searches:
         return None
     trials = count(sum(t.stage is Stage.SEARCH for t in history.trials.values()), "trial")
@@ -384,57 +376,6 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
     return [f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"]
 
 
-def _cost(found: Findings) -> Slide | None:
-    study, history, answer = found.study, found.history, found.answer
-    if history.node_hours < _LEAST_HOURS:
-        return None  # the first slide has said it
-    hours: dict[str, float] = {}
-    for run in history.runs.values():
-        name = (
-            "failed or stopped"
-            if run.outcome is None or run.outcome.kind is not Kind.OK
-            else _STAGES.get(history.trials[run.trial].stage, history.trials[run.trial].stage.value)
-        )
-        hours[name] = hours.get(name, 0.0) + run.node_hours
-    spent, unit = node_time_text(history.node_hours).split(" ", 1)
-    title = f"It cost {count(len(history.runs), 'run')} and {spent} {unit}"
-    tiles: list[tuple[str, str, str]] = [
-        (
-            "runs",
-            f"{len(history.runs):,}",
-            f"{sum(r.outcome is not None and r.outcome.kind is Kind.OK for r in history.runs.values())} of them passed",
-        ),
-        (unit, spent, "simulated" if answer.simulated else _wall(history.wall_s)),
-        *_earned_back(study, history, answer),
-    ]
-    rows = tuple(
-        BarRow(name, (BarPart("node-hours", value),), f"{value:.3g}")
-        for name, value in sorted(hours.items(), key=lambda pair: -pair[1])
-        if value
-    )
-    bars = BarFigure("cost-by-stage", "Node-hours by what they were for", "", Axis("node-hours", from_zero=True), rows)
-    return Slide("cost", title, (FactTiles(tuple(tiles)),), (bars,) if len(rows) > 1 else ())
-
-
-def _wall(seconds: float) -> str:
-    if seconds < 120:
-        return f"in {seconds:.0f} s"
-    return f"in {seconds / 60:.0f} minutes" if seconds < 7200 else f"in {seconds / 3600:.1f} hours"
-
-
-def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, str, str]]:
-    """What the gain is worth in node-hours, where the goal is a speed."""
-    gain = None if answer.candidate is None else answer.candidate.gain
-    goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
-    # one that is said by name is no speed: goodput leaves out what was served too late, which takes as long
-    speed = goal.is_time or (study.goal.direction == "maximize" and answer.unit.endswith("/s") and not goal.is_named)
-    if gain is None or not speed or answer.conclusion != CONFIRMED or gain.ratio < _LEAST_GAP:
-        return
-    yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"
-    after = history.node_hours / (1 - 1 / gain.ratio)
-    yield "earned back", f"after {node_time_text(after)}", "of work at the baseline's speed"
-
-
 def _use(found: Findings) -> Slide | None:
     history, answer = found.history, found.answer
     card = answer_card(found)
@@ -520,18 +461,9 @@ def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
         yield from part_html(part, folders)
 
 
-def _width_px(figure: Figure, half: bool) -> float:
-    """Few rows are drawn larger where there is room below; many keep their labels beside them, which takes half the
-    height."""
-    if isinstance(figure, IntervalFigure | BarFigure):
-        few = len(figure.rows) <= _FEW_ROWS
-        return (_HALF_PX if few else _MANY_PX) if half else (_FEW_PX if few else _WHOLE_PX)
-    return _HALF_PX if half else _WHOLE_PX
-
-
 def _figure_html(figure: Figure, half: bool) -> str:
     """From the top of its place downwards. One that is alone has its name in the slide's title."""
     title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
     said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
-    drawn = draw(figure, _width_px(figure, half)).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
+    drawn = draw(figure, _HALF_PX if half else _WHOLE_PX).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
     return f"<figure>{title}{said}{legend(figure)}<div class=drawing>{drawn}</div></figure>"

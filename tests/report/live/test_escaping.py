@@ -7,11 +7,14 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from ridgeline.records.exhibit import ComparedSetting, Exhibits, TextTable
+from ridgeline.campaign.status import CampaignStatus
+from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.space import Continuous, Discrete, Knob
 from ridgeline.records.study import Goal
 from ridgeline.report.live.page import index_page, live_figures, live_progress, study_page
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
+from ridgeline.report.sections import Findings
+from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 
@@ -23,7 +26,6 @@ SNAPSHOT = Snapshot(
     state_text=HOSTILE,
     question=HOSTILE,
     headline=HOSTILE,
-    best=(HOSTILE,),
     gauges=(Gauge(HOSTILE, HOSTILE, 0.5),),
     running=(RunningRun(1, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
     crashes=((HOSTILE, 2, HOSTILE),),
@@ -82,11 +84,11 @@ def test_nothing_in_the_figures_becomes_markup(tmp_path: Path) -> None:
     table = TextTable(HOSTILE, (HOSTILE,), ((HOSTILE,),), notes=(HOSTILE,))
     exhibits = Exhibits(
         tables=(table,),
-        comparisons_title=HOSTILE,
-        comparisons=(ComparedSetting(HOSTILE, 1.1, 1.0, 1.2, HOSTILE),),
         groups=dict.fromkeys(run.history.trials, HOSTILE),
     )
-    seen = Seen(live_progress(asked, run.history, exhibits) + live_figures(run.history, exhibits))
+    answer = CampaignStatus(run.question, asked, read_history(tmp_path)).answer
+    found = Findings(asked, run.history, answer, exhibits)
+    seen = Seen(live_progress(found) + live_figures(found))
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert seen.text.count(HOSTILE) >= 7

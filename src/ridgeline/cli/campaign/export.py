@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from ridgeline.errors import InputError
-from ridgeline.stats.wording import count
 
 if TYPE_CHECKING:
     from ridgeline.campaign.status import CampaignStatus
@@ -18,16 +17,13 @@ if TYPE_CHECKING:
 class ExportFormat(StrEnum):
     csv = "csv"
     json = "json"
-    mlflow = "mlflow"
     prometheus = "prometheus"
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
-    form: Annotated[ExportFormat, typer.Option("--format", help="csv, json, mlflow or prometheus.")] = ExportFormat.csv,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write (mlflow: folder); standard output by default.")
-    ] = None,
+    form: Annotated[ExportFormat, typer.Option("--format", help="csv, json or prometheus.")] = ExportFormat.csv,
+    out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
     front: Annotated[
         bool,
         typer.Option("--front", help="With a second goal: the settings on or near the Pareto front, instead of runs."),
@@ -37,27 +33,18 @@ def export(
     """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times.
 
     JSON has the answer beside the runs; in CSV the runs of its setting carry verdict and interval (`answer.` columns).
-    mlflow is a folder for `mlflow ui`, prometheus the current metrics.
+    prometheus has the current metrics.
 
     Example: ridgeline study export studies/first --out runs.csv
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
-    from ridgeline.report.mlflow import write_mlflow
     from ridgeline.report.prometheus import metrics_text
     from ridgeline.report.table import rows, write_csv, write_json
 
     form = ExportFormat.json if as_json else form
     if front and form not in (ExportFormat.csv, ExportFormat.json):
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv or json")
-    if out is None and form is ExportFormat.mlflow:
-        raise InputError("--format mlflow writes a folder of its own, not text; say where to, such as --out mlruns")
     now = read_status(folder)
-    if form is ExportFormat.mlflow and out is not None:
-        written = count(write_mlflow(now.study, now.history, out), "run")
-        # MLflow 3 opens folders only when told to; earlier ones ignore the variable
-        opened = f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {out}"
-        print(f"{written} written to {out}; open it with: {opened}")
-        return
     if form is ExportFormat.prometheus:
         _put(lambda stream: stream.write(metrics_text(now.as_json(), now.study.goal.metric)), out)
         return

@@ -20,7 +20,6 @@ from ridgeline.report.live.page import live_answer, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
 from ridgeline.report.prometheus import metrics_text
 from ridgeline.report.sections import Findings
-from ridgeline.report.studies import StudySeen
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
 from ridgeline.study.instructions import INSTRUCTIONS, Instruction, waiting_instructions
@@ -71,11 +70,12 @@ class WatchedStudy:
         try:
             now = self.status()
             answer = replace(now.answer, paste=_confirmed_paste(now))
+            found = Findings(now.study, now.history, answer, now.exhibits)
             return replace(
                 snapshot_of(now, time.time(), waiting_instructions(self.path)),
-                answer=live_answer(Findings(now.study, now.history, answer, now.exhibits)),
-                progress=live_progress(now.study, now.history, now.exhibits, answer),
-                figures=live_figures(now.history, now.exhibits),
+                answer=live_answer(found),
+                progress=live_progress(found),
+                figures=live_figures(found),
             )
         except _TROUBLE as error:
             before = Snapshot(self.path.name, State.DAMAGED, "") if self._shown is None else self._shown[2]
@@ -144,13 +144,6 @@ class WatchedStudy:
         except _TROUBLE:
             return b""
         return b"".join(page(Findings(now.study, now.history, answer_on_paper(now), now.exhibits)))
-
-    def seen(self, name: str) -> StudySeen | None:
-        try:
-            now = self.status()
-        except _TROUBLE:
-            return None
-        return StudySeen(name, now.study, now.history, now.answer)
 
 
 def _confirmed_paste(now: CampaignStatus) -> str:

@@ -13,7 +13,6 @@ from ridgeline.campaign.under_way import RunUnderWay
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.cli.text.wording import (
     answered_text,
-    candidate_lines,
     clock_text,
     controller_text,
     hours_text,
@@ -46,7 +45,6 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         state=state,
         state_text=_state_text(now, state, now_s),
         headline=_headline(now),
-        best=list(_best(now)),
         gauges=list(_gauges(now, state, now_s)),
         running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), _RUNNING_SHOWN)],
         crashes=_crashes(now.history),
@@ -56,22 +54,12 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         ],
         waiting=[_waits(left, now, state) for left in open_ones.values()],
         steerable=not now.is_over,
-        course=_course(now) if now.answer.kind == "search" else (),
         gain=_gain(now),
         done=f"{now.progress.done} of {now.progress.of} {now.progress.unit}" if now.progress.of else "",
         share=1.0 if state is State.FINISHED else now.progress.done / now.progress.of if now.progress.of else None,
         updated=_age_text(now_s - last) if (last := _last_change_s(now)) else "",
         updated_s=last,
     )
-
-
-def _course(now: CampaignStatus) -> list[float]:
-    """The best score so far after each run that passed, thinned; only its shape is shown."""
-    found: list[float] = []
-    for _, run in now.history.ok_runs(*Stage):
-        score = now.study.goal.score(run.metrics[now.study.goal.metric])
-        found.append(max(score, found[-1]) if found else score)
-    return found[:: len(found) // 60 + 1]
 
 
 def _gain(now: CampaignStatus) -> str:
@@ -138,21 +126,6 @@ def _headline(now: CampaignStatus) -> str:
     if answer.conclusion is None and answer.stopped:
         return what_failed(now.history, answer) or answer.stopped.partition(";")[0]
     return answer.statement
-
-
-def _best(now: CampaignStatus) -> Iterator[str]:
-    if now.answer.conclusion is None and now.answer.candidate is not None:
-        how = "simulated" if now.answer.simulated else "measured"
-        yield f"#{now.answer.candidate.trial}, {how} once; {now.answer.statement}"
-    elif not now.answer.confirmed:
-        yield from candidate_lines(now)
-    verdict = now.history.verdict
-    if paste := "" if verdict is None or not now.answer.confirmed else str(verdict.details.get("paste", "")):
-        yield paste
-    elif now.answer.candidate is not None:
-        yield setting_text(now.answer.candidate.point)
-    if now.answer.refuted:
-        yield now.answer.refuted
 
 
 def _gauges(now: CampaignStatus, state: State, now_s: float) -> Iterator[Gauge]:

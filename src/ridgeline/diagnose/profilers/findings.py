@@ -6,11 +6,17 @@ import re
 from collections.abc import Callable, Iterable
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
-from ridgeline.diagnose.profilers.libraries import libraries, old_kernels, read_perf_report, read_vtune, reference_blas
-from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
+from ridgeline.diagnose.profilers.tools import read_ipm, read_mpip, read_perf_report, read_vtune
 from ridgeline.records.finding import Finding
 from ridgeline.records.measurement import unit_of
+
+_GEMM = re.compile(r"^[sdcz]gemm_?$")
+_REFERENCE = re.compile(r"^(?:libblas|librefblas)\.so")
+# kernels that OpenBLAS falls back to on a processor it does not know: SSE3 and older, or plain C
+_OLD_KERNEL = re.compile(r"^[sdcz]\w{2,30}_(PRESCOTT|CORE2|PENRYN|DUNNINGTON|NEHALEM|GENERIC|KATMAI|BANIAS)$")
+_KERNEL = re.compile(r"^\[(?:kernel|k\]|guest\.kernel|unknown\.kernel)|^vmlinux")
+_WIDE = re.compile(r"avx512|evex|avx2|_fma$")
 
 
 def judged(profile: Profile) -> list[RawFinding]:
@@ -22,9 +28,9 @@ def judged(profile: Profile) -> list[RawFinding]:
         _collectives,
         _mostly_communication,
         _io,
-        reference_blas,
-        old_kernels,
-        libraries,
+        _reference_blas,
+        _old_kernels,
+        _libraries,
     )
     return [claim for rule in rules for claim in rule(profile)]
 
@@ -63,7 +69,7 @@ def _imbalance(profile: Profile) -> list[RawFinding]:
             RawFinding(
                 f"the busiest rank computes {profile.busy_ratio:.2f} times as long as the mean",
                 (Quote(profile.busy_line),),
-                "Write a profile with one row per rank (mpiP, or IPM_REPORT=full with its XML) to see which ranks.",
+                "Write a profile with one row per rank (mpiP) to see which ranks.",
             )
         ]
     managing = {t.rank for t in profile.managers}
@@ -170,6 +176,75 @@ def _io(profile: Profile) -> list[RawFinding]:
     ]
 
 
+def _reference_blas(profile: Profile) -> list[RawFinding]:
+    slow = [f for f in profile.functions if _GEMM.match(f.name) and _REFERENCE.match(f.module.rpartition("/")[2])]
+    share = sum(f.share for f in slow)
+    if share < 0.05:
+        return []
+    return [
+        RawFinding(
+            f"{share:.0%} of the time is in {slow[0].name.rstrip('_').upper()} of the reference BLAS, {slow[0].module}",
+            (Quote(slow[0].line),),
+            "Link or preload an optimised BLAS. On Debian: install libopenblas0-serial and put its folder first in "
+            "LD_LIBRARY_PATH; on clusters load the OpenBLAS or MKL module. One process per core wants the serial one.",
+            "warning",
+            share=share,
+            key="profile.reference-blas",
+        )
+    ]
+
+
+def _old_kernels(profile: Profile) -> list[RawFinding]:
+    old = [f for f in profile.functions if _OLD_KERNEL.match(f.name)]
+    wide = sorted((f for f in profile.functions if _WIDE.search(f.name)), key=lambda f: "avx512" not in f.name)
+    share = sum(f.share for f in old)
+    if share < 0.05 or not wide:
+        return []
+    found = _OLD_KERNEL.match(old[0].name)
+    name = found.group(1) if found else ""
+    coretype = "SKYLAKEX" if any("avx512" in f.name or "evex" in f.name for f in wide) else "HASWELL"
+    return [
+        RawFinding(
+            f"{share:.0%} of the time is in OpenBLAS kernels for {name}, a processor without AVX, "
+            f"while this one has it ({wide[0].name})",
+            (Quote(old[0].line), Quote(wide[0].line)),
+            f"OpenBLAS did not recognise the processor, as happens in virtual machines. "
+            f"Set OPENBLAS_CORETYPE={coretype}, or use a newer OpenBLAS.",
+            "warning",
+            share=share,
+            key="profile.old-kernels",
+        )
+    ]
+
+
+def _libraries(profile: Profile) -> list[RawFinding]:
+    """Of sampled time: too much in the kernel, or what the libraries' shares are."""
+    modules = profile.modules()
+    if not modules or profile.tool not in ("perf", "VTune"):
+        return []
+    line = {f.module: f.line for f in reversed(profile.functions)}
+    claims = []
+    kernel = sum(share for name, share in modules if _KERNEL.match(name))
+    if kernel >= 0.15:
+        first = next(name for name, _ in modules if _KERNEL.match(name))
+        claims.append(
+            RawFinding(
+                f"{kernel:.0%} of the time is in the operating system's kernel",
+                (Quote(line[first]),),
+                "Look for page faults (huge pages, first touch), system calls of input and output, sockets in place of "
+                "shared memory or InfiniBand, and more runnable threads than cores.",
+                share=kernel,
+                key="profile.kernel",
+            )
+        )
+    named = ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in modules[:5])
+    advice = "The first of these is where a faster library or another build pays."
+    claims.append(
+        RawFinding(f"by library: {named}", (Quote(line[modules[0][0]]),), advice, "note", key="profile.libraries")
+    )
+    return claims
+
+
 def _quotes(profile: Profile, calls: Iterable[Call]) -> tuple[Quote, ...]:
     lines = [profile.communication_line, *(c.line for c in calls)]
     return tuple(Quote(line) for line in dict.fromkeys(lines) if line)
@@ -204,9 +279,7 @@ def _of(read: Callable[[Iterable[str]], Profile]) -> Callable[[str, Iterable[str
 
 
 MPIP = Analyzer("mpip", "mpiP report", re.compile(r"^@ mpiP\b|^@--- MPI Time"), _of(read_mpip), _summary_of(read_mpip))
-IPM = Analyzer(
-    "ipm", "IPM banner or XML", re.compile(r"^##IPMv|<ipm_job_profile>"), _of(read_ipm), _summary_of(read_ipm)
-)
+IPM = Analyzer("ipm", "IPM banner", re.compile(r"^##IPMv"), _of(read_ipm), _summary_of(read_ipm))
 VTUNE = Analyzer(
     "vtune",
     "VTune hotspots CSV",

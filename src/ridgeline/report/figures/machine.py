@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
 from statistics import median
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.study import Study
-from ridgeline.records.trial import PredictedRange, Stage
+from ridgeline.records.trial import Stage
 from ridgeline.report.figures.shapes import (
     BASELINE,
     OTHER,
@@ -24,13 +22,12 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import is_ok
 from ridgeline.stats.nodes import NodeEffect, node_effects, node_runs
-from ridgeline.stats.stated_range import LEVEL, NORMAL_90
+from ridgeline.stats.stated_range import LEVEL
 from ridgeline.stats.wording import count, metric_text, percent
 from ridgeline.study.history import History
 
 _PREDICTED = "predicted_"
 _MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions predict the rate of all tokens
-_ONCE_STATED = re.compile(r"^expected ([0-9.]+) to ([0-9.]+) x the best so far")
 
 
 def nodes(study: Study, history: History) -> IntervalFigure | None:
@@ -118,20 +115,17 @@ def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
 
 def _expectations(study: Study, history: History) -> list[PlotFigure]:
     """What was predicted of each trial before it ran, beside what it measured."""
-    predicted, measured, inside, best = [], [], 0, None
+    predicted, measured, inside = [], [], 0
     for trial, run in ((history.trials[r.trial], r) for r in history.runs.values()):
         if trial.stage not in (Stage.BASELINE, Stage.SEARCH) or not is_ok(run) or study.goal.metric not in run.metrics:
             continue
         value, number = run.metrics[study.goal.metric], trial.number
-        stated = trial.predicted or _once_stated(trial.why, best, study)
-        if stated is not None:
+        if (stated := trial.predicted) is not None:
             inside += stated.holds(value)
             low, high = metric_text(stated.low), metric_text(stated.high)
             label = f"#{number}: predicted {low} to {high}, measured {metric_text(value)}"
             predicted.append(PlotPoint(number, stated.value, stated.low, stated.high, label, number))
             measured.append(PlotPoint(number, value, label=label, trial=number))
-        if best is None or study.goal.score(value) > study.goal.score(best):
-            best = value
     if len(measured) < 3:
         return []
     says = "What was predicted of each trial before it ran, and what it measured."
@@ -147,13 +141,3 @@ def _expectations(study: Study, history: History) -> list[PlotFigure]:
             notes=(note,),
         )
     ]  # fmt: skip
-
-
-def _once_stated(why: str, best: float | None, study: Study) -> PredictedRange | None:
-    """The range as journals kept it before trials had a field for it: in `why`, in multiples of the best until then."""
-    match = _ONCE_STATED.match(why)
-    if match is None or not best or best < 0 or float(match[1]) <= 0:
-        return None
-    ratios = float(match[1]), float(match[2])
-    low, high = sorted(best * ratio if study.goal.direction == "maximize" else best / ratio for ratio in ratios)
-    return PredictedRange((low * high) ** 0.5, low, high, math.log(high / low) / (2 * NORMAL_90) or 1.0, in_logs=True)

@@ -30,8 +30,6 @@ from ridgeline.report.figures.values import goal_axis, kind_shown
 from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
 from ridgeline.study.history import History
 
-_FEW = 4  # settings, the baseline among them, that have room for what they change
-_SHORT = 30  # characters of a label, besides its letter and figures
 _LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -179,7 +177,7 @@ def _by_block(
                 for b in blocks
                 if key in b.ratios
             ]
-        which = "B, the setting" if letter == "B" else f"{letter}{_beside(answer, key) if len(letters) <= _FEW else ''}"
+        which = "B, the setting" if letter == "B" else letter
         label = f"all {len(ratios)}" if len(letters) < 3 else f"{which}, {count(len(ratios), 'block')}"
         rows.append(_together(label, ratios, judged.get(key), failed.get(key, ""), letter == "B"))
     if not rows:
@@ -190,12 +188,6 @@ def _by_block(
     return [
         IntervalFigure("proof-ratios", "Block by block", says, Axis(f"ratio to {of} (above 1 is better)"), tuple(rows))
     ]
-
-
-def _beside(answer: Answer, key: str) -> str:
-    """What another setting has that the answer's does not, where that is short."""
-    said = "" if answer.candidate is None else changes(answer.candidate.point, json.loads(key))
-    return f" ({said})" if said and len(said) <= _SHORT else ""
 
 
 def _together(

@@ -6,7 +6,7 @@ it is plain numbers and text, so `dataclasses.asdict` gives JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # what a mark is; the drawing gives each a colour and a form of its own, so that colour is never the only difference
 BASELINE, SENTINEL, SEARCH, CONFIRM, WINNER, BEST, OTHER = (
@@ -178,7 +178,6 @@ class HeatFigure:
     columns: tuple[str, ...]
     lines: tuple[str, ...]
     cells: tuple[tuple[HeatCell, ...], ...]
-    value_label: str = ""
     edges: tuple[int | None, ...] = ()
     higher_is_better: bool = True
     notes: tuple[str, ...] = ()
@@ -214,14 +213,13 @@ class ParallelFigure:
 
 @dataclass(frozen=True, slots=True)
 class FigureGroup:
-    """Figures that show one thing in several ways: `choices` lets the reader pick one, else they are side by side."""
+    """Small figures of one thing, side by side."""
 
     key: str
     title: str
     says: str
     figures: tuple[Figure, ...]
-    choices: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 Figure = PlotFigure | IntervalFigure | BarFigure | HeatFigure | ParallelFigure

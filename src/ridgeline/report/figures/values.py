@@ -52,20 +52,6 @@ def needs_log(values: Iterable[float]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeScale:
-    axis: Axis
-    unit_s: float
-
-
-def seconds_axis(label: str, seconds: Sequence[float]) -> TimeScale:
-    longest = max(seconds, default=0.0)
-    for name, unit_s, least in (("hours", 3600.0, 2 * 3600.0), ("minutes", 60.0, 180.0)):
-        if longest >= least:
-            return TimeScale(Axis(f"{label} ({name})", from_zero=True), unit_s)
-    return TimeScale(Axis(f"{label} (s)", from_zero=True), 1.0)
-
-
-@dataclass(frozen=True, slots=True)
 class KnobScale:
     """Where the values of a knob stand on an axis: numbers as they are, others one after the other."""
 

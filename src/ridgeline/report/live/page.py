@@ -7,23 +7,18 @@ style stands in them, so that none has to be allowed there. Figures are the repo
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
-from ridgeline.records.answer import Answer
-from ridgeline.records.exhibit import Exhibits, value_text
+from ridgeline.records.exhibit import value_text
 from ridgeline.records.space import Discrete, Knob, Point
-from ridgeline.records.study import Study
-from ridgeline.report.figures.progress import progress_now
-from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure, IntervalRow
+from ridgeline.report.figures.progress import progress
+from ridgeline.report.figures.proof import proof
 from ridgeline.report.html import Folders, code_html, figure_html, part_html, prose
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.report.parts import AnswerCard, Part
 from ridgeline.report.sections import Findings, answer_card
-from ridgeline.stats.wording import ratio_range
-from ridgeline.study.history import History
 
 HEAD = (
     "<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
@@ -71,7 +66,6 @@ def index_page(studies: Mapping[str, Snapshot], where: str) -> str:
     body = (
         f"<header><h1>Studies</h1><p class=question>{escape(where)}</p></header>{_SCRIPTLESS}"
         f"<p id=away class='note bad' hidden></p>{empty}<div id=studies>{index_rows(studies)['studies']}</div>"
-        f"{'<p class=more><a id=compare href=/compare>Compare all studies</a></p>' if len(studies) > 1 else ''}"
     )
     return _framed("Studies", "/", body)
 
@@ -113,7 +107,7 @@ def _steering(now: Snapshot, buttons: str, knobs: tuple[Knob, ...], start: Point
 def sections(now: Snapshot) -> dict[str, str]:
     return {
         "state": _state(now),
-        "headline": now.answer or _headline(now),
+        "headline": now.answer,
         "buttons": _buttons(now),
         "gauges": "".join(map(_gauge, now.gauges)),
         "progress": now.progress,
@@ -132,11 +126,6 @@ def _state(now: Snapshot) -> str:
     go_on = f"<p class=sub>To continue:</p>{code_html(command, copy=True)}" if command else ""
     told = prose(text.strip().removesuffix(";"))
     return f"<span class='badge {look}'>{escape(now.state)}</span> <span class=sub>{told}</span>{go_on}{note}"
-
-
-def _headline(now: Snapshot) -> str:
-    best = "".join(f"<p class=best-line>{escape(line)}</p>" for line in now.best)
-    return f"<p class=headline>{escape(now.headline)}</p>{best}" if now.headline else best
 
 
 def _buttons(now: Snapshot) -> str:
@@ -241,7 +230,7 @@ def _same(one: object, other: object) -> bool:
 
 def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
     """The list of several folders, as one section."""
-    head = "<tr><td><th>study<th>state<th>answer<th>best so far<th>progress<th>last change</tr>"
+    head = "<tr><th>study<th>state<th>answer<th>progress<th>last change</tr>"
     order = {State.RUNNING: 0, State.PAUSED: 1, State.GONE: 2}
     ordered = sorted(studies.items(), key=lambda one: (order.get(one[1].state, 3), -one[1].updated_s))
     rows = "".join(_index_row(slug, now) for slug, now in ordered)
@@ -257,26 +246,12 @@ def _index_row(slug: str, now: Snapshot) -> str:
     best = f"{f'<b>{escape(large)}</b>' if large else ''}<div class=sub>{escape(said)}</div>"
     done = f"<div class=sub>{escape(now.done)}</div>" if now.done else ""
     bar = f"{'' if now.share is None else _bar_html(now.share, f'progress of {now.name}')}{done}"
-    pick = f"<input type=checkbox value='{escape(slug)}' aria-label='compare {escape(now.name)}'>"
     folder = "" if slug == now.name else f"<div class=sub>{escape(slug)}</div>"
     return (
-        f"<tr><td class=pick>{pick}"
-        f"<td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a>{folder}"
+        f"<tr><td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a>{folder}"
         f"<td><span class='badge {LOOKS.get(now.state, 'calm')}'>{escape(now.state)}</span>"
-        f"<td>{best}<td>{spark(now.course, now.name)}<td>{bar}<td>{escape(now.updated)}</tr>"
+        f"<td>{best}<td>{bar}<td>{escape(now.updated)}</tr>"
     )
-
-
-def spark(course: Sequence[float], name: str) -> str:
-    """How the best rose, as a line without axes; empty where there is nothing to draw."""
-    if len(course) < 2:
-        return ""
-    low, high = min(course), max(course)
-    step, tall = 118 / (len(course) - 1), high - low or 1.0
-    places = [(1 + at * step, 26 - 24 * (value - low) / tall) for at, value in enumerate(course)]
-    path = f"M1 {places[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in places[1:])
-    text = f"best so far of {name}: from {course[0]:.4g} to {course[-1]:.4g}"
-    return f"<svg class=spark viewBox='0 0 120 28' role=img aria-label='{escape(text)}'><path d='{path}' /></svg>"
 
 
 def live_answer(found: Findings) -> str:
@@ -285,31 +260,14 @@ def live_answer(found: Findings) -> str:
     return "".join(part_html(card, Folders(found.history.root, None)))
 
 
-def live_progress(study: Study, history: History, exhibits: Exhibits, answer: Answer | None = None) -> str:
+def live_progress(found: Findings) -> str:
     """HTML: every run so far with the best of them."""
-    figure = progress_now(study, history, answer, exhibits.groups)
+    figure = progress(found.study, found.history, found.answer, found.exhibits.groups)
     return "<p class=sub>No run has passed yet.</p>" if figure is None else figure_html(replace(figure, title=""))
 
 
-def live_figures(history: History, exhibits: Exhibits) -> str:
-    """HTML: what was compared, and the tables of this kind of campaign."""
-    compared = compared_settings(exhibits)
-    parts: list[Part] = [*([] if compared is None else [compared]), *exhibits.tables]
-    folders = Folders(history.root, None)
+def live_figures(found: Findings) -> str:
+    """HTML: what was compared in blocks, and the tables of this kind of campaign."""
+    parts: list[Part] = [*proof(found.study, found.history, found.answer), *found.exhibits.tables]
+    folders = Folders(found.history.root, None)
     return "".join(piece for part in parts for piece in part_html(part, folders))
-
-
-def compared_settings(exhibits: Exhibits) -> IntervalFigure | None:
-    known = [c for c in exhibits.comparisons if math.isfinite(c.low) and math.isfinite(c.high)]
-    if not known:
-        return None
-    rows = tuple(
-        IntervalRow(
-            c.label, c.estimate, c.low, c.high,
-            text="{} ({}), {}".format(*ratio_range(c.estimate, c.low, c.high), c.verdict),
-            look=WINNER if c.verdict == "better" else OTHER,
-        )
-        for c in known
-    )  # fmt: skip
-    axis = Axis("ratio (above 1 is better)")
-    return IntervalFigure("compared", exhibits.comparisons_title, "", axis, rows)

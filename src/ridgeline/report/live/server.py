@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,12 +16,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ridgeline.report.html import Folders as RunFolders
 from ridgeline.report.live.access import Access, Guarded
 from ridgeline.report.live.page import index_page, index_rows, sections, study_page
 from ridgeline.report.live.snapshot import Folders, Watched
-from ridgeline.report.page import whole_page
-from ridgeline.report.studies import project_sections
 from ridgeline.study.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
 _STATIC = {"page.js": "text/javascript", "watch.js": "text/javascript", "ridgeline.css": "text/css"}
@@ -126,7 +122,6 @@ class Dashboard:
         routes = [
             Route("/", self.index),
             Route("/events", self.index_events),
-            Route("/compare", self.compare),
             Route("/metrics", self.metrics),
             Route("/static/{name}", self.static),
             Route(f"{study}/", self.page),
@@ -170,16 +165,6 @@ class Dashboard:
         if not page:
             return PlainTextResponse("there is no report of this folder yet\n", 404)
         return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"})
-
-    async def compare(self, request: Request) -> Response:
-        """Several studies as one page: those the address names, else all."""
-        found = await asyncio.to_thread(self._look_around)
-        named = request.query_params.getlist("study")
-        chosen = [slug for slug in named or found if slug in found]
-        page = await asyncio.to_thread(_compared, {slug: found[slug] for slug in chosen})
-        if not page:
-            return PlainTextResponse("no study of that name is here that can be compared; / lists all\n", 404)
-        return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
 
     async def metrics(self, request: Request) -> Response:
         chosen = [await self._folder(request)] if "slug" in request.path_params else [*self._look_around().values()]
@@ -229,14 +214,6 @@ class Dashboard:
 def _drawn(folder: Watched) -> Picture:
     now = folder.snapshot()
     return Picture(sections(now), now.steerable)
-
-
-def _compared(chosen: Folders) -> bytes:
-    seen = [one for slug, folder in chosen.items() if (one := folder.seen(slug)) is not None]
-    if not seen:
-        return b""
-    names = ", ".join(one.name for one in seen)
-    return b"".join(whole_page("Studies compared", names, project_sections(seen), RunFolders(Path(), None)))
 
 
 def _stream(feed: Feed) -> Response:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 from ridgeline.records.space import Knob, Point
-from ridgeline.report.studies import StudySeen
 from ridgeline.study.instructions import Instruction
 
 
@@ -62,7 +61,6 @@ class Snapshot:
     state_text: str
     question: str = ""
     headline: str = ""
-    best: Sequence[str] = ()
     gauges: Sequence[Gauge] = ()
     running: Sequence[RunningRun] = ()
     crashes: Sequence[tuple[str, int, str]] = ()  # kind, how many, the latest
@@ -72,7 +70,6 @@ class Snapshot:
     answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next two
     progress: str = ""
     figures: str = ""
-    course: Sequence[float] = ()  # the best so far after each run, upwards: for a list of studies
     gain: str = ""  # '2.58x' or what else the list says of the best
     share: float | None = None  # of the whole campaign that is done
     done: str = ""  # '16 of 36 trials'
@@ -105,10 +102,6 @@ class Watched(Protocol):
 
     def report(self) -> bytes:
         """The report as it is now; empty where there is none."""
-        ...
-
-    def seen(self, name: str) -> StudySeen | None:
-        """To compare with others, under this name; None where it cannot be."""
         ...
 
 
