@@ -255,6 +255,16 @@ def test_slices_and_parallel_show_every_setting(tmp_path: Path) -> None:
     assert best.label.startswith("#18 mem 8")
 
 
+def test_the_line_of_the_setting_is_drawn_on_top_even_where_another_ran_faster_once(tmp_path: Path) -> None:
+    question, past = a_study(tmp_path), History(tmp_path)
+    for mem, rate in ((0, 100.0), (3, 130.0), (5, 140.0), (1, 90.0)):
+        add(past, {"mem": mem, "kind": "b" if mem == 1 else "a"}, rate=rate)
+    found = parallel(question, past, answer(question, {"mem": 3, "kind": "a"}))
+    assert found is not None
+    assert [line.look for line in found.lines][-2:] == [BASELINE, WINNER]
+    assert found.lines[-1].share != 1.0, "its rank stays what it is"
+
+
 def test_names_of_a_knob_stand_in_the_order_of_the_study_whichever_ran_first(tmp_path: Path) -> None:
     kinds = Discrete("kind", ("slow", "fast", "auto"), ordered=False)
     question = a_study(tmp_path, space=Space((Discrete("mem", (0, 1), ordered=True), kinds), {}))

@@ -165,6 +165,12 @@ def test_the_filter_leaves_what_fits(tab: Tab, pages: dict[str, str]) -> None:
     kept = column(tab, "is")
     assert 0 < len(kept) < every
     assert tab.value("document.querySelector('#confirm-runs').open")
+    knob = column(tab, "max_running_requests")
+    asked = knob[-1]
+    tab.value(f"{put}('max_running_requests {asked}')")
+    assert set(column(tab, "max_running_requests")) == {asked}, "a column and its value, as in `tp 8`"
+    tab.value(f"{put}('#1')")
+    assert set(column(tab, "trial")) == {"#1"}, "and not #10"
     tab.value(f"{put}('no such thing')")
     assert column(tab, "trial") == []
     tab.value(f"{put}('')")

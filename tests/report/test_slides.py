@@ -15,6 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.answer import Gain
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable
 from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.trial import Stage
 from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Paragraph
 from ridgeline.report.sections import Findings, answer_card
 from ridgeline.report.slides import Slide, deck, next_steps, slides
@@ -51,6 +52,27 @@ def test_what_to_try_next_has_a_slide() -> None:
     said = with_tables(H200 / "deepseek-v2-lite")["next"].left[0]
     assert isinstance(said, Bullets)
     assert said.lines[0].startswith("At an end of what the study allows")
+
+
+def test_the_deck_says_how_often_the_baseline_ran_and_not_how_often_it_was_to_run(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    asked = replace(asked, search=replace(asked.search, sentinel_every=3))
+    ran = campaign(tmp_path, asked, lambda settings: ScriptedAnswer({"rate": 100.0 + settings["x"]}))
+    ran.run()
+    now = CampaignStatus(ran.question, asked, read_history(tmp_path))
+    again = sum(trial.stage is Stage.SENTINEL for trial in now.history.trials.values())
+    found = Findings(asked, now.history, now.answer, now.exhibits)
+    text = b"".join(deck(found)).decode()
+    assert again > 1 and f"again {again} times during the search" in text and "again every" not in text
+    for number in [n for n, trial in now.history.trials.items() if trial.stage is Stage.SENTINEL]:
+        now.history.trials[number] = replace(now.history.trials[number], stage=Stage.SEARCH)
+    assert "during the search" not in b"".join(deck(found)).decode(), "it never did"
+
+
+def test_the_limits_stand_on_the_slide_of_the_answer() -> None:
+    said = with_tables(H200 / "mistral-nemo-serve")["question"].left[-1]
+    assert isinstance(said, Paragraph)
+    assert said.text.startswith("Limits: TTFT p95 at most 2000 ms; ITL p95 at most 50 ms; failed_requests == 0")
 
 
 def test_a_broken_limit_is_in_the_title_of_the_proof() -> None:

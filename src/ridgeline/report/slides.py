@@ -4,6 +4,7 @@ what failed, what to try next, the command. One HTML file; each slide's title is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -93,7 +94,15 @@ def _question(found: Findings) -> Slide:
     card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
     notes = (*(page_sentence(note, found) for note in found.notes), *stopped_texts(found))
     said = tuple(Paragraph(_cut(note), "note") for note in notes[:2])
-    return Slide("question", _cut(study.question or study.name, 160), (*said, card))
+    limits = tuple(Paragraph(line, "sub") for line in (_limits(study),) if line)
+    return Slide("question", _cut(study.question or study.name, 160), (*said, card, *limits))
+
+
+def _limits(study: Study) -> str:
+    """What had to hold, which is part of the answer."""
+    limits = (f"{limit.called} at most {limit.most:g} {limit.unit}" for limit in terms_of(study).limits)
+    held = [*limits, *map(str, study.guards)]
+    return _cut(f"Limits: {'; '.join(held[:4])}{_and_more(held, 4)}") if held else ""
 
 
 def _method(found: Findings) -> Slide:
@@ -149,13 +158,11 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     unit = f" ({answer.unit})" if answer.unit else ""
     counted = f": {terms.counted}" if (terms := terms_of(study)).counted else ""
     yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}{counted}"
-    if study.guards:
-        yield _cut(f"For a run to count: {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
     searched = sum(trial.stage is Stage.SEARCH for trial in history.trials.values())
     if searched and kind_shown(answer).searches:
         size = math.prod(knob.count or 0 for knob in study.space.knobs)
         of = f" of {size:,} combinations" if size else ""
-        yield _baseline_first(study, history)
+        yield _baseline_first(history)
         learned = ", each chosen by what the ones before had shown" if study.search.sampler in _LEARNING else ""
         yield f"The search ran {count(searched, 'trial')}{of}{learned}"
     if how := kind_shown(answer).how:
@@ -174,12 +181,12 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         yield _cut(f"GPUs: {', '.join(gpus)}")
 
 
-def _baseline_first(study: Study, history: History) -> str:
-    runs = sum(history.trials[run.trial].stage is Stage.BASELINE for run in history.runs.values())
-    first = f"The baseline was measured first, in {count(runs, 'run')}"
-    if not study.search.sentinel_every:
-        return first
-    return f"{first}, and again every {study.search.sentinel_every} trials: a machine that drifts is seen"
+def _baseline_first(history: History) -> str:
+    stages = Counter(history.trials[run.trial].stage for run in history.runs.values())
+    first = f"The baseline was measured first, in {count(stages[Stage.BASELINE], 'run')}"
+    again = stages[Stage.SENTINEL]
+    drift = f", and again {count(again, 'time')} during the search: a machine that drifts is seen" if again else ""
+    return f"{first}{drift}"
 
 
 def _kind(found: Findings) -> Slide | None:
