@@ -122,7 +122,7 @@ FIGURES: list[Figure] = [
         "b", HOSTILE, "", Axis("x", from_zero=True), (BarRow(HOSTILE, (BarPart(HOSTILE, 2.0), BarPart("b", 1.0))),),
     ),
     HeatFigure(
-        "h", HOSTILE, "", HOSTILE, "y", (HOSTILE, "b"), ("l",), ((HeatCell(1.0, HOSTILE), HeatCell()),), edges=(0,),
+        "h", HOSTILE, "", HOSTILE, "y", (HOSTILE, "b"), ("l",), ((HeatCell(1.0, HOSTILE), HeatCell()),)
     ),
     ParallelFigure(
         "c", HOSTILE, "", (ParallelAxis(HOSTILE, ((0.0, HOSTILE),)), ParallelAxis("g", ((1.0, "x"),))),
@@ -224,7 +224,7 @@ def test_a_cell_stands_over_its_column_beside_its_line_in_the_shade_of_its_value
         (HeatCell(1.0, "1 x"), HeatCell(2.9, "2.9 x"), HeatCell()),
         (HeatCell(3.1, "3.1 x"), HeatCell(6.0, "6 x"), HeatCell(11.0, "11 x")),
     )
-    drawn = draw(HeatFigure("h", "t", "s", "batch", "length", ("1", "2", "4"), ("short", "long"), cells, (1,)), 400)
+    drawn = draw(HeatFigure("h", "t", "s", "batch", "length", ("1", "2", "4"), ("short", "long"), cells), 400)
     lines, columns, numbers = (
         {text: (float(x), float(y)) for x, y, text in re.findall(rf"<text x=(\S+) y=(\S+) {kind}>([^<]*)", drawn)}
         for kind in ("text-anchor=end class=tick", "text-anchor=middle class=tick", r"text-anchor=middle class=in\d")
@@ -237,17 +237,6 @@ def test_a_cell_stands_over_its_column_beside_its_line_in_the_shade_of_its_value
     assert [(text, shade) for shade, text in shades] == [
         ("1 x", "heat0"), ("2.9 x", "heat0"), ("", "empty"), ("3.1 x", "heat1"), ("6 x", "heat2"), ("11 x", "heat4"),
     ]  # fmt: skip
-    edge = [
-        tuple(map(float, found)) for found in re.findall(r"<line x1=(\S+) y1=(\S+) x2=(\S+) y2=(\S+) class=edge", drawn)
-    ]
-    assert len(edge) == 1 and edge[0][0] == edge[0][2] == (columns["2"][0] + columns["4"][0]) / 2
-    assert edge[0][1] < lines["short"][1] < edge[0][3], "in its own row, after the second column"
-
-
-@pytest.mark.parametrize(("share", "shade"), [(0.0, 0), (0.19, 0), (0.2, 1), (0.5, 2), (1.0, 4)])
-def test_a_share_that_failed_is_shaded_on_a_scale_from_none_to_all(share: float, shade: int) -> None:
-    figure = HeatFigure("h", "t", "s", "x", "y", ("a",), ("l",), ((HeatCell(share, "n"),),), higher_is_better=False)
-    assert re.findall(r'class="cell (\w+)"', draw(figure, 400)) == [f"fail{shade}"]
 
 
 @pytest.mark.parametrize(("columns", "width"), [(2, 400), (12, 400), (12, 900), (40, 400), (40, 1080)])

@@ -23,7 +23,7 @@ from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
-from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
+from ridgeline.report.figures.failures import failure_counts, failure_table
 from ridgeline.report.figures.knobs import parallel, slices
 from ridgeline.report.figures.machine import nodes, predicted
 from ridgeline.report.figures.progress import progress, progress_points
@@ -171,12 +171,17 @@ def test_a_machine_that_changed_is_shaded_from_then_on(tmp_path: Path) -> None:
     assert not shown(progress(question, search_with_an_edge(tmp_path))).notes
 
 
-def test_the_crash_map_draws_the_edge_of_memory(tmp_path: Path) -> None:
-    found = crash_map(a_study(tmp_path), search_with_an_edge(tmp_path))
-    assert found is not None
-    assert found.x_label == "mem"
-    edges = {line: found.columns[edge] for line, edge in zip(found.lines, found.edges, strict=True) if edge is not None}
-    assert edges == {"a": "8", "b": "6"}
+def failed(question: Study, past: History) -> tuple[str, ...]:
+    table = failure_table(question, past)
+    assert table is not None
+    return table.notes
+
+
+def test_failures_that_lie_together_are_told_with_their_place(tmp_path: Path) -> None:
+    (note,) = failed(a_study(tmp_path), search_with_an_edge(tmp_path))
+    assert note == (
+        "All 4 failures (out of memory) are at mem 7 to 9; where exactly depends on kind, and beyond it nothing passed."
+    )
 
 
 def test_two_unlike_failures_have_no_pattern(tmp_path: Path) -> None:
@@ -187,56 +192,37 @@ def test_two_unlike_failures_have_no_pattern(tmp_path: Path) -> None:
             add(past, {"mem": mem, "kind": kind}, kind=failed, **({} if failed is not Kind.OK else {"rate": 1.0}))
     add(past, {"mem": 9, "kind": "a"}, kind=Kind.OOM_RUN)  # alone at the end of mem: one failure is no pattern
     question = a_study(tmp_path)
-    assert crash_map(question, past) is None
     table = failure_table(question, past)
-    assert table is not None and "2 failures without a pattern (wrong result, out of memory)" in table.notes[0]
+    assert table is not None
+    assert table.notes == ("2 failures without a pattern (wrong result, out of memory): see each by itself.",)
     assert [row[0] for row in table.rows] == ["wrong result", "out of memory while running"]
 
 
-def test_the_map_names_a_knob_only_where_no_success_speaks_against_it(tmp_path: Path) -> None:
+def test_a_knob_is_named_only_where_no_success_speaks_against_it(tmp_path: Path) -> None:
     """Two failures of one kind at mem 3 and 7, with passes between them: neither knob tells them apart."""
     past = History(tmp_path)
     for mem in range(8):
         for kind in ("a", "b"):
-            failed = (mem, kind) in ((3, "a"), (7, "b"))
+            fails = (mem, kind) in ((3, "a"), (7, "b"))
             add(
                 past,
                 {"mem": mem, "kind": kind},
-                kind=Kind.CRASH if failed else Kind.OK,
-                **({} if failed else {"rate": 1.0}),
+                kind=Kind.CRASH if fails else Kind.OK,
+                **({} if fails else {"rate": 1.0}),
             )
-    assert crash_map(a_study(tmp_path), past) is None
-    assert "2 failures without a pattern (crash)" in str(failure_table(a_study(tmp_path), past))
+    assert failed(a_study(tmp_path), past) == ("2 failures without a pattern (crash): see each by itself.",)
 
 
-def test_the_map_is_of_one_kind_of_failure_and_names_its_region(tmp_path: Path) -> None:
+def test_one_kind_of_failure_has_its_place_and_another_none(tmp_path: Path) -> None:
     past = History(tmp_path)
     for mem in range(10):
         for kind in ("a", "b"):
-            failed = Kind.OOM_RUN if mem >= 8 else Kind.WRONG if (mem, kind) == (1, "b") else Kind.OK
-            add(past, {"mem": mem, "kind": kind}, kind=failed, **({} if failed is not Kind.OK else {"rate": 1.0}))
-    found = crash_map(a_study(tmp_path), past)
-    assert found is not None
-    assert "All 4 failures (out of memory) are at mem 8 to 9, where nothing passed" in found.says
-    assert {cell.failed for row in found.cells for cell in row} == {"", "oom-run"}
-    assert "1 failure without a pattern (wrong result)" in found.says
-
-
-def test_a_knob_of_many_values_loses_none_of_them_in_the_map(tmp_path: Path) -> None:
-    question = a_study(tmp_path)
-    past = History(tmp_path)
-    for mem in range(100):
-        fails = mem >= 80
-        add(
-            past,
-            {"mem": mem, "kind": "ab"[mem % 2]},
-            kind=Kind.OOM_START if fails else Kind.OK,
-            **({} if fails else {"rate": 1.0}),
-        )
-    found = crash_map(question, past)
-    assert found is not None and len(found.columns) <= 13
-    told = [cell.text for row in found.cells for cell in row if cell.text]
-    assert sum(int(text.split()[0].split("/")[-1]) for text in told) == 100
+            ended = Kind.OOM_RUN if mem >= 8 else Kind.WRONG if (mem, kind) == (1, "b") else Kind.OK
+            add(past, {"mem": mem, "kind": kind}, kind=ended, **({} if ended is not Kind.OK else {"rate": 1.0}))
+    assert failed(a_study(tmp_path), past) == (
+        "All 4 failures (out of memory) are at mem 8 to 9, where nothing passed.",
+        "1 failure without a pattern (wrong result): see each by itself.",
+    )
 
 
 def test_failures_are_counted_with_the_first_story(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.records.answer import Answer
+from ridgeline.records.answer import Answer, Reference
 from ridgeline.records.exhibit import KindShown
 from ridgeline.records.study import Study
 from ridgeline.report.figures.shapes import Axis, PlotFigure, PlotPoint, PlotSeries
@@ -69,9 +69,10 @@ def test_a_kind_brings_its_title_its_figure_and_how_it_was_measured(
     assert isinstance(figure, PlotFigure) and figure.key == "scatter"
 
 
-def test_one_that_is_not_installed_is_no_search_either(tmp_path: Path) -> None:
-    now = finished(tmp_path, SpreadQuestion(2))
-    assert kind_shown(now.answer) == KindShown()
+def test_one_that_is_not_installed_here_is_no_search_either() -> None:
+    told = Answer("somebody-elses", None, "", Reference("the baseline", {}, None), None)
+    assert kind_shown(told) == KindShown()
+    assert kind_shown(replace(told, kind="search")).searches
 
 
 def test_the_report_knows_no_kind_by_name() -> None:

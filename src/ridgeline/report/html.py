@@ -147,7 +147,7 @@ def figure_html(figure: Figure, look: str = "") -> str:
 
 def _drawn(figure: Figure, width: float = WIDE_PX) -> str:
     """In a box that scrolls sideways where the screen is too narrow to read it."""
-    return f"<div class=drawing>{draw(figure, width)}</div>"
+    return f"<div class=drawing tabindex=0>{draw(figure, width)}</div>"
 
 
 def _answer(card: AnswerCard) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTab
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves
-from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
+from ridgeline.report.figures.failures import failure_table, what_failed
 from ridgeline.report.figures.knobs import effects, parallel, slices
 from ridgeline.report.figures.machine import node_table, nodes, predicted
 from ridgeline.report.figures.progress import progress
@@ -56,7 +56,7 @@ def sections(found: Findings) -> list[Section]:
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
         ("knobs", "Every knob", lambda: _knobs(study, history, answer)),
-        ("failures", "What failed", lambda: _failures(study, history)),
+        ("failures", "What failed", lambda: _known(failure_table(study, history), _builds(history))),
         *_of_wings(study, history, answer),
         ("machine", "The machine", lambda: _known(nodes(study, history), node_table(history))),
         ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
@@ -383,16 +383,6 @@ def _known(*parts: Part | None) -> Iterator[Part]:
 
 
 _FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
-_FEWEST_CELLS = 4  # of a map, below which a sentence says it all
-
-
-def _failures(study: Study, history: History) -> Iterator[Part]:
-    where = crash_map(study, history)
-    if where is not None and sum(cell.value is not None for row in where.cells for cell in row) < _FEWEST_CELLS:
-        yield Paragraph(where.says, "sub")
-    elif where is not None:
-        yield where
-    yield from _known(failure_table(study, history), _builds(history))
 
 
 def _builds(history: History) -> TextTable | None:

@@ -19,7 +19,7 @@ from ridgeline.records.space import Discrete, Knob
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import draw, legend
-from ridgeline.report.figures.failures import crash_map, failure_counts
+from ridgeline.report.figures.failures import failure_counts, failure_table
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_pair
 from ridgeline.report.figures.shapes import (
@@ -306,10 +306,10 @@ def _failures(found: Findings) -> Slide | None:
     named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
     kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
     title = f"{failed} of {count(len(history.runs), 'run')} did not pass: {kinds}"
-    where = crash_map(study, history)
-    rows = tuple((Kind(kind).text, str(n), _cut(story, 170 if where is None else 60)) for kind, n, story in counts)
-    table = TextTable("", ("outcome", "runs", "first one"), rows[:5], notes=_more(rows, 5))
-    return Slide("failures", title, (table,), () if where is None else (where,))
+    table = failure_table(study, history)
+    assert table is not None
+    rows = tuple((kind, n, _cut(story, 170)) for kind, n, story in table.rows)
+    return Slide("failures", title, (replace(table, title="", rows=rows[:5], notes=(*table.notes, *_more(rows, 5))),))
 
 
 def _next(found: Findings) -> Slide | None:
@@ -473,4 +473,4 @@ def _figure_html(figure: Figure, half: bool) -> str:
     title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
     said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
     drawn = draw(figure, _HALF_PX if half else _WHOLE_PX).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
-    return f"<figure>{title}{said}{legend(figure)}<div class=drawing>{drawn}</div></figure>"
+    return f"<figure>{title}{said}{legend(figure)}<div class=drawing tabindex=0>{drawn}</div></figure>"

@@ -114,21 +114,11 @@ def heat(figure: HeatFigure, width: float) -> str:
     height = _CELLS_TOP_PX + rows * _CELL_PX + _CELLS_BELOW_PX
     values = [c.value for row in figure.cells for c in row if c.value is not None]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if not figure.higher_is_better:
-        low, high = 0.0, 1.0  # a share that failed
     parts = [svg.text(0, 13, svg.cut(figure.y_label, width), "axis")]
     for at, row in enumerate(figure.cells):
         top = _CELLS_TOP_PX + (rows - 1 - at) * _CELL_PX
         parts.append(svg.text(left - 8, top + _CELL_PX / 2 + 4, svg.cut(figure.lines[at], left - 8), "tick", "end"))
-        parts += [
-            p
-            for c, one in enumerate(row)
-            for p in _cell(one, left + c * cell, top, cell, low, high, figure.higher_is_better)
-        ]
-        edge = figure.edges[at] if at < len(figure.edges) else None
-        if edge is not None:
-            place = left + (edge + 1) * cell
-            parts.append(svg.line(place, top, place, top + _CELL_PX, "edge"))
+        parts += [p for c, one in enumerate(row) for p in _cell(one, left + c * cell, top, cell, low, high)]
     end = _CELLS_TOP_PX + rows * _CELL_PX
     every = max(1, ceil((max(len(c) for c in figure.columns) * svg.BOLD_PX + 6) / cell))
     for c, told in enumerate(figure.columns):
@@ -142,15 +132,14 @@ def heat(figure: HeatFigure, width: float) -> str:
     return svg.drawing(width, height, parts)
 
 
-def _cell(one: HeatCell, x: float, y: float, width: float, low: float, high: float, good: bool) -> list[str]:
+def _cell(one: HeatCell, x: float, y: float, width: float, low: float, high: float) -> list[str]:
     if one.value is None:
         return [svg.box(x + 1, y + 1, width - 2, _CELL_PX - 2, "cell empty")]
     share = 0.5 if high <= low else (one.value - low) / (high - low)
     shade = min(_SHADES - 1, int(share * _SHADES))
-    kind = f"cell {'heat' if good else 'fail'}{shade}"
     text = one.text if len(one.text) * svg.WIDEST_PX < width - 6 else one.text.split(" ")[0]
     text = text if len(text) * svg.CHARACTER_PX < width - 2 else ""
-    drawn = [svg.box(x + 1, y + 1, width - 2, _CELL_PX - 2, kind, one.label or one.text)]
+    drawn = [svg.box(x + 1, y + 1, width - 2, _CELL_PX - 2, f"cell heat{shade}", one.label or one.text)]
     if text:
-        drawn.append(svg.text(x + width / 2, y + _CELL_PX / 2 + 4, text, f"in{'' if good else 'f'}{shade}", "middle"))
+        drawn.append(svg.text(x + width / 2, y + _CELL_PX / 2 + 4, text, f"in{shade}", "middle"))
     return drawn

@@ -158,17 +158,16 @@ class BarFigure:
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """`value` colours it, `failed` marks it; an empty cell was not run. `text` is what stands in it."""
+    """`value` colours it; an empty cell was not run. `text` is what stands in it."""
 
     value: float | None = None
     text: str = ""
     label: str = ""
-    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HeatFigure:
-    """`cells` are rows from the bottom up. `edges` are, for each row, the column after which nothing passed."""
+    """`cells` are rows from the bottom up."""
 
     key: str
     title: str
@@ -178,8 +177,6 @@ class HeatFigure:
     columns: tuple[str, ...]
     lines: tuple[str, ...]
     cells: tuple[tuple[HeatCell, ...], ...]
-    edges: tuple[int | None, ...] = ()
-    higher_is_better: bool = True
     notes: tuple[str, ...] = ()
 
 
