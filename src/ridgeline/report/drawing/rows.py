@@ -14,15 +14,16 @@ from ridgeline.report.figures.shapes import Axis, BarFigure, HeatCell, HeatFigur
 ROW_PX, LINE_PX, AXIS_PX, SIDE_PX = 22.0, 15.0, 42.0, 14.0
 _CELL_PX, _CELLS_TOP_PX, _CELLS_BELOW_PX = 34.0, 22.0, 44.0
 _SHADES = 5  # of cells
+_NEUTRAL = 1.0  # a ratio at which nothing changes
 _FAR = 2.0  # times the spread of the rows: a neutral value further off than that would squeeze them to dots
 
 
 def intervals(figure: IntervalFigure, width: float) -> str:
     known = [v for r in figure.rows for v in (r.value, r.low, r.high, *r.dots) if v is not None]
-    neutral = figure.neutral if figure.neutral is not None and _is_near(figure.neutral, known) else None
-    axis = figure.x if neutral == figure.neutral else replace(figure.x, label=_says_where(figure, known))
+    near = _is_near(known)
+    axis = figure.x if near else replace(figure.x, label=_says_where(figure, known))
     left, right = _columns(figure, width)
-    x = pixel_scale(axis, [*known, *([] if neutral is None else [neutral])], left, width - right)
+    x = pixel_scale(axis, [*known, *([_NEUTRAL] if near else [])], left, width - right)
     most, room = max(16, int((left - 12) / svg.WIDEST_PX)), max(12, int((right - 12) / svg.SIGNS_PX))
     texts = [(wrap(row.label, most), wrap(row.text, room)) for row in figure.rows]
     heights = [max(ROW_PX, LINE_PX * max(map(len, text)) + 6) for text in texts]
@@ -33,23 +34,22 @@ def intervals(figure: IntervalFigure, width: float) -> str:
         marks += _stacked(label, 0.0, middle) + _stacked(value, width - right + 12, middle)
         marks += _interval(row, x, middle)
         top += tall
-    lines = [] if neutral is None else [svg.line(x(neutral), 0, x(neutral), height, "neutral")]
+    lines = [svg.line(x(_NEUTRAL), 0, x(_NEUTRAL), height, "neutral")] if near else []
     return svg.drawing(width, height + AXIS_PX, [*_axis(axis, x, height, width), *lines, *marks])
 
 
-def _is_near(neutral: float, known: Sequence[float]) -> bool:
+def _is_near(known: Sequence[float]) -> bool:
     """Whether an axis that holds the neutral value still shows how the rows differ."""
     if not known:
         return True
     low, high = min(known), max(known)
-    gap = max(low - neutral, neutral - high, 0.0)
+    gap = max(low - _NEUTRAL, _NEUTRAL - high, 0.0)
     return gap <= _FAR * (high - low)
 
 
 def _says_where(figure: IntervalFigure, known: Sequence[float]) -> str:
-    assert figure.neutral is not None
-    side = "left" if figure.neutral < min(known) else "right"
-    return f"{figure.x.label.partition(' (')[0]}; {figure.neutral:g} lies far to the {side}"
+    side = "left" if min(known) > _NEUTRAL else "right"
+    return f"{figure.x.label.partition(' (')[0]}; {_NEUTRAL:g} lies far to the {side}"
 
 
 def _columns(figure: IntervalFigure, width: float) -> tuple[float, float]:

@@ -117,14 +117,13 @@ class IntervalRow:
 
 @dataclass(frozen=True, slots=True)
 class IntervalFigure:
-    """Rows of intervals on one axis; `neutral` is where nothing changes."""
+    """Rows of intervals of ratios on one axis; at 1 nothing changes."""
 
     key: str
     title: str
     says: str
     x: Axis
     rows: tuple[IntervalRow, ...]
-    neutral: float | None = 1.0
     notes: tuple[str, ...] = ()
 
 
