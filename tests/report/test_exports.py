@@ -39,7 +39,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> CampaignStatus:
 
 
 def test_prometheus_gets_one_head_for_each_name_and_escaped_labels(done: CampaignStatus) -> None:
-    text = metrics_text(done.as_json(), "rate")
+    text = metrics_text((done.as_json(), "rate"))
     heads = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(heads) == len(set(heads))
     assert 'ridgeline_finished{study="../up\\n"} 1' in text.splitlines()
@@ -58,7 +58,7 @@ def test_prometheus_knows_whether_somebody_is_at_work(presence: str, verdict: st
         "stopped": None, "outcomes": {"ok": 3}, "running": [], "trials": 2, "node_hours": 0.5, "wall_s": 30.0,
         "baseline": None, "paused": False, "best": None,
     }  # fmt: skip
-    lines = metrics_text(status, "rate").splitlines()
+    lines = metrics_text((status, "rate")).splitlines()
     assert f'ridgeline_controller_up{{study="s"}} {up}' in lines
     assert f'ridgeline_finished{{study="s"}} {int(verdict is not None)}' in lines
     assert 'ridgeline_budget_seconds{study="s"} 60' in lines

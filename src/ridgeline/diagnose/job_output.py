@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited, rereadable
@@ -111,70 +111,59 @@ def _analyze_footer(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [*_ended(footer), *_memory(footer), *_idle_cores(footer), *_idle_gpus(footer)])
 
 
-def _ended(footer: BatchFooter) -> list[RawFinding]:
+def _ended(footer: BatchFooter) -> Iterator[RawFinding]:
     if footer.killed:
         what = "ask for more time" if "walltime" in footer.killed else "ask for more of it, or use less"
-        return [
-            RawFinding(
-                f"the batch system killed the job: {footer.killed}",
-                (Quote(footer.killed_line),),
-                f"The job went over its limit: {what}. What it printed before is not a complete result.",
-                "fault",
-            )
-        ]
-    if footer.exit_status:
-        return [
-            RawFinding(
-                f"the job ended with status {footer.exit_status}",
-                (Quote(footer.line),),
-                "Above 256, subtract 256 for the signal: 271 is a termination, 265 a kill (often memory).",
-                "fault",
-            )
-        ]
-    return []
+        yield RawFinding(
+            f"the batch system killed the job: {footer.killed}",
+            (Quote(footer.killed_line),),
+            f"The job went over its limit: {what}. What it printed before is not a complete result.",
+            "fault",
+        )
+    elif footer.exit_status:
+        yield RawFinding(
+            f"the job ended with status {footer.exit_status}",
+            (Quote(footer.line),),
+            "Above 256, subtract 256 for the signal: 271 is a termination, 265 a kill (often memory).",
+            "fault",
+        )
 
 
-def _memory(footer: BatchFooter) -> list[RawFinding]:
+def _memory(footer: BatchFooter) -> Iterator[RawFinding]:
     used, asked = footer.memory_used_bytes, footer.memory_requested_bytes
     if not used or not asked or used < 0.9 * asked:
-        return []
-    return [
-        RawFinding(
-            f"the job used {used / asked:.0%} of the memory it asked for",
-            (Quote(footer.line),),
-            "A little more and the batch system kills it: ask for more, or lower what the program may use.",
-            "warning",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"the job used {used / asked:.0%} of the memory it asked for",
+        (Quote(footer.line),),
+        "A little more and the batch system kills it: ask for more, or lower what the program may use.",
+        "warning",
+    )
 
 
-def _idle_cores(footer: BatchFooter) -> list[RawFinding]:
+def _idle_cores(footer: BatchFooter) -> Iterator[RawFinding]:
     cores = footer.ncpus_used or footer.ncpus_requested
     if not cores or not footer.cpu_s or not footer.wall_used_s or footer.ngpus_requested:
-        return []
+        return
     busy = footer.cpu_s / (cores * footer.wall_used_s)
     if busy >= 0.6:
-        return []
-    return [
-        RawFinding(
-            f"the {cores} cores were busy {busy:.0%} of the time",
-            (Quote(footer.line),),
-            "Start-up and input may be long against the run; otherwise fewer cores would do the same work. "
-            "`ridgeline study scale` shows how many pay.",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"the {cores} cores were busy {busy:.0%} of the time",
+        (Quote(footer.line),),
+        "Start-up and input may be long against the run; otherwise fewer cores would do the same work. "
+        "`ridgeline study scale` shows how many pay.",
+    )
 
 
-def _idle_gpus(footer: BatchFooter) -> list[RawFinding]:
+def _idle_gpus(footer: BatchFooter) -> Iterator[RawFinding]:
     if footer.gpu_share is None or footer.gpu_share >= 0.6:
-        return []
-    return [
-        RawFinding(
-            f"the GPUs were in use {footer.gpu_share:.0%} of the time",
-            (Quote(footer.line),),
-            "Look for start-up, compilation and host-bound phases; a larger batch may fill the gaps.",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"the GPUs were in use {footer.gpu_share:.0%} of the time",
+        (Quote(footer.line),),
+        "Look for start-up, compilation and host-bound phases; a larger batch may fill the gaps.",
+    )
 
 
 def _analyze_bindings(source: str, lines: Iterable[str]) -> list[Finding]:

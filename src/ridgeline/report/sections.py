@@ -16,7 +16,7 @@ from ridgeline.records.study import Study
 from ridgeline.report.figures.campaigns import curves
 from ridgeline.report.figures.failures import failure_table, what_failed
 from ridgeline.report.figures.knobs import effects, parallel, slices
-from ridgeline.report.figures.machine import node_table, nodes, predicted
+from ridgeline.report.figures.machine import node_table, nodes, predicted, twin_says
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair, proof_table
 from ridgeline.report.figures.shapes import Figure, IntervalFigure
@@ -59,7 +59,7 @@ def sections(found: Findings) -> list[Section]:
         ("failures", "What failed", lambda: _known(failure_table(study, history), _builds(history))),
         *_of_wings(study, history, answer),
         ("machine", "The machine", lambda: _known(nodes(study, history), node_table(history))),
-        ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
+        ("twin", "Predicted and measured", lambda: _twin(study, history)),
         ("guards", "Guards", lambda: _known(guard_table(study, history))),
         ("task", "The task's rules", lambda: (t for t in exhibits.tables if t.title == TASK_RULES)),
         ("measured", "How it was measured", lambda: _measured(study, history, answer)),
@@ -382,9 +382,6 @@ def _known(*parts: Part | None) -> Iterator[Part]:
     return (part for part in parts if part is not None)
 
 
-_FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
-
-
 def _builds(history: History) -> TextTable | None:
     if not history.builds:
         return None
@@ -410,9 +407,6 @@ def _of_wings(
             yield key, title, lambda place=place: catalog.at(place)(study, history, answer)  # type: ignore[misc]
 
 
-def _twin(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    for figure in predicted(study, history, answer):
-        if len(figure.series[-1].points) >= _FEWEST_PREDICTED:
-            yield figure
-        else:
-            yield from (Paragraph(note, "sub") for note in figure.notes)
+def _twin(study: Study, history: History) -> Iterator[Part]:
+    yield from (Paragraph(line) for line in twin_says(history))
+    yield from _known(predicted(study, history))

@@ -46,7 +46,7 @@ def export(
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv or json")
     now = read_status(folder)
     if form is ExportFormat.prometheus:
-        _put(lambda stream: stream.write(metrics_text(now.as_json(), now.study.goal.metric)), out)
+        _put(lambda stream: stream.write(metrics_text((now.as_json(), now.study.goal.metric))), out)
         return
     answer = answer_on_paper(now)
     table = _front(now) if front else rows(now.history, answer)

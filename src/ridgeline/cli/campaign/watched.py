@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ridgeline.campaign.kinds.base import question_of
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper
@@ -18,7 +19,6 @@ from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
 from ridgeline.report.live.page import live_answer, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
-from ridgeline.report.prometheus import metrics_text
 from ridgeline.report.sections import Findings
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
@@ -129,12 +129,12 @@ class WatchedStudy:
         more = " --trials +N" if now.history.verdict is not None else ""
         return f"the campaign is over; continue with: ridgeline resume {shlex.quote(str(self.path))}{more}"
 
-    def metrics(self) -> str:
+    def metrics(self) -> tuple[Mapping[str, Any], str] | None:
         try:
             now = self.status()
         except _TROUBLE:
-            return ""
-        return metrics_text(now.as_json(), now.study.goal.metric)
+            return None
+        return now.as_json(), now.study.goal.metric
 
     def report(self) -> bytes:
         from ridgeline.report.page import page

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 
-from ridgeline.records.exhibit import value_text
+from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.space import Discrete, Knob, Point
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof
@@ -185,11 +186,12 @@ def _said(said: EventLine) -> str:
 def _crashes(rows: Sequence[tuple[str, int, str]]) -> str:
     if not rows:
         return "<p class=sub>No run has failed.</p>"
-    lines = (
-        f"<tr><td class=bad>{escape(kind)}<td class=num>{count}<td class=story>{escape(story)}</tr>"
-        for kind, count, story in rows
-    )
-    return _scrolled(f"<table><tr><th>outcome<th class=num>runs<th>latest one</tr>{''.join(lines)}</table>")
+    cells = tuple((kind, str(count), story) for kind, count, story in rows)
+    return _table(TextTable("", ("outcome", "runs", "latest one"), cells, frozenset(range(len(cells)))))
+
+
+def _table(table: TextTable) -> str:
+    return "".join(part_html(table, Folders(Path(), None)))
 
 
 def _scrolled(table: str) -> str:
@@ -199,9 +201,8 @@ def _scrolled(table: str) -> str:
 def _runs(rows: Sequence[Sequence[str]]) -> str:
     if len(rows) < 2:
         return "<p class=sub>No run has ended yet.</p>"
-    head, *body = rows
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}' for cell in row)}</tr>" for row in body)
-    return _scrolled(f"<table><tr>{''.join(f'<th>{escape(name)}' for name in head)}</tr>{lines}</table>")
+    head, *body = map(tuple, rows)
+    return _table(TextTable("", head, tuple(body)))
 
 
 def knob_fields(knobs: Iterable[Knob], start: Point) -> str:

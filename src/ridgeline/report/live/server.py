@@ -30,6 +30,7 @@ from ridgeline.errors import InputError
 from ridgeline.report.live.access import LOOPBACK, SHORTEST_TOKEN, Access, Guarded
 from ridgeline.report.live.page import index_page, index_rows, sections, study_page
 from ridgeline.report.live.snapshot import Folders, Watched
+from ridgeline.report.prometheus import metrics_text
 from ridgeline.study.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
 _STATIC = {"page.js": "text/javascript", "watch.js": "text/javascript", "ridgeline.css": "text/css"}
@@ -181,8 +182,8 @@ class Dashboard:
 
     async def metrics(self, request: Request) -> Response:
         chosen = [await self._folder(request)] if "slug" in request.path_params else [*self._look_around().values()]
-        texts = await asyncio.to_thread(lambda: [folder.metrics() for folder in chosen])
-        return PlainTextResponse(joined(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
+        known = await asyncio.to_thread(lambda: [said for folder in chosen if (said := folder.metrics()) is not None])
+        return PlainTextResponse(metrics_text(*known), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     # events
 
@@ -245,23 +246,6 @@ async def _body(request: Request) -> bytes:
 def _answer(status: int, told: str) -> Response:
     document: dict[str, Any] = {"told": told}
     return JSONResponse(document, status)
-
-
-def joined(texts: list[str]) -> str:
-    """Several texts of metrics as one: Prometheus wants what a name means once, before all its values."""
-    heads: dict[str, list[str]] = {}
-    for text in texts:
-        name = ""
-        for line in text.splitlines():
-            if line.startswith("# "):
-                name = line.split()[2]
-                if line not in heads.setdefault(name, []) and all(
-                    not each.startswith(line[:7]) for each in heads[name]
-                ):
-                    heads[name].append(line)
-            else:
-                heads[name].append(line)
-    return "".join(f"{line}\n" for lines in heads.values() for line in lines)
 
 
 # from an address and a port to a server that runs until it is stopped

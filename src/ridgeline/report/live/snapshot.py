@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ridgeline.records.space import Knob, Point
 from ridgeline.study.instructions import Instruction
@@ -96,8 +96,8 @@ class Watched(Protocol):
         """Why an instruction would be in vain; empty where it may be left."""
         ...
 
-    def metrics(self) -> str:
-        """Prometheus' text."""
+    def metrics(self) -> tuple[Mapping[str, Any], str] | None:
+        """For Prometheus: its status, and the goal's metric; None where it cannot be read."""
         ...
 
     def report(self) -> bytes:
