@@ -354,4 +354,4 @@ def test_slides_turn_without_scripts_by_links(tab: Tab, pages: dict[str, str]) -
     tab.open("about:blank")  # else it would be another place of the same page
     tab.open(f"{pages['search-slides']}#proof", 1400, scripts=False)
     tab.until("Math.abs(document.getElementById('proof').getBoundingClientRect().top) < 2")
-    assert tab.value("document.querySelector('#proof footer a:last-child').getAttribute('href')") == "#cost"
+    assert tab.value("document.querySelector('#proof footer a:last-child').getAttribute('href')") == "#next"

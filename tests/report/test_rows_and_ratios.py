@@ -17,7 +17,6 @@ from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import _fitted, edge_climb, gate_runs
 from ridgeline.report.figures.progress import progress, progress_points
-from ridgeline.report.figures.shapes import OTHER, WINNER, IntervalFigure
 from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log
 from ridgeline.report.parts import FactTiles
 from ridgeline.report.studies import StudySeen, compare_studies, project_sections
@@ -229,17 +228,6 @@ def test_a_project_holds_every_study_with_its_cost_and_sums_them(tmp_path: Path)
     assert [row[:5] for row in knobs.rows] == [
         ("mem", "one", "measured", "0", "1"),
         ("mem", "two", "measured", "0", "2"),
-    ]
-    unsure = seen(tmp_path, "four", ratio=1.2, confirmed=False)
-    (both,) = [p for s in project_sections([one, unsure]) for p in s.parts if isinstance(p, IntervalFigure)]
-    assert [(row.label, row.look, row.text) for row in both.rows] == [
-        ("one (measured)", WINNER, "2.00x (1.90 to 2.10), measured"),
-        ("four (measured)", OTHER, "1.20x (1.10 to 1.30), measured, not confirmed"),
-    ]
-    gains = next(section for section in rest if section.key == "gains").parts[0]
-    assert isinstance(gains, IntervalFigure) and [(row.label, row.value) for row in gains.rows] == [
-        ("one (measured)", 2.0),
-        ("two (measured)", 1.5),
     ]
 
 

@@ -17,6 +17,7 @@ from ridgeline.records.guard import Closeness, Condition, Guard
 from ridgeline.records.outcome import Kind
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
+from ridgeline.report.figures.values import settings_shown
 from ridgeline.report.parts import CodeText, Fold, Paragraph, Part
 from ridgeline.stats.wording import count
 from ridgeline.study.folder import STUDY
@@ -111,13 +112,8 @@ def _when(seconds: float) -> str:
 
 
 def _scripts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, Path]]:
-    wanted = [(answer.reference.label, study.baseline)]
-    if answer.candidate is not None and answer.candidate.point != study.baseline:
-        wanted.append((answer.candidate.label, answer.candidate.point))
-    for label, point in wanted:
-        runs = [run for trial, run in history.ok_runs(*Stage) if trial.point == point]
-        paths = [run.folder / "run.sh" for run in reversed(runs)]
-        path = next((path for path in paths if path.is_file()), None)
+    for label, runs in settings_shown(study, history, answer):
+        path = next((path for run in reversed(runs) if (path := run.folder / "run.sh").is_file()), None)
         if path is not None:
             yield label, path
 

@@ -14,7 +14,6 @@ from ridgeline.records.exhibit import TextTable, changes, value_text
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.failures import what_failed
-from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure, IntervalRow
 from ridgeline.report.measured import versions
 from ridgeline.report.parts import AnswerCard, FactTiles, Paragraph, Section
 from ridgeline.stats.compare import UnpairedRatio, together, unpaired
@@ -204,11 +203,6 @@ def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
         Section("verdict", "", (Paragraph(_headline(ordered), "headline"), FactTiles(tuple(_tiles(ordered))))),
         Section("studies", "Studies", (_table(ordered),)),
     ]
-    if rows := tuple(_gains(ordered)):
-        says = "The best setting of each study as a ratio to its own baseline, with its interval."
-        axis = Axis("ratio to the baseline (above 1 is better)")
-        figure = IntervalFigure("gains-figure", "How much better", says, axis, rows)
-        shown.append(Section("gains", "Against each one's baseline", (figure,)))
     if knobs := _knob_rows(ordered):
         head = ("knob", "study", "how", "baseline", "setting to use", "confirmed gain of the whole setting")
         text = (
@@ -295,17 +289,6 @@ def _gain(one: StudySeen) -> str:
     ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
     over = f", {OVER_LIMIT}{' and '.join(map(str, one.answer.broken))}" if one.answer.broken else ""
     return f"{ratio} ({interval}){over}"
-
-
-def _gains(studies: Sequence[StudySeen]) -> Iterator[IntervalRow]:
-    for one in studies:
-        gain = None if one.answer.candidate is None else one.answer.candidate.gain
-        if gain is not None and gain.low is not None and gain.high is not None:
-            ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
-            text = f"{ratio} ({interval}), {how_known(one)}" + ("" if one.answer.confirmed else ", not confirmed")
-            text += ", over a limit" if one.answer.broken else ""
-            look = WINNER if one.answer.confirmed else OTHER
-            yield IntervalRow(f"{one.name} ({how_known(one)})", gain.ratio, gain.low, gain.high, text=text, look=look)
 
 
 def _knob_rows(studies: Sequence[StudySeen]) -> list[tuple[str, ...]]:
