@@ -22,7 +22,6 @@ from ridgeline.report.parts import (
     CodeText,
     FactTiles,
     Fold,
-    Hint,
     Paragraph,
     Part,
     Section,
@@ -68,12 +67,12 @@ def _fits_half(part: Part) -> bool:
         return len(rows) <= 16 and sum(max(map(len, column)) + 3 for column in zip(*rows, strict=False)) <= 70
     if isinstance(part, PlotFigure):
         return 0 < len(part.x.ticks) <= _FEW_PLACES and not part.spans
-    return isinstance(part, IntervalFigure | BarFigure | HeatFigure | Hint)
+    return isinstance(part, IntervalFigure | BarFigure | HeatFigure)
 
 
 def _untitled(part: Part) -> Part:
     """Without the title that its section already has."""
-    if isinstance(part, Fold | Paragraph | CodeText | Bullets | FactTiles | RunRows | AnswerCard | Hint):
+    if isinstance(part, Fold | Paragraph | CodeText | Bullets | FactTiles | RunRows | AnswerCard):
         return part
     return replace(part, title="")
 
@@ -110,9 +109,6 @@ def part_html(part: Part, folders: Folders, half: bool = False) -> Iterator[str]
     match part:
         case AnswerCard():
             yield from _answer(part)
-        case Hint():
-            command = code_html(part.command, copy=True) if part.command else ""
-            yield f"<div class='hint{' half' if half else ''}'><p>{prose(part.text)}</p>{command}</div>"
         case Paragraph():
             yield f"<p{f' class={part.look}' if part.look else ''}>{prose(part.text)}</p>"
         case CodeText():

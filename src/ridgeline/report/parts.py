@@ -90,14 +90,6 @@ def _capitalised(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
-    """What this page cannot say yet, and the command that would find out."""
-
-    text: str
-    command: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Fold:
     """Closed until opened. Printed in full, unless `on_paper` is false: what one would only copy from a screen."""
 
@@ -106,9 +98,7 @@ class Fold:
     on_paper: bool = True
 
 
-Part = (
-    Paragraph | CodeText | Bullets | FactTiles | AnswerCard | Hint | RunRows | TextTable | Figure | FigureGroup | Fold
-)
+Part = Paragraph | CodeText | Bullets | FactTiles | AnswerCard | RunRows | TextTable | Figure | FigureGroup | Fold
 
 
 @dataclass(frozen=True, slots=True)

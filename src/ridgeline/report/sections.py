@@ -23,7 +23,7 @@ from ridgeline.report.figures.shapes import Figure, IntervalFigure
 from ridgeline.report.figures.values import kind_shown
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, guard_table, measured, place_text
-from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, Section
+from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Paragraph, Part, Section
 from ridgeline.report.table import runs_part
 from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
 from ridgeline.study.history import History
@@ -354,7 +354,8 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     )
     place = place_text(history)
     ask = f"To measure what each change gains, run this {place[:1].lower()}{place[1:]}:"
-    yield Hint(f"{text} {ask}", steps_command(history))
+    yield Paragraph(f"{text} {ask}")
+    yield CodeText(steps_command(history), copy=True)
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:

@@ -35,7 +35,7 @@ from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, place_text
 from ridgeline.report.page import style
-from ridgeline.report.parts import Bullets, CodeText, Hint, Paragraph, Part
+from ridgeline.report.parts import Bullets, CodeText, Paragraph, Part
 from ridgeline.report.sections import (
     NOT_WORKED_OUT,
     Findings,
@@ -229,7 +229,7 @@ def _changes(found: Findings) -> Slide | None:
         rows = tuple(table.rows[at] for at in changed)
         left.append(_short(replace(table, title="", rows=rows, changed=frozenset(), notes=())))
     figures = [replace(part, says="") for part in parts if isinstance(part, IntervalFigure)]
-    hints = [Hint(_cut(part.text), part.command) for part in parts if isinstance(part, Hint)]
+    hints = [part for part in parts if isinstance(part, Paragraph | CodeText)]
     gains = [row for figure in figures for row in figure.rows if row.look == "winner" and row.value is not None]
     most = max(gains, key=lambda row: row.value or 0.0, default=None)
     way = f"{count(len(changed), 'change')} from the baseline to the setting" if changed else "Step by step"
@@ -275,26 +275,20 @@ def _rules(found: Findings) -> Slide | None:
     table = next((table for table in found.exhibits.tables if table.title == TASK_RULES), None)
     if table is None:
         return None
-    rules = [row for row in table.rows if row[1]]
+    rules = sorted((row for row in table.rows if row[1]), key=lambda row: row[1] == "yes")
     broken = sum(row[1] != "yes" for row in rules)
     title = f"{broken} of {count(len(rules), 'rule')} of the task {'was' if broken == 1 else 'were'} not kept"
-    rows = tuple((_cut(rule, 110), kept, _cut(why, 150)) for rule, kept, why in sorted(rules, key=_is_kept))
+    rows = tuple(
+        (_cut(rule, 110), kept, _cut(why, 150)) for rule, kept, why in sorted(rules, key=lambda row: row[1] == "yes")
+    )
     failed = frozenset(at for at, row in enumerate(rows[:_MOST_ROWS]) if row[1] != "yes")
     shown = TextTable("", table.head, rows[:_MOST_ROWS], failed, notes=_more(rows))
+    hand_in = "Hand the signature in with the result: ridgeline study verify makes it again from the runs."
     return Slide(
         "rules",
         title if broken else f"The task's {count(len(rules), 'rule')}: all kept",
-        (shown, Paragraph(_cut(f"{table.notes[0][:1].upper()}{table.notes[0][1:]}"), "sub"), _HAND_IN),
+        (shown, Paragraph(_cut(f"{table.notes[0][:1].upper()}{table.notes[0][1:]}"), "sub"), Paragraph(hand_in, "sub")),
     )
-
-
-_HAND_IN = Paragraph(
-    "Hand the signature in with the result: ridgeline study verify makes it again from the runs.", "sub"
-)
-
-
-def _is_kept(row: Sequence[str]) -> bool:
-    return row[1] == "yes"
 
 
 def _failures(found: Findings) -> Slide | None:
@@ -315,18 +309,14 @@ def _failures(found: Findings) -> Slide | None:
 def _next(found: Findings) -> Slide | None:
     said = next_steps(found)
     lines = insights(found.study, found.history, found.answer, gain=False)
-    also = [*(line for line in lines if not line.startswith("the confirmation ran")), *_other_notes(found)]
+    notes = (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
+    also = [*(line for line in lines if not line.startswith("the confirmation ran")), *notes]
     if not said and not also:
         return None
     seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     if not said:
         return Slide("next", "What else the runs show", (_bullets(also),))
     return Slide("next", "What we would try next", (_bullets(said),), seen)
-
-
-def _other_notes(found: Findings) -> Iterator[str]:
-    """Why the search ended is among the next steps."""
-    return (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
 
 
 def next_steps(found: Findings) -> list[str]:

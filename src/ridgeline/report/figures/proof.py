@@ -200,10 +200,8 @@ def _together(
         )
     if found is None or found.get("scale") != "ratio" or found.get("low") is None or found.get("high") is None:
         return IntervalRow(label, mean, dots=tuple(ratios), text=f"{ratio_text(mean)}, no interval yet")
-    estimate, low, high = float(found["estimate"]), float(found["low"]), float(found["high"])
-    shown, interval = ratio_range(estimate, low, high)
-    look = WINNER if of_answer and found["verdict"] == "better" else OTHER
-    return IntervalRow(label, estimate, low, high, tuple(ratios), f"{shown} ({interval}), {found['verdict']}", look)
+    estimate, low, high = (float(found[name]) for name in ("estimate", "low", "high"))
+    return _judged(label, (estimate, low, high), found["verdict"], ratios, of_answer)
 
 
 def comparisons(history: History) -> list[Mapping[str, Any]]:
@@ -253,8 +251,12 @@ def _step(step: Mapping[str, Any]) -> IntervalRow:
     ratio, low, high = (step.get(name) for name in ("ratio", "low", "high"))
     if ratio is None or low is None or high is None:
         return IntervalRow(str(step["change"]), ratio, text=str(step["verdict"]))
-    shown, interval = ratio_range(ratio, low, high)
-    look = WINNER if step["verdict"] == "better" else OTHER
-    return IntervalRow(
-        str(step["change"]), ratio, low, high, text=f"{shown} ({interval}), {step['verdict']}", look=look
-    )
+    return _judged(str(step["change"]), (ratio, low, high), str(step["verdict"]))
+
+
+def _judged(
+    label: str, found: tuple[float, float, float], verdict: str, dots: Sequence[float] = (), of_answer: bool = True
+) -> IntervalRow:
+    look = WINNER if of_answer and verdict == "better" else OTHER
+    shown, interval = ratio_range(*found)
+    return IntervalRow(label, *found, tuple(dots), f"{shown} ({interval}), {verdict}", look)
