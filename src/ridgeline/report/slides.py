@@ -278,9 +278,7 @@ def _rules(found: Findings) -> Slide | None:
     rules = sorted((row for row in table.rows if row[1]), key=lambda row: row[1] == "yes")
     broken = sum(row[1] != "yes" for row in rules)
     title = f"{broken} of {count(len(rules), 'rule')} of the task {'was' if broken == 1 else 'were'} not kept"
-    rows = tuple(
-        (_cut(rule, 110), kept, _cut(why, 150)) for rule, kept, why in sorted(rules, key=lambda row: row[1] == "yes")
-    )
+    rows = tuple((_cut(rule, 110), kept, _cut(why, 150)) for rule, kept, why in rules)
     failed = frozenset(at for at, row in enumerate(rows[:_MOST_ROWS]) if row[1] != "yes")
     shown = TextTable("", table.head, rows[:_MOST_ROWS], failed, notes=_more(rows))
     hand_in = "Hand the signature in with the result: ridgeline study verify makes it again from the runs."
