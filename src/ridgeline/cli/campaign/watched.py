@@ -17,7 +17,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
-from ridgeline.report.live.page import live_answer, live_figures, live_progress
+from ridgeline.report.live.page import live_answer, live_failures, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
 from ridgeline.report.sections import Findings
 from ridgeline.study.folder import STUDY, StudyFolder
@@ -74,6 +74,7 @@ class WatchedStudy:
             return replace(
                 snapshot_of(now, time.time(), waiting_instructions(self.path)),
                 answer=live_answer(found),
+                crashes=live_failures(found),
                 progress=live_progress(found),
                 figures=live_figures(found),
             )

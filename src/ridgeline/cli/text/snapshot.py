@@ -28,7 +28,6 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.failures import what_failed
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.stats.wording import ratio_range, ratio_text
-from ridgeline.study.history import History
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
 from ridgeline.study.logs import last_lines, newest_log
@@ -47,7 +46,6 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         headline=_headline(now),
         gauges=list(_gauges(now, state, now_s)),
         running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), _RUNNING_SHOWN)],
-        crashes=_crashes(now.history),
         runs=run_rows(now, _RUNS_SHOWN),
         answers=[
             _answered(line) for line in islice(reversed(now.history.instructions.answers.values()), _MOST_ANSWERS)
@@ -193,16 +191,6 @@ def _why_chosen(trial: Trial, blocks: int) -> str:
         Stage.WARM_UP: "to bring the node to work before a block; it does not count",
         Stage.PROFILE: "under the profiler; compared with nothing",
     }.get(trial.stage, f"proposed by {trial.proposer}")
-
-
-def _crashes(history: History) -> list[tuple[str, int, str]]:
-    """Kind, how many, and the latest of them; most frequent first."""
-    latest: dict[str, tuple[int, str]] = {}
-    for run in history.runs.values():
-        if run.outcome is not None and run.outcome.kind.value not in ("ok", "cancelled"):
-            kind = run.outcome.kind.text
-            latest[kind] = (latest.get(kind, (0, ""))[0] + 1, f"#{run.trial}: {run.outcome}")
-    return sorted(((kind, n, story) for kind, (n, story) in latest.items()), key=lambda row: -row[1])
 
 
 def run_rows(now: CampaignStatus, count: int) -> list[tuple[str, ...]]:

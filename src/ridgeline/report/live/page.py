@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.space import Discrete, Knob, Point
+from ridgeline.report.figures.failures import failure_table
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof
 from ridgeline.report.html import Folders, code_html, figure_html, part_html, prose
@@ -114,7 +115,7 @@ def sections(now: Snapshot) -> dict[str, str]:
         "progress": now.progress,
         "running": _running(now),
         "told": _answers(now),
-        "crashes": _crashes(now.crashes),
+        "crashes": now.crashes or "<p class=sub>No run has failed.</p>",
         "figures": now.figures,
         "runs": _runs(now.runs),
     }
@@ -181,13 +182,6 @@ def _answers(now: Snapshot) -> str:
 def _said(said: EventLine) -> str:
     when = f"<time>{escape(said.when)}</time> " if said.when else ""
     return f"<li{' class=bad' if said.bad else ''}>{when}{escape(said.text)}</li>"
-
-
-def _crashes(rows: Sequence[tuple[str, int, str]]) -> str:
-    if not rows:
-        return "<p class=sub>No run has failed.</p>"
-    cells = tuple((kind, str(count), story) for kind, count, story in rows)
-    return _table(TextTable("", ("outcome", "runs", "latest one"), cells, frozenset(range(len(cells)))))
 
 
 def _table(table: TextTable) -> str:
@@ -265,6 +259,12 @@ def live_progress(found: Findings) -> str:
     """HTML: every run so far with the best of them."""
     figure = progress(found.study, found.history, found.answer, found.exhibits.groups)
     return "<p class=sub>No run has passed yet.</p>" if figure is None else figure_html(replace(figure, title=""))
+
+
+def live_failures(found: Findings) -> str:
+    """HTML: what failed, how often and where; empty where nothing did."""
+    table = failure_table(found.study, found.history)
+    return "" if table is None else _table(replace(table, title=""))
 
 
 def live_figures(found: Findings) -> str:

@@ -54,7 +54,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A study, or a service that `keep` watches, at one moment. Every text is plain but the three marked as HTML."""
+    """A study, or a service that `keep` watches, at one moment. Every text is plain but the four marked as HTML."""
 
     name: str
     state: State
@@ -63,11 +63,11 @@ class Snapshot:
     headline: str = ""
     gauges: Sequence[Gauge] = ()
     running: Sequence[RunningRun] = ()
-    crashes: Sequence[tuple[str, int, str]] = ()  # kind, how many, the latest
     runs: Sequence[Sequence[str]] = ()  # the latest, newest first, with a head
     answers: Sequence[EventLine] = ()  # instructions and their answers, newest first
     waiting: Sequence[str] = ()  # instructions not answered yet
-    answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next two
+    answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next three
+    crashes: str = ""
     progress: str = ""
     figures: str = ""
     gain: str = ""  # '2.58x' or what else the list says of the best
