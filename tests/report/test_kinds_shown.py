@@ -47,6 +47,13 @@ def test_a_kind_that_says_nothing_of_itself_is_not_shown_as_a_search(
     shown = {section.key: section for section in sections(found)}
     assert shown["kind"].title == "What was found" and "Repeats" in str(shown["kind"].parts)
     assert "knobs" not in shown and "proof" not in shown
+    (course,) = shown["progress"].parts
+    assert isinstance(course, PlotFigure) and {one.name for one in course.series} <= {
+        "baseline",
+        "runs",
+        "the baseline",
+    }
+    assert "search" not in str(course), "none was made"
     deck = {slide.key: slide for slide in slides(found)}
     assert "search" not in deck and "changes" not in deck
     assert deck["method"].title == "How it was measured" and "The search ran" not in str(deck["method"])

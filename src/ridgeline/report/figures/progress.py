@@ -58,7 +58,8 @@ class ProgressPoint:
 def progress_points(
     study: Study, history: History, answer: Answer | None = None, groups: Mapping[int, str] | None = None
 ) -> list[ProgressPoint]:
-    """Every run that ended. Without `groups` stages distinguish them, and the best of the search is followed."""
+    """Every run that ended. Without `groups` stages distinguish them, and the best of a search is followed."""
+    followed = _is_search(answer) and not groups
     chosen = None if answer is None or answer.candidate is None else point_key(answer.candidate.point)
     points: list[ProgressPoint] = []
     best: float | None = None
@@ -67,7 +68,7 @@ def progress_points(
         value = run.metrics.get(study.goal.metric) if is_ok(run) else None
         if trial.stage in (Stage.SHORT, Stage.WARM_UP):
             continue  # nothing that a whole run can be compared with
-        if value is not None and not groups and trial.stage is Stage.SEARCH:
+        if value is not None and followed and trial.stage is Stage.SEARCH:
             better = best is None or study.goal.score(value) > study.goal.score(best)
             best = value if better else best
         group = groups.get(trial.number, trial.stage.value) if groups else _look(study, trial, chosen)
@@ -76,6 +77,10 @@ def progress_points(
         told = "" if run.outcome is None else str(run.outcome)
         points.append(ProgressPoint(run.number, trial.number, group, value, told, best, label, lane, place))
     return points
+
+
+def _is_search(answer: Answer | None) -> bool:
+    return answer is None or kind_shown(answer).searches
 
 
 def _look(study: Study, trial: Trial, chosen: str | None) -> str:
@@ -102,7 +107,7 @@ def progress(
         reference, bands = answer.reference, ()
         if reference.value is not None:
             limits = [PlotLimit(f"{reference.label}: {metric_text(reference.value)}", reference.value)]
-    best = "" if groups else " and the best of the search so far"
+    best = " and the best of the search so far" if any(p.best is not None for p in points) else ""
     return PlotFigure(
         "progress-figure",
         "Progress",
@@ -124,6 +129,7 @@ def _looks(
     """Of each group its name and its look; a setting looks the same here as in every other figure."""
     candidate = None if answer is None else answer.candidate
     names = {**NAMES, **({} if candidate is None else {WINNER: candidate.label})}
+    names[SEARCH] = NAMES[SEARCH] if _is_search(answer) else "runs"
     groups = dict.fromkeys(p.group for p in points if p.value is not None)
     if groups.keys() <= names.keys():
         return {group: (names[group], group) for group in sorted(groups, key=[*names].index)}
