@@ -348,6 +348,12 @@ def test_each_slide_is_printed_on_a_sheet_of_its_own(tab: Tab, pages: dict[str, 
     assert len(sheets) == slides
     drawn = [zlib.decompress(re.search(rb"stream\r?\n(.*)\r?\nendstream", objects[n], re.DOTALL)[1]) for n in sheets]
     assert all(text.count(b"Tj") > 1 for text in drawn), "more than the number of the slide"
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        numbers = tab.value("[...document.querySelectorAll('.slide footer nav')].map(e => e.innerText.trim())")
+    finally:
+        tab.call("Emulation.setEmulatedMedia", media="")
+    assert numbers == [f"{at} / {slides}" for at in range(1, slides + 1)], "each sheet has its number, and no links"
 
 
 def test_slides_turn_without_scripts_by_links(tab: Tab, pages: dict[str, str]) -> None:
