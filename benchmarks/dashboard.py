@@ -1,11 +1,9 @@
 """How soon a journal line is on twenty screens, and what `ridgeline watch` needs for it.
 
-    .venv/bin/python benchmarks/dashboard.py [--runs 1000] [--viewers 20] [--lines 20] [--peer PATH/optuna-dashboard]
+    .venv/bin/python benchmarks/dashboard.py [--runs 1000] [--viewers 20] [--lines 20]
 
 A study of so many finished runs is made; viewers listen to its events over real connections; every second one more run
-ends. Printed is the time from the line on disk to its arrival at each viewer, and the server's memory. The peer,
-optuna-dashboard, has no events: its page asks for the whole study every so many seconds. Of it, the time of one such
-answer and its memory, for the same runs exported with `ridgeline study export --format optuna`.
+ends. Printed is the time from the line on disk to its arrival at each viewer, and the server's memory.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -153,54 +150,15 @@ def _one_more(study: Path, number: int, watching: list[Viewer]) -> list[float]:
     return [viewer.came_s.get(text, deadline) - written_s for viewer in watching]
 
 
-def peer(program: str, study: Path) -> None:
-    storage = study.parent / "optuna.log"
-    export = [
-        sys.executable,
-        "-m",
-        "ridgeline",
-        "study",
-        "export",
-        str(study),
-        "--format",
-        "optuna",
-        "--out",
-        str(storage),
-    ]
-    subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
-    server = subprocess.Popen([program, str(storage), "--port", "18791"], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                urllib.request.urlopen("http://127.0.0.1:18791/api/studies", timeout=30).read()
-                break
-            except OSError:
-                time.sleep(0.5)
-        took = []
-        for _ in range(5):
-            began_s = time.monotonic()
-            urllib.request.urlopen("http://127.0.0.1:18791/api/studies/0", timeout=60).read()
-            took.append(time.monotonic() - began_s)
-        told = f"one answer {statistics.median(took):.2f} s   memory at most {memory_mb(server.pid):.0f} MB"
-        print(f"optuna-dashboard   {told}")
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     asked.add_argument("--runs", type=int, default=1000)
     asked.add_argument("--viewers", type=int, default=20)
     asked.add_argument("--lines", type=int, default=20)
-    asked.add_argument("--peer", help="optuna-dashboard, to stand beside")
     given = asked.parse_args()
     with tempfile.TemporaryDirectory(prefix="ridgeline-dashboard-") as folder:
         study = made(Path(folder), given.runs)
         ours(study, given.runs, given.viewers, given.lines)
-        if given.peer:
-            peer(given.peer, study)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer, Gain
 from ridgeline.records.exhibit import Shown, TextTable, value_text
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
-from ridgeline.report.drawing.draw import draw
+from ridgeline.report.drawing.draw import draw, standing_alone
 from ridgeline.report.figures.shapes import (
     BarFigure,
     Figure,
@@ -153,7 +153,8 @@ class StudyResult(Shown):
     @cached_property
     def figures(self) -> dict[str, DrawnFigure]:
         """The figures of the report by title, in its order."""
-        return {each.title: DrawnFigure(each.title, draw(each)) for part in self._parts() for each in _figures(part)}
+        figures = (each for part in self._parts() for each in _figures(part))
+        return {each.title: DrawnFigure(each.title, standing_alone(draw(each))) for each in figures}
 
     def report(self, out: str | Path | None = None) -> Path:
         """Writes the report and says where: `report.html` of the study folder by default."""

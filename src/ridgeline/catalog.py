@@ -54,12 +54,10 @@ TABLE: dict[str, dict[str, str]] = {
         "ipm": "ridgeline.diagnose.profilers.findings:IPM",
         "vtune": "ridgeline.diagnose.profilers.findings:VTUNE",
         "perf": "ridgeline.diagnose.profilers.findings:PERF",
-        "batch-footer": "ridgeline.diagnose.batch:FOOTER",
-        "bindings": "ridgeline.diagnose.batch:BINDINGS",
-        "sacct": "ridgeline.diagnose.accounting:SACCT",
-        "pbs-jobs": "ridgeline.diagnose.accounting:PBS",
-        "failed-job": "ridgeline.diagnose.failed_run:OUTSIDE",
-        "failed-program": "ridgeline.diagnose.failed_run:OWN",
+        "batch-footer": "ridgeline.diagnose.job_output:FOOTER",
+        "bindings": "ridgeline.diagnose.job_output:BINDINGS",
+        "failed-job": "ridgeline.diagnose.job_output:OUTSIDE",
+        "failed-program": "ridgeline.diagnose.job_output:OWN",
     },
 }
 

@@ -15,8 +15,7 @@ from ridgeline.campaign.status import answer_on_paper, read_status
 from ridgeline.cli.text.snapshot import snapshot_of
 from ridgeline.cli.text.wording import status_lines
 from ridgeline.report.markdown import markdown
-from ridgeline.report.project import project_sections
-from ridgeline.report.studies import StudySeen
+from ridgeline.report.studies import StudySeen, project_sections
 from tests.command_line import ridgeline
 
 RESULTS = Path(__file__).parents[2] / "examples" / "05-sglang-h200" / "results"

@@ -24,9 +24,7 @@ GROUPS = (
         "nccl",
         "nsys",
         "nwchem",
-        "pbs",
         "perf",
-        "sacct",
         "sglang",
         "torch-trace",
     ),
@@ -86,14 +84,6 @@ class TestNsys(OverSamples):
 
 class TestTorchTrace(OverSamples):
     name = "torch-trace"
-
-
-class TestSacct(OverSamples):
-    name = "sacct"
-
-
-class TestPbsJobs(OverSamples):
-    name = "pbs-jobs"
 
 
 class TestDmon(OverSamples):

@@ -58,8 +58,6 @@ def test_a_file_does_not_differ_from_itself() -> None:
         ("perf/nwchem-reference-blas.txt", "perf/nwchem-openblas-2ranks.txt"),
         ("vllm/cpu-0.32-full-cache.log", "vllm/gpu-0.11-full-cache.log"),
         ("dmon/idle-with-time.txt", "dmon/two-gpus-one-behind.txt"),
-        ("sacct/week.txt", "sacct/plain.txt"),
-        ("pbs/qstat-fx.txt", "pbs/tracejob.txt"),
         ("mpip/manager.mpiP", "mpip/nwchem-waiting.mpiP"),
         ("torch-trace/decode-moe-eager.json", "torch-trace/cpu-only-2.13.json"),
     ],

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ridgeline import catalog
-from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
-from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
-from ridgeline.diagnose.readers.batch_footer import read_batch_footer
+from ridgeline.diagnose.profilers.tools import read_ipm, read_mpip, read_perf_report, read_vtune
+from ridgeline.diagnose.readers.batch_text import read_batch_footer, read_bindings
 from ridgeline.diagnose.readers.lines import TextFile
-from ridgeline.diagnose.readers.report_bindings import read_bindings
 from ridgeline.errors import ReadError
 from ridgeline.nwchem.output import read_nwchem_out
 from ridgeline.serving.engines.nccl_log import read_nccl_log

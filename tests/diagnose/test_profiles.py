@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.diagnose.profilers.findings import judged
-from ridgeline.diagnose.profilers.libraries import read_perf_report, read_vtune
-from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
+from ridgeline.diagnose.profilers.tools import read_ipm, read_mpip, read_perf_report, read_vtune
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.serving.findings.nsys import read_nsys
 
@@ -43,15 +42,6 @@ def test_an_ipm_banner_after_a_programs_output() -> None:
     assert profile.calls[0].name == "MPI_Allreduce" and profile.calls[0].count == 184512
     assert profile.calls[0].share_of_communication == pytest.approx(0.6, abs=0.01)
     assert profile.busy_ratio == pytest.approx((51.22 - 11.02) / (51.22 - 22.59))
-
-
-def test_ipm_xml_has_one_time_per_rank_even_when_cut() -> None:
-    lines = list(TextFile(SAMPLES / "ipm" / "solver.ipm.xml"))
-    profile = read_ipm(lines)
-    assert [round(t.communication_s, 2) for t in profile.rank_times] == [1.1, 5.92, 6.03, 5.88]
-    assert profile.waiting_share == pytest.approx(0.87)
-    half = read_ipm(lines[: len(lines) // 2])
-    assert 0 < len(half.rank_times) < 4
 
 
 @pytest.mark.parametrize("name", ["hotspots-tab.csv", "hotspots-comma.csv"])

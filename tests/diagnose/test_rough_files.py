@@ -24,7 +24,7 @@ from tests.diagnose.nsys_database import database_bytes
 SAMPLES = Path(__file__).parent.parent / "samples"
 ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 KINDS = (
-    *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "pbs", "perf", "sacct", "sglang"),
+    *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "perf", "sglang"),
     *("torch-trace", "vllm", "vtune"),
 )
 FILES = [path for kind in KINDS for path in sorted((SAMPLES / kind).iterdir())]

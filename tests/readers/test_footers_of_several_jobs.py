@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.diagnose.readers.batch_footer import BatchFooter, read_batch_footer
+from ridgeline.diagnose.readers.batch_text import BatchFooter, read_batch_footer
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "batch"
 KILLED = "=>> PBS: job killed: walltime 3621 exceeded limit 3600"
@@ -45,22 +45,22 @@ def test_a_kill_belongs_to_the_footer_after_it() -> None:
     ]
     first, second = ([line.format(n=n) for line in footer] for n in (1, 2))
     after = read_batch_footer([KILLED, *first, *second])
-    assert after is not None and (after.job_id, after.killed, after.killed_line, after.line) == ("2.pbs", None, 0, 5)
-    assert (after.ended, after.exit_status, after.wall_used_s) == ("2026-01-02 00:00:00", 2, 121.0)
+    assert after is not None and (after.killed, after.killed_line, after.line) == (None, 0, 5)
+    assert (after.exit_status, after.wall_used_s) == (2, 121.0)
     later = read_batch_footer([*first, KILLED, *second])
-    assert later is not None and (later.job_id, later.killed_line, later.line) == ("2.pbs", 4, 5)
+    assert later is not None and (later.killed_line, later.line) == (4, 5)
     assert later.killed == "walltime 3621 exceeded limit 3600"
     twice = read_batch_footer([KILLED, *first, KILLED.replace("3621", "9999"), *second])
     assert twice is not None and twice.killed == "walltime 9999 exceeded limit 3600"
     only = read_batch_footer(["x", KILLED])
-    assert only is not None and (only.line, only.killed_line, only.ended, only.nodes) == (2, 2, None, ())
+    assert only is not None and (only.line, only.killed_line) == (2, 2)
 
 
 def test_gpus_of_all_nodes_are_added_unless_the_site_says_how_many() -> None:
     nodes = "Execution Nodes Used: (a1:ngpus=8:ncpus=4)+(a2:ngpus=4)+(a1:ngpus=8)"
     start = "Resource Usage on 2026-01-01 00:00:00:"
     found = read_batch_footer([start, nodes])
-    assert found is not None and found.ngpus_requested == 20 and found.nodes == ("a1", "a2")
+    assert found is not None and found.ngpus_requested == 20
     stated = read_batch_footer([start, "NGPUs Requested: 3", nodes])
     assert stated is not None and stated.ngpus_requested == 3
     both = read_batch_footer([start, "NCPUs: Requested(48), Used(40)", "Memory : Requested(2gb), Used(1kb)"])

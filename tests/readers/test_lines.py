@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.diagnose.readers import lines as module
+from ridgeline.diagnose.readers.batch_text import _ranges, read_bindings
 from ridgeline.diagnose.readers.lines import TextFile, blocks_of, gib, number, plain, whole
-from ridgeline.diagnose.readers.report_bindings import _ranges, read_bindings
 
 
 @given(pieces=st.lists(st.binary(max_size=12), max_size=8))

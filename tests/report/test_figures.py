@@ -23,14 +23,14 @@ from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
-from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
-from ridgeline.report.figures.guards import closeness, guard_table
-from ridgeline.report.figures.knobs import importance, parallel, slices
-from ridgeline.report.figures.machine import nodes, predicted
+from ridgeline.report.figures.failures import failure_counts, failure_table
+from ridgeline.report.figures.knobs import parallel, slices
+from ridgeline.report.figures.machine import nodes, predicted, twin_says
 from ridgeline.report.figures.progress import progress, progress_points
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
 from ridgeline.report.figures.shapes import BASELINE, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import goal_axis, knob_scale
+from ridgeline.report.measured import guard_table
 from ridgeline.report.sections import Findings, answer_card
 from ridgeline.serving.engines.sglang.log import DecodeBatch, Stamp
 from ridgeline.serving.figures.engine_log import batch_by_length, logged_runs, over_time, step_times, whole_engine
@@ -81,12 +81,16 @@ def search_with_an_edge(root: Path) -> History:
     return past
 
 
+def shown(figure: PlotFigure | None) -> PlotFigure:
+    assert figure is not None
+    return figure
+
+
 def test_failures_are_in_a_strip_and_never_among_the_values(tmp_path: Path) -> None:
     """Also for a time to minimise, where the bottom of the figure is where the winners are."""
     for direction in ("maximize", "minimize"):
         question = a_study(tmp_path, goal=Goal("rate", direction))
-        figure = progress(question, search_with_an_edge(tmp_path)).figures[0]
-        assert isinstance(figure, PlotFigure)
+        figure = shown(progress(question, search_with_an_edge(tmp_path)))
         assert len(figure.strip) == 4
         assert {mark.lane for mark in figure.strip} == {"out of memory"}
         drawn = [p.y for series in figure.series for p in series.points]
@@ -98,8 +102,8 @@ def test_a_setting_looks_the_same_in_the_progress_of_every_kind(tmp_path: Path) 
     question, past = a_study(tmp_path), History(tmp_path)
     for mem in (0, 3, 5):
         add(past, {"mem": mem, "kind": "a"}, rate=100.0 + mem)
-    figure = progress(question, past, answer(question, {"mem": 5, "kind": "a"}), {1: "A", 2: "between", 3: "B"})
-    assert {one.name: one.look for one in figure.figures[0].series} == {"A": BASELINE, "between": "1", "B": WINNER}
+    figure = shown(progress(question, past, answer(question, {"mem": 5, "kind": "a"}), {1: "A", 2: "between", 3: "B"}))
+    assert {one.name: one.look for one in figure.series} == {"A": BASELINE, "between": "1", "B": WINNER}
 
 
 def test_the_runs_of_a_gate_are_drawn_against_its_reference(tmp_path: Path) -> None:
@@ -107,7 +111,7 @@ def test_the_runs_of_a_gate_are_drawn_against_its_reference(tmp_path: Path) -> N
     for rate in (106.0, 105.0):
         add(past, {"mem": 0, "kind": "a"}, rate=rate)
     held = Answer("gate", "slower", "", Reference("the reference", question.baseline, 100.0), None)
-    figure = progress(question, past, held, {1: "run", 2: "run"}).figures[0]
+    figure = shown(progress(question, past, held, {1: "run", 2: "run"}))
     assert isinstance(figure, PlotFigure)
     assert [(one.label, one.value) for one in figure.limits] == [("the reference: 100", 100.0)]
     assert figure.bands == (), "these runs are no baseline that others are held against"
@@ -121,19 +125,13 @@ def test_the_best_so_far_only_gets_better(tmp_path: Path) -> None:
     assert best == sorted(best, reverse=True)
 
 
-def test_progress_counts_node_hours_of_failed_runs_too(tmp_path: Path) -> None:
-    points = progress_points(a_study(tmp_path), search_with_an_edge(tmp_path))
-    assert points[-1].node_hours == pytest.approx(0.1 * len(points))
-    assert points[0].hours == pytest.approx(0.1)
-
-
 def test_a_wide_range_gets_a_log_axis(tmp_path: Path) -> None:
     past = History(tmp_path)
     for value in (1.0, 10.0, 1000.0):
         add(past, {"mem": 1, "kind": "a"}, rate=value)
-    figure = progress(a_study(tmp_path), past).figures[0]
+    figure = shown(progress(a_study(tmp_path), past))
     assert isinstance(figure, PlotFigure) and figure.y.log
-    narrow = progress(a_study(tmp_path), search_with_an_edge(tmp_path)).figures[0]
+    narrow = shown(progress(a_study(tmp_path), search_with_an_edge(tmp_path)))
     assert isinstance(narrow, PlotFigure) and not narrow.y.log
 
 
@@ -166,21 +164,24 @@ def test_a_machine_that_changed_is_shaded_from_then_on(tmp_path: Path) -> None:
     for at in range(24):
         stage = Stage.SENTINEL if at else Stage.BASELINE
         add(past, {"mem": 0, "kind": "a"}, stage, rate=(100.0 if at < 12 else 80.0) * (1 + 0.002 * (at % 3)))
-    group = progress(question, past)
-    figure = group.figures[0]
-    assert isinstance(figure, PlotFigure)
+    figure = shown(progress(question, past))
     (span,) = figure.spans
     assert (span.look, span.start, span.end) == ("drift", 13, 24)
-    assert "20" in group.notes[0] and "slower" in group.notes[0]
-    assert not progress(question, search_with_an_edge(tmp_path)).notes
+    assert "20" in figure.notes[0] and "slower" in figure.notes[0]
+    assert not shown(progress(question, search_with_an_edge(tmp_path))).notes
 
 
-def test_the_crash_map_draws_the_edge_of_memory(tmp_path: Path) -> None:
-    found = crash_map(a_study(tmp_path), search_with_an_edge(tmp_path))
-    assert found is not None
-    assert found.x_label == "mem"
-    edges = {line: found.columns[edge] for line, edge in zip(found.lines, found.edges, strict=True) if edge is not None}
-    assert edges == {"a": "8", "b": "6"}
+def failed(question: Study, past: History) -> tuple[str, ...]:
+    table = failure_table(question, past)
+    assert table is not None
+    return table.notes
+
+
+def test_failures_that_lie_together_are_told_with_their_place(tmp_path: Path) -> None:
+    (note,) = failed(a_study(tmp_path), search_with_an_edge(tmp_path))
+    assert note == (
+        "All 4 failures (out of memory) are at mem 7 to 9; where exactly depends on kind, and beyond it nothing passed."
+    )
 
 
 def test_two_unlike_failures_have_no_pattern(tmp_path: Path) -> None:
@@ -191,78 +192,41 @@ def test_two_unlike_failures_have_no_pattern(tmp_path: Path) -> None:
             add(past, {"mem": mem, "kind": kind}, kind=failed, **({} if failed is not Kind.OK else {"rate": 1.0}))
     add(past, {"mem": 9, "kind": "a"}, kind=Kind.OOM_RUN)  # alone at the end of mem: one failure is no pattern
     question = a_study(tmp_path)
-    assert crash_map(question, past) is None
     table = failure_table(question, past)
-    assert table is not None and "2 failures without a pattern (wrong result, out of memory)" in table.notes[0]
+    assert table is not None
+    assert table.notes == ("2 failures without a pattern (wrong result, out of memory): see each by itself.",)
     assert [row[0] for row in table.rows] == ["wrong result", "out of memory while running"]
 
 
-def test_the_map_names_a_knob_only_where_no_success_speaks_against_it(tmp_path: Path) -> None:
+def test_a_knob_is_named_only_where_no_success_speaks_against_it(tmp_path: Path) -> None:
     """Two failures of one kind at mem 3 and 7, with passes between them: neither knob tells them apart."""
     past = History(tmp_path)
     for mem in range(8):
         for kind in ("a", "b"):
-            failed = (mem, kind) in ((3, "a"), (7, "b"))
+            fails = (mem, kind) in ((3, "a"), (7, "b"))
             add(
                 past,
                 {"mem": mem, "kind": kind},
-                kind=Kind.CRASH if failed else Kind.OK,
-                **({} if failed else {"rate": 1.0}),
+                kind=Kind.CRASH if fails else Kind.OK,
+                **({} if fails else {"rate": 1.0}),
             )
-    assert crash_map(a_study(tmp_path), past) is None
-    assert "2 failures without a pattern (crash)" in str(failure_table(a_study(tmp_path), past))
+    assert failed(a_study(tmp_path), past) == ("2 failures without a pattern (crash): see each by itself.",)
 
 
-def test_the_map_is_of_one_kind_of_failure_and_names_its_region(tmp_path: Path) -> None:
+def test_one_kind_of_failure_has_its_place_and_another_none(tmp_path: Path) -> None:
     past = History(tmp_path)
     for mem in range(10):
         for kind in ("a", "b"):
-            failed = Kind.OOM_RUN if mem >= 8 else Kind.WRONG if (mem, kind) == (1, "b") else Kind.OK
-            add(past, {"mem": mem, "kind": kind}, kind=failed, **({} if failed is not Kind.OK else {"rate": 1.0}))
-    found = crash_map(a_study(tmp_path), past)
-    assert found is not None
-    assert "All 4 failures (out of memory) are at mem 8 to 9, where nothing passed" in found.says
-    assert {cell.failed for row in found.cells for cell in row} == {"", "oom-run"}
-    assert "1 failure without a pattern (wrong result)" in found.says
-
-
-def test_a_knob_of_many_values_loses_none_of_them_in_the_map(tmp_path: Path) -> None:
-    question = a_study(tmp_path)
-    past = History(tmp_path)
-    for mem in range(100):
-        fails = mem >= 80
-        add(
-            past,
-            {"mem": mem, "kind": "ab"[mem % 2]},
-            kind=Kind.OOM_START if fails else Kind.OK,
-            **({} if fails else {"rate": 1.0}),
-        )
-    found = crash_map(question, past)
-    assert found is not None and len(found.columns) <= 13
-    told = [cell.text for row in found.cells for cell in row if cell.text]
-    assert sum(int(text.split()[0].split("/")[-1]) for text in told) == 100
+            ended = Kind.OOM_RUN if mem >= 8 else Kind.WRONG if (mem, kind) == (1, "b") else Kind.OK
+            add(past, {"mem": mem, "kind": kind}, kind=ended, **({} if ended is not Kind.OK else {"rate": 1.0}))
+    assert failed(a_study(tmp_path), past) == (
+        "All 4 failures (out of memory) are at mem 8 to 9, where nothing passed.",
+        "1 failure without a pattern (wrong result): see each by itself.",
+    )
 
 
 def test_failures_are_counted_with_the_first_story(tmp_path: Path) -> None:
     assert failure_counts(search_with_an_edge(tmp_path)) == [("oom-run", 4, "#17: out of memory while running; why")]
-
-
-def test_importance_goes_to_the_knob_that_matters(tmp_path: Path) -> None:
-    found = importance(a_study(tmp_path), search_with_an_edge(tmp_path))
-    assert found is not None
-    shares = {row.label: row.parts[0].value for row in found.rows}
-    assert shares.get("mem", 0) > 70 > 20 > shares.get("kind", 0)
-    assert all(share >= 1 for share in shares.values()), "a bar of nothing is left out"
-    assert "kind" in shares or "kind" in found.notes[0]
-
-
-def test_knobs_that_only_moved_together_share_their_importance(tmp_path: Path) -> None:
-    past = History(tmp_path)
-    for at in range(12):
-        add(past, {"mem": at % 3, "kind": "abc"[at % 3]}, rate=100.0 + 10 * (at % 3) + at / 100)
-    found = importance(a_study(tmp_path), past)
-    assert found is not None
-    assert [row.label for row in found.rows] == ["mem with kind"]
 
 
 def test_slices_and_parallel_show_every_setting(tmp_path: Path) -> None:
@@ -275,6 +239,16 @@ def test_slices_and_parallel_show_every_setting(tmp_path: Path) -> None:
     assert [one.look for one in lines.lines].count("failed") == 4
     best = max(lines.lines, key=lambda one: one.share if one.share is not None else -1)
     assert best.label.startswith("#18 mem 8")
+
+
+def test_the_line_of_the_setting_is_drawn_on_top_even_where_another_ran_faster_once(tmp_path: Path) -> None:
+    question, past = a_study(tmp_path), History(tmp_path)
+    for mem, rate in ((0, 100.0), (3, 130.0), (5, 140.0), (1, 90.0)):
+        add(past, {"mem": mem, "kind": "b" if mem == 1 else "a"}, rate=rate)
+    found = parallel(question, past, answer(question, {"mem": 3, "kind": "a"}))
+    assert found is not None
+    assert [line.look for line in found.lines][-2:] == [BASELINE, WINNER]
+    assert found.lines[-1].share != 1.0, "its rank stays what it is"
 
 
 def test_names_of_a_knob_stand_in_the_order_of_the_study_whichever_ran_first(tmp_path: Path) -> None:
@@ -366,8 +340,6 @@ def test_a_guard_tells_its_worst_margin(tmp_path: Path) -> None:
         "0.4 at #2, 20% of the limit to spare",
         "off by 5e-07 at #2, 50% of the tolerance used",
     ]
-    (figure,) = closeness(question, past, answer(question))
-    assert figure.bands[0].high == pytest.approx(1e-6)
 
 
 def test_nodes_need_two(tmp_path: Path) -> None:
@@ -378,9 +350,10 @@ def test_what_was_predicted_is_held_against_what_was_measured(tmp_path: Path) ->
     past = History(tmp_path)
     for said, was in ((110.0, 100.0), (90.0, 100.0), (120.0, 100.0)):
         add(past, {"mem": 1, "kind": "a"}, rate=was, predicted_rate=said)
-    (figure,) = predicted(a_study(tmp_path), past, answer(a_study(tmp_path)))
-    assert [(p.x, p.y) for p in figure.series[1].points] == [(110.0, 100.0), (90.0, 100.0), (120.0, 100.0)]
-    assert "within 10%" in figure.notes[0]
+    assert [*twin_says(past)] == [
+        "The twin predicted rate of 3 runs before they ran: half of them within 10%, off by +7% on average."
+    ]
+    assert predicted(a_study(tmp_path), past) is None, "no range was stated of the trials"
 
 
 def test_how_many_trials_lie_in_their_stated_range_is_counted(tmp_path: Path) -> None:
@@ -389,20 +362,9 @@ def test_how_many_trials_lie_in_their_stated_range_is_counted(tmp_path: Path) ->
         add(past, {"mem": 1, "kind": "a"}, rate=measured)
         stated = PredictedRange(100.0, 95.0, 105.0, 0.03, in_logs=True)
         past.trials[len(past.trials)] = replace(past.trials[len(past.trials)], predicted=stated)
-    (figure,) = predicted(a_study(tmp_path), past, answer(a_study(tmp_path)))
-    assert figure.notes == ("2 of 4 trials inside their stated 90% range.",)
+    figure = predicted(a_study(tmp_path), past)
+    assert figure is not None and figure.notes == ("2 of 4 trials inside their stated 90% range.",)
     assert [(p.low, p.y, p.high) for p in figure.series[0].points] == [(95.0, 100.0, 105.0)] * 4
-
-
-def test_ranges_of_an_older_journal_are_still_read_from_why(tmp_path: Path) -> None:
-    past = History(tmp_path)
-    for measured in (100.0, 104.0, 103.0, 120.0):
-        add(past, {"mem": 1, "kind": "a"}, rate=measured)
-        why = "expected 0.95 to 1.05 x the best so far, 96% likely to pass; 3 observations, trusting the prior by 97%"
-        past.trials[len(past.trials)] = replace(past.trials[len(past.trials)], why=why)
-    (figure,) = predicted(a_study(tmp_path), past, answer(a_study(tmp_path)))
-    assert figure.notes == ("2 of 3 trials inside their stated 90% range.",)
-    assert figure.series[0].points[1].high == pytest.approx(1.05 * 104.0)
 
 
 def test_latency_against_load_has_limit_and_knee(tmp_path: Path) -> None:
@@ -451,10 +413,9 @@ def test_the_label_of_a_limit_hides_no_mark(tmp_path: Path, width: int) -> None:
     figure = group.figures[0]
     assert isinstance(figure, PlotFigure)
     text = draw(figure, width)
-    found = re.search(r"<text x=(?P<x>[\d.]+) y=(?P<y>[\d.]+)[^>]*>limit p95 2000 ms", text)
+    found = re.search(r"<text ([^>]*)>limit p95 2000 ms", text)
     assert found is not None, text
-    ends = "end" in found[0]
-    assert not ends, "the marks of the setting are at the right end"
+    assert "end" not in found[1], "the marks of the setting are at the right end"
 
 
 def test_energy_is_per_million_tokens(tmp_path: Path) -> None:
@@ -481,7 +442,7 @@ def test_an_engines_log_becomes_its_course() -> None:
 
 def test_an_edge_and_a_scaling_answer_their_own_question() -> None:
     edge = read_status(SAMPLES / "edge-finished")
-    climb = edge_climb(edge.study, edge.history, edge.answer, "mem")
+    climb = edge_climb(edge.study, edge.history, edge.answer)
     assert climb is not None
     assert [(limit.label, limit.value) for limit in climb.limits] == [
         ("for production: 12", 12.0),

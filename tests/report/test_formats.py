@@ -11,7 +11,7 @@ import pytest
 from ridgeline.cli.main import run
 from ridgeline.errors import InputError, StoreError
 from ridgeline.records.exhibit import TextTable
-from ridgeline.report import pdf
+from ridgeline.report import page as pdf
 from ridgeline.report.markdown import markdown
 from ridgeline.report.parts import CodeText, Paragraph, Section
 from tests.browser import CHROMIUM

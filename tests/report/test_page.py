@@ -154,7 +154,7 @@ def test_a_part_that_fails_says_so_and_the_rest_stands(tmp_path: Path, monkeypat
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nothing to divide by")
 
-    monkeypatch.setattr("ridgeline.report.sections.importance", broken)
+    monkeypatch.setattr("ridgeline.report.sections.slices", broken)
     text = text_of(now)
     assert "This part (knobs) could not be worked out: ZeroDivisionError: nothing to divide by" in text
     assert "All runs" in text
@@ -310,7 +310,7 @@ def test_a_campaign_that_was_stopped_says_why_and_draws_nothing_from_nothing(tmp
     assert "<p class=headline>The baseline did not pass: exit code 3</p>" in card
     assert card.index("class=headline") < card.index("no licence"), "what happened first, then what to do"
     assert str(tmp_path) not in card and "`" not in card
-    assert "No run has passed yet." in text and "id=progress-0" not in text
+    assert "No run has passed yet." in text and "id=progress-figure" not in text
 
 
 def test_large_numbers_of_a_run_have_no_exponent() -> None:

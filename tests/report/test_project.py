@@ -6,12 +6,10 @@ from pathlib import Path
 
 from ridgeline.campaign.status import answer_on_paper, read_status_as_far
 from ridgeline.records.exhibit import TextTable
-from ridgeline.report.figures.shapes import PlotFigure
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page
 from ridgeline.report.parts import Paragraph
-from ridgeline.report.project import project_sections
-from ridgeline.report.studies import StudySeen
+from ridgeline.report.studies import StudySeen, project_sections
 
 RESULTS = Path(__file__).parents[2] / "examples/05-sglang-h200/results"
 
@@ -40,15 +38,3 @@ def test_the_page_says_first_how_many_studies_found_how_much() -> None:
     )
     none = project_sections([seen("llama-8b-serve")])[0].parts[0]
     assert none == Paragraph("No better setting confirmed in 1 measured study", "headline")
-
-
-def test_how_soon_starts_at_the_baseline_and_is_of_searches_alone() -> None:
-    studies = [seen("llama-8b"), seen("deepseek-v2-lite"), seen("llama-8b-compare")]
-    (figure,) = [part for section in project_sections(studies) for part in section.parts if part_key(part) == "courses"]
-    assert isinstance(figure, PlotFigure)
-    assert {one.name for one in figure.series} == {"llama-8b (measured)", "deepseek-v2-lite (measured)"}
-    assert all((one.points[0].x, one.points[0].y) == (0, 1.0) for one in figure.series)
-
-
-def part_key(part: object) -> str:
-    return str(getattr(part, "key", ""))

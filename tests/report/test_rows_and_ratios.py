@@ -17,11 +17,9 @@ from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import _fitted, edge_climb, gate_runs
 from ridgeline.report.figures.progress import progress, progress_points
-from ridgeline.report.figures.shapes import OTHER, WINNER, IntervalFigure, PlotFigure
-from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log, seconds_axis
+from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log
 from ridgeline.report.parts import FactTiles
-from ridgeline.report.project import project_sections
-from ridgeline.report.studies import StudySeen, compare_studies, settings_table, studies_sections
+from ridgeline.report.studies import StudySeen, compare_studies, project_sections
 from ridgeline.report.table import columns, rows, write_csv, write_json
 from ridgeline.study.codec import QuestionLine, VerdictLine
 from ridgeline.study.history import History
@@ -88,32 +86,30 @@ def test_csv_and_json_hold_every_column_and_every_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("direction", "best"), [("maximize", [18.0, 18.0, 18.0, 18.0, 18.0]), ("minimize", [18.0, 18.0, 12.0, 12.0, 12.0])]
 )
-def test_progress_holds_every_run_by_order_time_and_cost(tmp_path: Path, direction: Any, best: list[float]) -> None:
+def test_progress_holds_every_run_in_order(tmp_path: Path, direction: Any, best: list[float]) -> None:
     study = a_study(tmp_path, goal=Goal("rate", direction))
     points = progress_points(study, searched(tmp_path), answered())
     assert [p.run for p in points] == [1, 2, 3, 4, 5, 6]
     assert [p.best for p in points] == [None, *best]
     assert [p.value for p in points] == [10.0, 18.0, None, 12.0, 10.0, 20.0]
     assert [p.group for p in points] == ["baseline", "search", "search", "search", "baseline", "winner"]
-    assert [round(p.hours * 3600) for p in points] == [360 + 1000 * n for n in range(6)]
-    assert [round(p.node_hours, 6) for p in points] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    by_run, by_time, by_cost = progress(study, searched(tmp_path), answered()).figures
-    for figure in (by_run, by_time, by_cost):
-        assert isinstance(figure, PlotFigure)
-        assert sum(len(one.points) for one in figure.series if one.look != "best") == 5 and len(figure.strip) == 1
-        assert [(band.low, band.high) for band in figure.bands] == [(10.0, 10.0)]
-    assert by_run.strip[0].x == 3.0 and by_cost.strip[0].x == pytest.approx(0.3)
-    assert by_time.strip[0].x == pytest.approx(2360 / 60), "in minutes"
-    assert "range of 2 baseline runs" in by_run.bands[0].label
+    figure = progress(study, searched(tmp_path), answered())
+    assert figure is not None
+    assert sum(len(one.points) for one in figure.series if one.look != "best") == 5
+    assert [mark.x for mark in figure.strip] == [3.0]
+    assert [(band.low, band.high) for band in figure.bands] == [(10.0, 10.0)]
+    assert "range of 2 baseline runs" in figure.bands[0].label
+    (course,) = (one for one in figure.series if one.look == "best")
+    assert [(p.x, p.y) for p in course.points] == [*enumerate(best, 2)], "as it stood after each run"
 
 
-def test_short_runs_and_warm_ups_cost_and_are_not_shown(tmp_path: Path) -> None:
+def test_short_runs_and_warm_ups_are_not_shown(tmp_path: Path) -> None:
     past = searched(tmp_path)
     add(past, C, Stage.SHORT, rate=99.0)
     add(past, C, Stage.WARM_UP, rate=99.0)
     add(past, C, rate=11.0)
     points = progress_points(a_study(tmp_path), past, answered())
-    assert [p.run for p in points] == [1, 2, 3, 4, 5, 6, 9] and points[-1].node_hours == pytest.approx(0.9)
+    assert [p.run for p in points] == [1, 2, 3, 4, 5, 6, 9] and points[-1].place == 7
     assert len(rows(past)) == 9, "the table has them all"
 
 
@@ -138,15 +134,6 @@ def test_an_axis_is_logarithmic_from_twenty_times_and_from_zero_where_values_dou
     assert (axis.log, axis.from_zero, axis.label) == (log, from_zero, "rate (1/s), higher is better")
     assert needs_log(values) is log
     assert goal_axis(a_study(tmp_path, goal=Goal("rate", "minimize")), values, "").label == "rate, lower is better"
-
-
-@pytest.mark.parametrize(
-    ("longest", "unit_s", "name"),
-    [(179.0, 1.0, "(s)"), (180.0, 60.0, "(minutes)"), (7199.0, 60.0, "(minutes)"), (7200.0, 3600.0, "(hours)")],
-)
-def test_time_is_shown_in_a_unit_that_suits(longest: float, unit_s: float, name: str) -> None:
-    scale = seconds_axis("time", [1.0, longest])
-    assert scale.unit_s == unit_s and scale.axis.label.endswith(name)
 
 
 def test_knobs_stand_where_they_belong() -> None:
@@ -180,8 +167,9 @@ def test_a_gate_shows_the_slowdown_that_it_looks_for(tmp_path: Path, direction: 
 
 def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path: Path) -> None:
     past = searched(tmp_path)
+    past.question = QuestionLine("edge", {"knob": "mem"})
     past.verdict = VerdictLine("edge", "told", {"edge": 3, "production": 1})
-    figure = edge_climb(a_study(tmp_path), past, answered(), "mem")
+    figure = edge_climb(a_study(tmp_path), past, answered())
     assert figure is not None
     assert [(p.x, p.y) for p in figure.series[0].points] == [(0, 10.0), (1, 18.0), (3, 12.0), (0, 10.0), (1, 20.0)]
     assert [(mark.x, mark.trial) for mark in figure.strip] == [(2.0, 3)]
@@ -190,13 +178,13 @@ def test_an_edge_shows_every_value_that_ran_and_those_that_failed_below(tmp_path
         ("largest that passed: 3", 3.0),
     ]
     assert figure.y.high == pytest.approx(20.0 + 0.3 * 10.0)
-    lacking = History(tmp_path)
+    lacking = History(tmp_path, question=past.question)
     for point in ({"kind": "a"}, A, {"kind": "b"}, B):
         add(lacking, point, rate=10.0)
-    without = edge_climb(a_study(tmp_path), lacking, answered(), "mem")
+    without = edge_climb(a_study(tmp_path), lacking, answered())
     assert without is not None and [(p.x, p.trial) for p in without.series[0].points] == [(0, 2), (1, 4)]
     past.verdict = VerdictLine("edge", "told", {"edge": 3, "production": 3})
-    again = edge_climb(a_study(tmp_path), past, answered(), "mem")
+    again = edge_climb(a_study(tmp_path), past, answered())
     assert again is not None and len(again.limits) == 1, "one line for one value"
 
 
@@ -241,30 +229,6 @@ def test_a_project_holds_every_study_with_its_cost_and_sums_them(tmp_path: Path)
         ("mem", "one", "measured", "0", "1"),
         ("mem", "two", "measured", "0", "2"),
     ]
-    unsure = seen(tmp_path, "four", ratio=1.2, confirmed=False)
-    (both,) = [p for s in project_sections([one, unsure]) for p in s.parts if isinstance(p, IntervalFigure)]
-    assert [(row.label, row.look, row.text) for row in both.rows] == [
-        ("one (measured)", WINNER, "2.00x (1.90 to 2.10), measured"),
-        ("four (measured)", OTHER, "1.20x (1.10 to 1.30), measured, not confirmed"),
-    ]
-    gains = next(section for section in rest if section.key == "gains").parts[0]
-    assert isinstance(gains, IntervalFigure) and [(row.label, row.value) for row in gains.rows] == [
-        ("one (measured)", 2.0),
-        ("two (measured)", 1.5),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("direction", "course"),
-    [("maximize", [(0, 1.0), (1, 1.8), (2, 1.8)]), ("minimize", [(0, 1.0), (1, 1.0), (2, 1.0)])],
-)
-def test_how_soon_a_study_found_its_best_as_a_ratio_to_its_own_baseline(
-    tmp_path: Path, direction: Any, course: list[tuple[int, float]]
-) -> None:
-    found = project_sections([seen(tmp_path, name, direction=direction) for name in ("one", "two")])
-    (figure,) = [p for s in found for p in s.parts if isinstance(p, PlotFigure) and p.key == "courses"]
-    for series in figure.series:
-        assert [(p.x, pytest.approx(p.y)) for p in series.points] == course
 
 
 @pytest.mark.parametrize(("direction", "ratio"), [("maximize", 1.5), ("minimize", 1 / 1.5)])
@@ -286,9 +250,6 @@ def test_two_studies_are_held_against_each_other_by_their_confirmed_runs(
     assert base.ratio.ratio == pytest.approx(ratio) and base.ratio.runs == (1, 1)
     assert other.values == (20.0, 27.0)
     assert set(found.outcomes) == {("mem 2", "crash", "ok"), ("mem 3, kind b", "ok", "crash")}
-    tiles = next(part.facts for part in studies_sections(found)[0].parts if isinstance(part, FactTiles))
-    assert tiles == (("old: the setting", "20", "1/s"), ("new: the setting", "20", "1/s"))
-    assert [row[3] for row in settings_table(found).rows] == ["1, 1", "1, 1"]
     told = found.as_json()
     assert [row["first"] for row in told["settings"]] == [10.0, 20.0] and told["metric"] == "rate"
     back = compare_studies(second, first)

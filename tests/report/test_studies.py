@@ -15,8 +15,7 @@ from ridgeline.cli.main import run
 from ridgeline.errors import InputError
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Goal
-from ridgeline.report.markdown import markdown
-from ridgeline.report.studies import StudySeen, compare_studies, studies_sections
+from ridgeline.report.studies import StudySeen, compare_studies
 from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
@@ -57,10 +56,6 @@ def test_a_setting_that_passed_on_one_side_only_is_named(tmp_path: Path) -> None
     found = compare_studies(old, new)
     ((_, before, after),) = found.outcomes
     assert (before, after) == ("ok", "out of memory while running")
-    assert [(section.key, section.title) for section in studies_sections(found)] == [
-        ("verdict", ""), ("settings", "Settings in both"), ("outcomes", "Passed on one side only"),
-        ("differences", "What differs"),
-    ]  # fmt: skip
 
 
 def test_other_goals_are_refused(tmp_path: Path) -> None:
@@ -74,16 +69,13 @@ def test_it_says_that_the_two_were_not_interleaved(tmp_path: Path) -> None:
     lines = list(studies_lines(found))
     assert "did not run interleaved" in " ".join(lines)
     assert all(len(line) <= 80 for line in lines if "->" not in line)
-    assert "did not run interleaved" in markdown("t", "", studies_sections(found))
 
 
-def test_the_verb_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = H200 / "llama-8b", tmp_path / "again"
     shutil.copytree(H200 / "llama-8b-compare", b)
-    out = tmp_path / "two.html"
     with pytest.raises(SystemExit) as ended:
-        run(["study", "diff", str(a), str(b), "--json", "--out", str(out)])
+        run(["study", "diff", str(a), str(b), "--json"])
     assert ended.value.code == 0
     told = json.loads(capsys.readouterr().out)
     assert {row["verdict"] for row in told["settings"]} == {"no detectable difference"}
-    assert "<svg" in out.read_text()

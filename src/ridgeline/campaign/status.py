@@ -37,8 +37,8 @@ from ridgeline.study.history import History, read_history
 from ridgeline.study.lock import ControllerState, Presence, find_controller
 from ridgeline.workloads.base import Workload
 
-# what mpiP and IPM name after the program, and IPM's banner on stdout
-_FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
+# what mpiP names after the program, and IPM's banner on stdout
+_FILES = ("perf.txt", "vtune.csv", "*.mpiP", "stdout")
 _TRACE, _TABLE = "torch-trace", "nsys"
 _KINDS = ("perf", "vtune", "mpip", "ipm", _TRACE, _TABLE)
 

@@ -40,9 +40,9 @@ def diagnose(
     """Explain logs and profiles: findings, the lines that show them, and what to do about them.
 
     Knows logs and outputs of the programs that are tuned here; profiles of nsys (SQLite and CSV), the PyTorch
-    profiler, mpiP, IPM, VTune and perf; records of Slurm and PBS; the bindings that launchers report; and what shells,
-    launchers, Slurm, the kernel and programs of any kind print when a run fails. A file may hold several of these, be
-    gzipped, and be of any length. Of a folder, such as a run's, those of its files are read that are of these kinds.
+    profiler, mpiP, IPM, VTune and perf; the bindings that launchers report; and what shells, launchers, Slurm, the
+    kernel and programs of any kind print when a run fails. A file may hold several of these, be gzipped, and be of any
+    length. Of a folder, such as a run's, those of its files are read that are of these kinds.
 
     Example: ridgeline diagnose server.log
     """

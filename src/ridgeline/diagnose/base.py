@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from ridgeline.diagnose.readers.lines import TextFile, Watch, plain
 from ridgeline.errors import InputError, ReadError
-from ridgeline.records.exhibit import CurveFigure, Shown, TextTable
+from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first
 from ridgeline.records.outcome import Evidence
@@ -40,11 +40,10 @@ class SummaryFigure:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What a file says in numbers: figures, the settings that ran, and curves over time. All of it is plain data."""
+    """What a file says in numbers: figures, and the settings that ran. All of it is plain data."""
 
     figures: tuple[SummaryFigure, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
-    curves: tuple[CurveFigure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

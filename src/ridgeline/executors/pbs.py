@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ridgeline.diagnose.readers.batch_footer import clock_s, read_batch_footer, size_bytes
+from ridgeline.diagnose.readers.batch_text import clock_s, read_batch_footer, size_bytes
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,

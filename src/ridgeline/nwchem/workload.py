@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline.diagnose.readers.report_bindings import RankBinding, read_bindings
+from ridgeline.diagnose.readers.batch_text import RankBinding, read_bindings
 from ridgeline.errors import Problem, Where
 from ridgeline.files import read_text, text_of
 from ridgeline.nwchem.failures import SIGNATURES

@@ -111,6 +111,26 @@ class ComparedSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class KindShown:
+    """What report and slides show of one kind of campaign, said by the kind itself; the defaults are those of a
+    question about given settings.
+
+    `title` heads the section of its own figures and tables. `searches`: for the best of many settings, so that knobs,
+    the way to the best and what to try next are shown. `two`: two given settings are held against each other.
+    `versions`: blocks compare whichever two tell most, so that no setting is in all of them.
+    `stored`: what the runs are held against was measured before.
+    """
+
+    title: str = "What was found"
+    searches: bool = False
+    two: bool = False
+    versions: bool = False
+    stored: bool = False
+    figure: str = ""  # its own, as `module:function` of (study, history, answer)
+    how: str = ""  # it was measured, in a sentence; {names} are those of the question's fields
+
+
+@dataclass(frozen=True, slots=True)
 class Exhibits:
     """All of them; empty where there is nothing to show.
 

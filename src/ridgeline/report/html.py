@@ -14,7 +14,7 @@ from ridgeline.records.exhibit import TextTable
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
-from ridgeline.report.drawing.draw import drawn, legend, table_of
+from ridgeline.report.drawing.draw import HALF_PX, SMALL_PX, WIDE_PX, draw, legend, table_of
 from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure, PlotFigure
 from ridgeline.report.parts import (
     AnswerCard,
@@ -22,13 +22,11 @@ from ridgeline.report.parts import (
     CodeText,
     FactTiles,
     Fold,
-    Hint,
     Paragraph,
     Part,
-    RunRows,
     Section,
 )  # fmt: skip
-from ridgeline.report.table import Row
+from ridgeline.report.table import Row, RunRows
 from ridgeline.stats.wording import count
 
 _LONG_CELL = 32  # characters, from which on the text of a cell may be broken
@@ -69,12 +67,12 @@ def _fits_half(part: Part) -> bool:
         return len(rows) <= 16 and sum(max(map(len, column)) + 3 for column in zip(*rows, strict=False)) <= 70
     if isinstance(part, PlotFigure):
         return 0 < len(part.x.ticks) <= _FEW_PLACES and not part.spans
-    return isinstance(part, IntervalFigure | BarFigure | HeatFigure | Hint)
+    return isinstance(part, IntervalFigure | BarFigure | HeatFigure)
 
 
 def _untitled(part: Part) -> Part:
     """Without the title that its section already has."""
-    if isinstance(part, Fold | Paragraph | CodeText | Bullets | FactTiles | RunRows | AnswerCard | Hint):
+    if isinstance(part, Fold | Paragraph | CodeText | Bullets | FactTiles | RunRows | AnswerCard):
         return part
     return replace(part, title="")
 
@@ -111,9 +109,6 @@ def part_html(part: Part, folders: Folders, half: bool = False) -> Iterator[str]
     match part:
         case AnswerCard():
             yield from _answer(part)
-        case Hint():
-            command = code_html(part.command, copy=True) if part.command else ""
-            yield f"<div class='hint{' half' if half else ''}'><p>{prose(part.text)}</p>{command}</div>"
         case Paragraph():
             yield f"<p{f' class={part.look}' if part.look else ''}>{prose(part.text)}</p>"
         case CodeText():
@@ -142,8 +137,13 @@ def figure_html(figure: Figure, look: str = "") -> str:
     notes = "".join(f"<p class=sub>{prose(note)}</p>" for note in figure.notes)
     return (
         f"<figure id={_key(figure.key)} class='{look}'>{_heading(figure.title, _key(figure.key))}{said}{legend(figure)}"
-        f"{drawn(figure, 'half' in look)}{notes}{_numbers(table_of(figure))}</figure>"
+        f"{_drawn(figure, HALF_PX if 'half' in look else WIDE_PX)}{notes}{_numbers(table_of(figure))}</figure>"
     )
+
+
+def _drawn(figure: Figure, width: float = WIDE_PX) -> str:
+    """In a box that scrolls sideways where the screen is too narrow to read it."""
+    return f"<div class=drawing tabindex=0>{draw(figure, width)}</div>"
 
 
 def _answer(card: AnswerCard) -> Iterator[str]:
@@ -199,33 +199,17 @@ def _tile(what: str, value: str, beside: str) -> str:
 def _group(group: FigureGroup) -> Iterator[str]:
     key = f"{_key(group.key)}-figure"
     yield f"<figure id={key}>{_heading(group.title, key)}<figcaption>{prose(group.says)}</figcaption>"
-    if group.choices:
-        yield legend(group.figures[0])
-        yield from _choices(group)
-        yield _numbers(table_of(group.figures[0]))
-    else:
-        yield legend(group.figures[0])
-        # two or four fill two columns, other numbers three
-        two = len(group.figures) in (2, 4)
-        look = "'small half'" if two else "small"
-        each = (
-            f"<div class={look}><h4>{_e(f.title)}</h4>{drawn(f, two)}{_numbers(table_of(f))}</div>"
-            for f in group.figures
-        )
-        yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
+    yield legend(group.figures[0])
+    # two or four fill two columns, other numbers three
+    two = len(group.figures) in (2, 4)
+    look, width = ("'small half'", HALF_PX) if two else ("small", SMALL_PX)
+    each = (
+        f"<div class={look}><h4>{_e(f.title)}</h4>{_drawn(f, width)}{_numbers(table_of(f))}</div>"
+        for f in group.figures
+    )
+    yield f"<div class='multiples{' two' if two else ''}'>{''.join(each)}</div>"
     yield from (f"<p class=sub>{prose(note)}</p>" for note in group.notes)
     yield "</figure>"
-
-
-def _choices(group: FigureGroup) -> Iterator[str]:
-    """Radio buttons and style alone choose the view, so that it works without scripts."""
-    yield "<div class=choices>"
-    for at, name in enumerate(group.choices):
-        on = " checked" if at == 0 else ""
-        yield f"<input type=radio name='{_key(group.key)}' id='{_key(group.key)}-{at}' class=c{at}{on}>"
-        yield f"<label for='{_key(group.key)}-{at}'>{_e(name)}</label>"
-    yield from (f"<div class='view v{at}'>{drawn(figure)}</div>" for at, figure in enumerate(group.figures))
-    yield "</div>"
 
 
 def _numbers(table: TextTable) -> str:

@@ -12,7 +12,7 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.contribution import contributions, text
-from ridgeline.stats.drift import MOST_REPEATS, Repeat, baseline_course, drift, outliers
+from ridgeline.stats.drift import MOST_REPEATS, Repeat, drift, outliers
 from ridgeline.stats.nodes import NodeEffect, corrected, corrections, node_effects, node_runs
 from ridgeline.stats.wording import MetricText, count
 from ridgeline.study.history import History
@@ -34,7 +34,6 @@ def insights(study: Study, history: History, answer: Answer, gain: bool = True) 
         *(_gain_by_change(study, history, answer) if gain else ()),
         *unusual,
         *_unsteady(study, history, effects, answer.reference.label, goal),
-        *_compared_through(study, history, effects),
         *(_where_it_was_confirmed(history) if gain else ()),
         *_run_again(history),
     ]
@@ -71,18 +70,6 @@ def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]
         )
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
     return [f"gain by change, in percent of {of}, estimated from the search: {text(found)}"]
-
-
-def _compared_through(study: Study, history: History, effects: Sequence[NodeEffect]) -> list[str]:
-    """That values of the search were not compared as they were measured."""
-    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
-    sentinels = sum(trial.stage is Stage.SENTINEL for trial, _ in runs)
-    goal = study.goal
-    course = baseline_course(runs, goal.metric, effects, goal.direction, study.confirm.level)
-    if not sentinels or not course.changed:
-        return []
-    times = count(sentinels, "run")
-    return [f"the machine changed: values of the search were compared through {times} of the baseline meanwhile"]
 
 
 def _where_it_was_confirmed(history: History) -> list[str]:

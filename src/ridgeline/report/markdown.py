@@ -14,12 +14,11 @@ from ridgeline.report.parts import (
     CodeText,
     FactTiles,
     Fold,
-    Hint,
     Paragraph,
     Part,
-    RunRows,
     Section,
 )
+from ridgeline.report.table import RunRows
 from ridgeline.stats.wording import count
 
 MOST_ROWS = 30  # of a table; longer ones are for the page and `study export`
@@ -43,10 +42,6 @@ def _part(part: Part, heading: str) -> Iterator[str]:
             yield from (f"**{text}**" if part.look == "headline" else f"> {text}" if part.look == "note" else text, "")
         case AnswerCard():
             yield from _answer(part)
-        case Hint():
-            yield from (_e(part.text), "")
-            if part.command:
-                yield from _part(CodeText(part.command), "")
         case CodeText():
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", part.text)), default=0))
             yield from (f"{fence}sh", part.text, fence, "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ridgeline.records.answer import OVER_LIMIT
 from ridgeline.records.exhibit import TextTable
 from ridgeline.report.figures.shapes import Figure, FigureGroup
-from ridgeline.report.table import Row
+from ridgeline.report.table import RunRows
 
 _LONGEST_LEAD = 60  # of a statement in large letters
 # a broken limit of the question is never left out of it
@@ -90,26 +90,6 @@ def _capitalised(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
-    """What this page cannot say yet, and the command that would find out."""
-
-    text: str
-    command: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRows:
-    """All runs, with the order of columns; `folded` are those of the confirmation, shown on demand."""
-
-    columns: tuple[str, ...]
-    headings: tuple[str, ...]
-    rows: tuple[Row, ...]
-    folded: tuple[Row, ...] = ()
-    winner: str = ""  # how rows of the setting are marked in their column `is`
-    on_paper: int | None = None  # how many of the columns are printed: a sheet is not as wide as a scrolled table
-
-
-@dataclass(frozen=True, slots=True)
 class Fold:
     """Closed until opened. Printed in full, unless `on_paper` is false: what one would only copy from a screen."""
 
@@ -118,9 +98,7 @@ class Fold:
     on_paper: bool = True
 
 
-Part = (
-    Paragraph | CodeText | Bullets | FactTiles | AnswerCard | Hint | RunRows | TextTable | Figure | FigureGroup | Fold
-)
+Part = Paragraph | CodeText | Bullets | FactTiles | AnswerCard | RunRows | TextTable | Figure | FigureGroup | Fold
 
 
 @dataclass(frozen=True, slots=True)

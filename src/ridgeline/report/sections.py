@@ -13,25 +13,21 @@ from ridgeline.records.answer import CONFIRMED, Answer
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage
-from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
-from ridgeline.report.figures.failures import crash_map, failure_table, what_failed
-from ridgeline.report.figures.guards import closeness, guard_table
-from ridgeline.report.figures.knobs import effects, importance, parallel, slices
-from ridgeline.report.figures.machine import node_table, nodes, predicted
+from ridgeline.report.figures.campaigns import curves
+from ridgeline.report.figures.failures import failure_table, what_failed
+from ridgeline.report.figures.knobs import effects, parallel, slices
+from ridgeline.report.figures.machine import node_table, nodes, predicted, twin_says
 from ridgeline.report.figures.progress import progress
-from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair, proof_table
+from ridgeline.report.figures.proof import ladder, proof, proof_blocks, proof_pair, proof_table
 from ridgeline.report.figures.shapes import Figure, IntervalFigure
+from ridgeline.report.figures.values import kind_shown
 from ridgeline.report.insights import insights
-from ridgeline.report.measured import folder_text, measured, place_text
-from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Hint, Paragraph, Part, RunRows, Section
-from ridgeline.report.runs import runs_part
+from ridgeline.report.measured import folder_text, guard_table, measured, place_text
+from ridgeline.report.parts import AnswerCard, Bullets, CodeText, Fold, Paragraph, Part, Section
+from ridgeline.report.table import runs_part
 from ridgeline.stats.wording import MetricText, count, metric_text, node_time_text, ratio_range
 from ridgeline.study.history import History
 
-# these answer another question than which setting is best: their own exhibits come first, and a search's are left out
-NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink", "gate", *OF_VERSIONS)
-_WITH_KIND = ("compare", "steps")  # where the other command stands: alone it would be a section
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MOST_MOVED = 6  # knobs named on the first screen; a table below has all
 
@@ -54,20 +50,20 @@ def sections(found: Findings) -> list[Section]:
     made: list[tuple[str, str, Callable[[], Iterator[Part]]]] = [
         ("verdict", "", lambda: _verdict(found)),
         ("setting", "What it changes", lambda: _setting(found)),
-        ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: kind_parts(found)),
+        ("kind", kind_shown(answer).title, lambda: kind_parts(found)),
         ("equivalence", "What makes no difference", lambda: _equivalence(exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("also", "What else the runs show", lambda: _insights(study, history, answer)),
         ("progress", "Progress", lambda: _progress(study, history, answer, exhibits)),
         ("knobs", "Every knob", lambda: _knobs(study, history, answer)),
-        ("failures", "What failed", lambda: _failures(study, history)),
+        ("failures", "What failed", lambda: _known(failure_table(study, history), _builds(history))),
         *_of_wings(study, history, answer),
-        ("machine", "The machine", lambda: _machine(study, history)),
-        ("twin", "Predicted and measured", lambda: _twin(study, history, answer)),
-        ("guards", "Guards", lambda: _guards(study, history, answer)),
+        ("machine", "The machine", lambda: _known(nodes(study, history), node_table(history))),
+        ("twin", "Predicted and measured", lambda: _twin(study, history)),
+        ("guards", "Guards", lambda: _known(guard_table(study, history))),
         ("task", "The task's rules", lambda: (t for t in exhibits.tables if t.title == TASK_RULES)),
-        ("measured", "How it was measured", lambda: measured(study, history, answer)),
-        ("runs", "All runs", lambda: _runs(study, history, answer)),
+        ("measured", "How it was measured", lambda: _measured(study, history, answer)),
+        ("runs", "All runs", lambda: _known(runs_part(study, history, answer) if history.runs else None)),
     ]
     shown: list[Section] = []
     for key, title, make in made:
@@ -84,9 +80,6 @@ def sections(found: Findings) -> list[Section]:
 def _on_first_screen(shown: Sequence[Section]) -> list[Figure]:
     cards = (part for section in shown[:1] for part in section.parts if isinstance(part, AnswerCard))
     return [card.figure for card in cards if card.figure is not None]
-
-
-_KIND_TITLES = {"compare": "A and B", "edge": "How far it goes", "scale": "How it scales", "steps": "The steps"}
 
 
 # what one odd journal line can raise: it must not cost the reader the whole page
@@ -186,13 +179,12 @@ def answer_card(found: Findings) -> AnswerCard:
 def _first_figure(found: Findings) -> Figure | None:
     """What the answer rests on, at a glance."""
     study, history = found.study, found.history
-    steps = ladder(study, history) if found.answer.kind == "steps" else None
-    return steps or proof_pair(study, history, found.answer) or next(_kind_figures(found), None)
+    return ladder(study, history) or proof_pair(study, history, found.answer) or next(_kind_figures(found), None)
 
 
 def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
     """What the large ratio is one of; where there are two settings, of which."""
-    if answer.kind == "compare":
+    if kind_shown(answer).two:
         sense = f"{goal.sense.strip()}: " if goal.sense else ""
         return f"{sense}{candidate} against {answer.reference.label}"
     if goal.is_named:  # else it reads as the speed
@@ -288,41 +280,29 @@ def origin_text(study: Study, history: History) -> str:
 
 def _setting(found: Findings) -> Iterator[Part]:
     """What the setting changes and what each change gained; what to type stands on the first screen."""
-    answer = found.answer
-    if found.exhibits.setting is not None:
-        yield found.exhibits.setting
+    yield from _known(found.exhibits.setting)
     yield from gain_by_change(found)
-    if answer.kind not in _WITH_KIND:
-        yield from _reference_command(answer)
 
 
-def _reference_command(answer: Answer) -> Iterator[Part]:
+def _measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
+    yield from measured(study, history, answer)
     if answer.offers and answer.confirmed and answer.paste and answer.reference_paste:
-        yield Fold(
-            f"For comparison, the command of {answer.reference.label}",
-            (CodeText(_elsewhere(answer.reference_paste), copy=True),),
-            on_paper=False,
-        )
+        title = f"For comparison, the command of {answer.reference.label}"
+        yield Fold(title, (CodeText(_elsewhere(answer.reference_paste), copy=True),), on_paper=False)
 
 
 def kind_parts(found: Findings) -> Iterator[Part]:
     """What this kind of campaign has to show: its own figures first, then its tables."""
-    answer, exhibits = found.answer, found.exhibits
     yield from _kind_figures(found)
-    yield from (table for table in exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
-    if answer.kind in _WITH_KIND:
-        yield from _reference_command(answer)
+    yield from (table for table in found.exhibits.tables if table.title not in (EQUIVALENCE, TASK_RULES))
 
 
 def _kind_figures(found: Findings) -> Iterator[Figure]:
     study, history, answer = found.study, found.history, found.answer
-    own: Figure | None = None
-    if answer.kind == "edge":
-        own = edge_climb(study, history, answer, str(history.question.details.get("knob", "")))
-    elif answer.kind == "gate":
-        own = gate_runs(study, history, answer)
-    if own is not None:
-        yield own
+    if place := kind_shown(answer).figure:
+        own: Figure | None = catalog.at(place)(study, history, answer)
+        if own is not None:
+            yield own
     for at, each in enumerate(found.exhibits.figures):
         yield curves(each, f"curve-{at}", study, history, answer.unit)
 
@@ -340,32 +320,32 @@ def _equivalence(exhibits: Exhibits) -> Iterator[Part]:
 
 def _proof(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     figures = proof(study, history, answer)
-    yield from figures
-    table = proof_table(study, history, answer)
-    if table is not None:
-        yield table
-    if not figures and answer.kind == "search" and history.verdict is not None:
+    yield from _known(*figures, proof_table(study, history, answer))
+    if not figures and kind_shown(answer).searches and history.verdict is not None:
         yield Paragraph(
             "Nothing was confirmed in interleaved blocks, so there is no proof beyond the search itself.", "note"
         )
 
 
+def steps_measured(found: Findings) -> IntervalFigure | None:
+    """The gain of each step, where this campaign or another one measured them."""
+    ladders = (ladder(found.study, each) for each in (found.history, found.steps) if each is not None)
+    return next((figure for figure in ladders if figure is not None), None)
+
+
 def gain_by_change(found: Findings) -> Iterator[Part]:
     """Measured step by step, else estimated from the search; and the command that measures it."""
     study, history, answer = found.study, found.history, found.answer
-    for each in (history, found.steps):
-        figure: IntervalFigure | None = None if each is None else ladder(study, each)
-        if figure is not None:
-            yield figure
-            return
-    if answer.kind in NO_SEARCH or answer.conclusion != CONFIRMED or answer.candidate is None:
+    if (measured_steps := steps_measured(found)) is not None:
+        yield measured_steps
+        return
+    if not kind_shown(answer).searches or answer.conclusion != CONFIRMED or answer.candidate is None:
         return
     changed = [name for name, value in answer.candidate.point.items() if study.baseline.get(name) != value]
     if len(changed) < 2:
         return
     estimated = effects(study, history, answer)
-    if estimated is not None:
-        yield estimated
+    yield from _known(estimated)
     names = f"{', '.join(changed[:-1])} and {changed[-1]}"
     text = (
         "These are estimates from the search."
@@ -374,7 +354,8 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     )
     place = place_text(history)
     ask = f"To measure what each change gains, run this {place[:1].lower()}{place[1:]}:"
-    yield Hint(f"{text} {ask}", steps_command(history))
+    yield Paragraph(f"{text} {ask}")
+    yield CodeText(steps_command(history), copy=True)
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
@@ -383,8 +364,9 @@ def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
 
 
 def _progress(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
-    if history.ok_runs(*Stage):
-        yield progress(study, history, answer, exhibits.groups)
+    figure = progress(study, history, answer, exhibits.groups)
+    if figure is not None:
+        yield figure
     else:
         yield Paragraph("No run has passed yet." if history.runs else "No run has ended yet.", "sub")
     if history.open_runs:
@@ -392,34 +374,13 @@ def _progress(study: Study, history: History, answer: Answer, exhibits: Exhibits
 
 
 def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    if answer.kind in NO_SEARCH:
+    if not kind_shown(answer).searches:
         return
-    explained = importance(study, history)
-    largest = max((part.value for row in explained.rows for part in row.parts), default=0.0) if explained else 0.0
-    if explained is not None and len(explained.rows) > 1 and largest >= _LEAST_IMPORTANT:
-        yield explained
-    elif explained is not None:
-        most = f"{explained.rows[0].label} explains {explained.rows[0].text}" if explained.rows else "none explains any"
-        yield Paragraph(f"No figure of importance: of the variance of the search, {most}, other knobs less.", "sub")
-    for part in (slices(study, history, answer), parallel(study, history, answer)):
-        if part is not None:
-            yield part
+    yield from _known(slices(study, history, answer), parallel(study, history, answer))
 
 
-_LEAST_IMPORTANT = 10.0  # percent of the spread: below, a figure of shares is one of noise
-_FEWEST_PREDICTED = 3  # runs, below which a sentence says it all
-_FEWEST_CELLS = 4  # of a map, below which a sentence says it all
-
-
-def _failures(study: Study, history: History) -> Iterator[Part]:
-    where = crash_map(study, history)
-    if where is not None and sum(cell.value is not None for row in where.cells for cell in row) < _FEWEST_CELLS:
-        yield Paragraph(where.says, "sub")
-    elif where is not None:
-        yield where
-    for part in (failure_table(study, history), _builds(history)):
-        if part is not None:
-            yield part
+def _known(*parts: Part | None) -> Iterator[Part]:
+    return (part for part in parts if part is not None)
 
 
 def _builds(history: History) -> TextTable | None:
@@ -447,27 +408,6 @@ def _of_wings(
             yield key, title, lambda place=place: catalog.at(place)(study, history, answer)  # type: ignore[misc]
 
 
-def _machine(study: Study, history: History) -> Iterator[Part]:
-    for part in (nodes(study, history), node_table(history)):
-        if part is not None:
-            yield part
-
-
-def _twin(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    for figure in predicted(study, history, answer):
-        if len(figure.series[-1].points) >= _FEWEST_PREDICTED:
-            yield figure
-        else:
-            yield from (Paragraph(note, "sub") for note in figure.notes)
-
-
-def _guards(study: Study, history: History, answer: Answer) -> Iterator[Part]:
-    yield from closeness(study, history, answer)
-    table = guard_table(study, history)
-    if table is not None:
-        yield table
-
-
-def _runs(study: Study, history: History, answer: Answer) -> Iterator[RunRows | Paragraph]:
-    if history.runs:
-        yield runs_part(study, history, answer)
+def _twin(study: Study, history: History) -> Iterator[Part]:
+    yield from (Paragraph(line) for line in twin_says(history))
+    yield from _known(predicted(study, history))

@@ -1,45 +1,42 @@
 """A campaign as slides: the question, the method, the search, what each change gained, the proof, the rules of a task,
-what failed, what to try next, the cost, the command. One HTML file; each slide's title is what it says."""
+what failed, what to try next, the command. One HTML file; each slide's title is what it says."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from shlex import quote
 
-from ridgeline.records.answer import CONFIRMED, OVER_LIMIT, Answer
-from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, changes, value_text
+from ridgeline.records.answer import OVER_LIMIT, Answer
+from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Discrete, Knob
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.report.drawing.draw import NARROW_PX, draw, legend
-from ridgeline.report.figures.failures import crash_map, failure_counts
-from ridgeline.report.figures.progress import progress_now
-from ridgeline.report.figures.proof import OF_VERSIONS, ladder, proof, proof_blocks, proof_pair
+from ridgeline.report.drawing.draw import draw, legend
+from ridgeline.report.figures.failures import failure_counts, failure_table
+from ridgeline.report.figures.progress import progress
+from ridgeline.report.figures.proof import proof, proof_blocks, proof_pair
 from ridgeline.report.figures.shapes import (
-    Axis,
     BarFigure,
-    BarPart,
-    BarRow,
     Figure,
     HeatFigure,
     IntervalFigure,
     ParallelFigure,
     PlotFigure,
 )  # fmt: skip
-from ridgeline.report.figures.values import is_ok, varied_knobs
+from ridgeline.report.figures.values import kind_shown, varied_knobs
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, place_text
 from ridgeline.report.page import style
-from ridgeline.report.parts import Bullets, CodeText, FactTiles, Hint, Paragraph, Part
+from ridgeline.report.parts import Bullets, CodeText, Paragraph, Part
 from ridgeline.report.sections import (
-    NO_SEARCH,
     NOT_WORKED_OUT,
     Findings,
     answer_card,
@@ -48,28 +45,21 @@ from ridgeline.report.sections import (
     missing_part,
     origin_text,
     page_sentence,
-    steps_command,
+    steps_measured,
     stopped_texts,
 )  # fmt: skip
-from ridgeline.stats.contribution import contributions
-from ridgeline.stats.wording import MetricText, count, node_time_text, ratio_text
+from ridgeline.stats.wording import count, ratio_text
 from ridgeline.study.history import History
 from ridgeline.workloads.base import terms_of
 
 _FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
-# drawn for less than their place on a slide, which makes their text larger; few and many rows have widths of their own
-_WHOLE_PX, _FEW_PX, _MANY_PX, _HALF_PX = 860.0, 700.0, 490.0, 420.0
-_FEW_ROWS = 5
-_MOST_ROWS, _MOST_FAILURES, _MOST_LINES, _LONGEST_LINE = 9, 7, 6, 230
+_WHOLE_PX, _HALF_PX = 860.0, 460.0  # less than their place on a slide, which makes their text larger
+_MOST_ROWS, _MOST_LINES, _LONGEST_LINE = 9, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
-_LEAST_HOURS = 0.01  # of nodes, below which nobody asks what they were for
 _WORTH_BLOCKS = 0.05  # a possible gain, as a share, that is worth more blocks
-_STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
-_FEWEST_LINES, _FEW_LINES, _SHORT_LINE = 4, 7, 60  # too few for a slide; whose text may be larger; characters of one
 _LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
-_LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +76,7 @@ def slides(found: Findings) -> list[Slide]:
     """Those that have something to say."""
     made: dict[str, Callable[[Findings], Slide | None]] = {
         "question": _question, "method": _method, "kind": _kind, "search": _search, "changes": _changes,
-        "proof": _proof, "rules": _rules, "failures": _failures, "next": _next, "cost": _cost, "use": _use,
+        "proof": _proof, "rules": _rules, "failures": _failures, "next": _next, "use": _use,
     }  # fmt: skip
     shown: list[Slide] = []
     for key, make in made.items():
@@ -96,19 +86,7 @@ def slides(found: Findings) -> list[Slide]:
             slide = Slide(key, "A slide is missing", (missing_part(key, error),))
         if slide is not None:
             shown.append(slide)
-    return _without_empty_ones(shown)
-
-
-def _without_empty_ones(shown: Sequence[Slide]) -> list[Slide]:
-    """A line or two of what else there is to say stand below the last slide that has something of its own."""
-    said = next((slide for slide in shown if slide.key == "next"), None)
-    if said is None or sum(map(_lines, (*said.left, *said.right))) > _FEWEST_LINES:
-        return list(shown)
-    kept = [slide for slide in shown if slide is not said]
-    home = next((slide for key in ("use", "kind", "changes", "proof") for slide in kept if slide.key == key), None)
-    if home is None:
-        return list(shown)
-    return [replace(s, left=(*s.left, *said.left)) if s is home else s for s in kept]
+    return shown
 
 
 def _question(found: Findings) -> Slide:
@@ -116,7 +94,15 @@ def _question(found: Findings) -> Slide:
     card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
     notes = (*(page_sentence(note, found) for note in found.notes), *stopped_texts(found))
     said = tuple(Paragraph(_cut(note), "note") for note in notes[:2])
-    return Slide("question", _cut(study.question or study.name, 160), (*said, card))
+    limits = tuple(Paragraph(line, "sub") for line in (_limits(study),) if line)
+    return Slide("question", _cut(study.question or study.name, 160), (*said, card, *limits))
+
+
+def _limits(study: Study) -> str:
+    """What had to hold, which is part of the answer."""
+    limits = (f"{limit.called} at most {limit.most:g} {limit.unit}" for limit in terms_of(study).limits)
+    held = [*limits, *map(str, study.guards)]
+    return _cut(f"Limits: {'; '.join(held[:4])}{_and_more(held, 4)}") if held else ""
 
 
 def _method(found: Findings) -> Slide:
@@ -125,14 +111,14 @@ def _method(found: Findings) -> Slide:
     best = "the best confirmed" if answer.confirmed else "the best run again beside the baseline"
     held = "all of them run again beside the baseline" if _equivalence(found) is not None else best
     confirmed = f" and {held} in fresh runs" if proof_blocks(study, history) else ""
-    title = "How it was measured" if answer.kind in NO_SEARCH else f"{count(tried, 'setting')} tried{confirmed}"
+    title = "How it was measured" if not kind_shown(answer).searches else f"{count(tried, 'setting')} tried{confirmed}"
     table = _two_settings(found) or _varied(found)
     return Slide("method", title, (Bullets(tuple(_how(study, history, answer))),), () if table is None else (table,))
 
 
 def _varied(found: Findings) -> TextTable | None:
     """What the study lets change; of other questions than a search, what did."""
-    study, searched = found.study, found.answer.kind not in NO_SEARCH
+    study, searched = found.study, kind_shown(found.answer).searches
     moved = varied_knobs(study, found.history)
     knobs = tuple(
         (k.name, _values(k), value_text(study.baseline.get(k.name)))
@@ -147,7 +133,7 @@ def _varied(found: Findings) -> TextTable | None:
 
 def _two_settings(found: Findings) -> TextTable | None:
     """Of a comparison: what differs, and what that measured."""
-    if found.answer.kind != "compare":
+    if not kind_shown(found.answer).two:
         return None
     table = next((t for t in found.exhibits.tables if t.changed), None)
     if table is None:
@@ -172,16 +158,15 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     unit = f" ({answer.unit})" if answer.unit else ""
     counted = f": {terms.counted}" if (terms := terms_of(study)).counted else ""
     yield f"Goal: the {'highest' if goal.direction == 'maximize' else 'lowest'} {goal.metric}{unit}{counted}"
-    if study.guards:
-        yield _cut(f"For a run to count: {'; '.join(map(str, study.guards[:3]))}{_and_more(study.guards, 3)}")
     searched = sum(trial.stage is Stage.SEARCH for trial in history.trials.values())
-    if searched and answer.kind not in NO_SEARCH:
+    if searched and kind_shown(answer).searches:
         size = math.prod(knob.count or 0 for knob in study.space.knobs)
         of = f" of {size:,} combinations" if size else ""
-        yield _baseline_first(study, history)
+        yield _baseline_first(history)
         learned = ", each chosen by what the ones before had shown" if study.search.sampler in _LEARNING else ""
         yield f"The search ran {count(searched, 'trial')}{of}{learned}"
-    yield from _how_of_kind(answer.kind, history)
+    if how := kind_shown(answer).how:
+        yield how.format_map(history.question.details)
     if blocks := proof_blocks(study, history):
         yield (
             f"Proof: {count(len(blocks), 'block')} of fresh, interleaved runs, {confirm.repeats} of each setting in "
@@ -196,32 +181,19 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         yield _cut(f"GPUs: {', '.join(gpus)}")
 
 
-def _how_of_kind(kind: str, history: History) -> Iterator[str]:
-    asked = history.question.details
-    if kind == "edge":
-        yield f"{asked['knob']} was raised until runs failed; {count(asked['repeats'], 'run')} had to pass at the edge"
-    elif kind == "scale":
-        yield f"Each size ran {asked['repeats']} times, in mixed order"
-    elif kind == "bisect":
-        yield f"The two ends first, then the {asked['over']} pair whose comparison tells most, until one is sure"
-    elif kind == "gate" and asked.get("stored"):
-        new = len(history.ok_runs(Stage.BASELINE, Stage.SEARCH))
-        yield f"{count(new, 'new run')} against {len(asked['stored'])} stored ones of the reference"
-
-
-def _baseline_first(study: Study, history: History) -> str:
-    runs = sum(history.trials[run.trial].stage is Stage.BASELINE for run in history.runs.values())
-    first = f"The baseline was measured first, in {count(runs, 'run')}"
-    if not study.search.sentinel_every:
-        return first
-    return f"{first}, and again every {study.search.sentinel_every} trials: a machine that drifts is seen"
+def _baseline_first(history: History) -> str:
+    stages = Counter(history.trials[run.trial].stage for run in history.runs.values())
+    first = f"The baseline was measured first, in {count(stages[Stage.BASELINE], 'run')}"
+    again = stages[Stage.SENTINEL]
+    drift = f", and again {count(again, 'time')} during the search: a machine that drifts is seen" if again else ""
+    return f"{first}{drift}"
 
 
 def _kind(found: Findings) -> Slide | None:
     """What a campaign of this kind has of its own: a figure, else a table. What differs in a comparison stands with
     how it was measured."""
-    answer = found.answer
-    if answer.kind not in NO_SEARCH or answer.kind in ("steps", "compare"):
+    shows = kind_shown(found.answer)
+    if shows.searches or shows.two or steps_measured(found) is not None:
         return None
     parts = [*kind_parts(found)]
     figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
@@ -231,8 +203,8 @@ def _kind(found: Findings) -> Slide | None:
 
 def _search(found: Findings) -> Slide | None:
     history, answer = found.history, found.answer
-    figure = None if answer.kind in NO_SEARCH else progress_now(found.study, history, answer, found.exhibits.groups)
-    if figure is None:
+    figure = progress(found.study, history, answer, found.exhibits.groups)
+    if figure is None or not kind_shown(answer).searches:
         return None
     trials = count(sum(t.stage is Stage.SEARCH for t in history.trials.values()), "trial")
     card, over = answer_card(found), answer.conclusion is not None
@@ -246,7 +218,7 @@ def _search(found: Findings) -> Slide | None:
 def _changes(found: Findings) -> Slide | None:
     """The way from the baseline to the setting, and what each change gained as far as that is known."""
     answer, table = found.answer, found.exhibits.setting
-    if answer.kind in NO_SEARCH and answer.kind != "steps":
+    if not kind_shown(answer).searches and steps_measured(found) is None:
         return None
     parts = [*gain_by_change(found)]
     changed = sorted(table.changed) if table is not None else []
@@ -257,18 +229,14 @@ def _changes(found: Findings) -> Slide | None:
         rows = tuple(table.rows[at] for at in changed)
         left.append(_short(replace(table, title="", rows=rows, changed=frozenset(), notes=())))
     figures = [replace(part, says="") for part in parts if isinstance(part, IntervalFigure)]
-    hints = [Hint(_cut(part.text), part.command) for part in parts if isinstance(part, Hint)]
+    hints = [part for part in parts if isinstance(part, Paragraph | CodeText)]
     gains = [row for figure in figures for row in figure.rows if row.look == "winner" and row.value is not None]
     most = max(gains, key=lambda row: row.value or 0.0, default=None)
     way = f"{count(len(changed), 'change')} from the baseline to the setting" if changed else "Step by step"
-    measured = _steps_measured(found)
-    title = f"{way}; most is gained by {most.label}{'' if measured else ', as estimated'}" if most is not None else way
+    estimated = "" if steps_measured(found) else ", as estimated"
+    title = way if most is None else f"{way}; most is gained by {most.label}{estimated}"
     left_parts, right = ([*left, *hints], figures) if figures else (left, hints)
     return Slide("changes", _cut(title, 150), tuple(left_parts or right), tuple(right if left_parts else ()))
-
-
-def _steps_measured(found: Findings) -> bool:
-    return any(one is not None and ladder(found.study, one) is not None for one in (found.history, found.steps))
 
 
 def _proof(found: Findings) -> Slide | None:
@@ -280,7 +248,7 @@ def _proof(found: Findings) -> Slide | None:
     card = answer_card(found)
     sure = card.interval[:1].lower() + card.interval[1:]
     title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.lead
-    if answer.kind in OF_VERSIONS:
+    if kind_shown(answer).versions:
         title = f"The {count(sum(len(block.runs) for block in proof_blocks(study, history)), 'run')} that show it"
     right: tuple[Part, ...] = tuple(shown[-1:] if len(shown) > 1 else ())
     if (table := _equivalence(found)) is not None:
@@ -307,78 +275,46 @@ def _rules(found: Findings) -> Slide | None:
     table = next((table for table in found.exhibits.tables if table.title == TASK_RULES), None)
     if table is None:
         return None
-    rules = [row for row in table.rows if row[1]]
+    rules = sorted((row for row in table.rows if row[1]), key=lambda row: row[1] == "yes")
     broken = sum(row[1] != "yes" for row in rules)
     title = f"{broken} of {count(len(rules), 'rule')} of the task {'was' if broken == 1 else 'were'} not kept"
-    rows = tuple((_cut(rule, 110), kept, _cut(why, 150)) for rule, kept, why in sorted(rules, key=_is_kept))
+    rows = tuple((_cut(rule, 110), kept, _cut(why, 150)) for rule, kept, why in rules)
     failed = frozenset(at for at, row in enumerate(rows[:_MOST_ROWS]) if row[1] != "yes")
     shown = TextTable("", table.head, rows[:_MOST_ROWS], failed, notes=_more(rows))
+    hand_in = "Hand the signature in with the result: ridgeline study verify makes it again from the runs."
     return Slide(
         "rules",
         title if broken else f"The task's {count(len(rules), 'rule')}: all kept",
-        (shown, Paragraph(_cut(f"{table.notes[0][:1].upper()}{table.notes[0][1:]}"), "sub"), _HAND_IN),
+        (shown, Paragraph(_cut(f"{table.notes[0][:1].upper()}{table.notes[0][1:]}"), "sub"), Paragraph(hand_in, "sub")),
     )
-
-
-_HAND_IN = Paragraph(
-    "Hand the signature in with the result: ridgeline study verify makes it again from the runs.", "sub"
-)
-
-
-def _is_kept(row: Sequence[str]) -> bool:
-    return row[1] == "yes"
 
 
 def _failures(found: Findings) -> Slide | None:
     study, history = found.study, found.history
     counts = failure_counts(history)
-    if not counts or found.answer.kind == "edge":  # whose own figure shows each of them
-        return None
+    if not counts or any(isinstance(part, PlotFigure) and part.strip for part in kind_parts(found)):
+        return None  # its own figure shows each of them
     failed = sum(n for _, n, _ in counts)
     named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
     kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
     title = f"{failed} of {count(len(history.runs), 'run')} did not pass: {kinds}"
-    where = crash_map(study, history)
-    if failed <= _MOST_FAILURES and where is None:
-        each = [(run, history.trials[run.trial]) for run in history.runs.values() if not is_ok(run)]
-        rows = tuple(
-            (
-                f"#{trial.number}",
-                _cut(changes(study.baseline, trial.point) or "the baseline", 170),
-                _cut(str(run.outcome), 150),
-            )
-            for run, trial in each
-        )
-        return Slide("failures", title, (TextTable("", ("trial", "what it changed", "how it ended"), rows),))
-    rows = tuple(
-        (Kind(kind).text, str(n), _first_of(kind, history, 170 if where is None else 60)) for kind, n, _ in counts
-    )
-    table = TextTable("", ("outcome", "runs", "first one"), rows[:5], notes=_more(rows, 5))
-    return Slide("failures", title, (table,), () if where is None else (where,))
-
-
-def _first_of(kind: str, history: History, most: int) -> str:
-    """Without the line that decided, which is in the report."""
-    run = next(run for run in history.runs.values() if run.outcome is not None and run.outcome.kind.value == kind)
-    assert run.outcome is not None
-    return _cut(f"#{run.trial}: {run.outcome.reason or run.outcome.kind.text}", most)
+    table = failure_table(study, history)
+    assert table is not None
+    rows = tuple((kind, n, _cut(story, 170)) for kind, n, story in table.rows)
+    return Slide("failures", title, (replace(table, title="", rows=rows[:5], notes=(*table.notes, *_more(rows, 5))),))
 
 
 def _next(found: Findings) -> Slide | None:
     said = next_steps(found)
     lines = insights(found.study, found.history, found.answer, gain=False)
-    also = [*(line for line in lines if not line.startswith("the confirmation ran")), *_other_notes(found)]
+    notes = (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
+    also = [*(line for line in lines if not line.startswith("the confirmation ran")), *notes]
     if not said and not also:
         return None
     seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     if not said:
         return Slide("next", "What else the runs show", (_bullets(also),))
     return Slide("next", "What we would try next", (_bullets(said),), seen)
-
-
-def _other_notes(found: Findings) -> Iterator[str]:
-    """Why the search ended is among the next steps."""
-    return (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
 
 
 def next_steps(found: Findings) -> list[str]:
@@ -401,16 +337,15 @@ def next_steps(found: Findings) -> list[str]:
         over = f"{answer.to_use_label} is {OVER_LIMIT}{' and '.join(map(str, answer.broken))}"
         find = terms_of(study).to_keep
         said.append(f"{over}. To find the highest load that keeps them: {find}" if find else f"{over}.")
-    if candidate is not None and answer.kind not in NO_SEARCH:
+    if candidate is not None and kind_shown(answer).searches:
         said += _ends_of_ranges(study, answer)
-        said += _not_attributed(found)
     remedies = {
         run.outcome.remedy: run.outcome.kind.text
         for run in history.runs.values()
         if run.outcome is not None and run.outcome.remedy and run.outcome.kind is not Kind.OK
     }
     said += [f"{kind[:1].upper()}{kind[1:]}: {remedy}" for remedy, kind in [*remedies.items()][:2]]
-    if history.search_ended and answer.kind not in NO_SEARCH:
+    if history.search_ended and kind_shown(answer).searches:
         why, _, left = history.search_ended.partition("; with more trials: ")
         said.append(f"More trials ({why}): {left}" if left else f"The search ended: {why}")
     return said
@@ -434,76 +369,6 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
     if not found:
         return []
     return [f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"]
-
-
-def _not_attributed(found: Findings) -> list[str]:
-    study, history, answer = found.study, found.history, found.answer
-    if _steps_measured(found):
-        return []
-    assert answer.candidate is not None
-    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
-    trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
-    parts = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
-    unclear = [part.name for part in parts if not part.detectable and not part.small]
-    if answer.conclusion != CONFIRMED or len(parts) < 2:
-        return []
-    why = (
-        f"too few trials to tell what {', '.join(unclear)} gained"
-        if unclear
-        else "what each change gained is estimated"
-    )
-    return [f"{why[:1].upper()}{why[1:]}; to measure it: {steps_command(history)}"]
-
-
-def _cost(found: Findings) -> Slide | None:
-    study, history, answer = found.study, found.history, found.answer
-    if history.node_hours < _LEAST_HOURS:
-        return None  # the first slide has said it
-    hours: dict[str, float] = {}
-    for run in history.runs.values():
-        name = (
-            "failed or stopped"
-            if run.outcome is None or run.outcome.kind is not Kind.OK
-            else _STAGES.get(history.trials[run.trial].stage, history.trials[run.trial].stage.value)
-        )
-        hours[name] = hours.get(name, 0.0) + run.node_hours
-    spent, unit = node_time_text(history.node_hours).split(" ", 1)
-    title = f"It cost {count(len(history.runs), 'run')} and {spent} {unit}"
-    tiles: list[tuple[str, str, str]] = [
-        (
-            "runs",
-            f"{len(history.runs):,}",
-            f"{sum(r.outcome is not None and r.outcome.kind is Kind.OK for r in history.runs.values())} of them passed",
-        ),
-        (unit, spent, "simulated" if answer.simulated else _wall(history.wall_s)),
-        *_earned_back(study, history, answer),
-    ]
-    rows = tuple(
-        BarRow(name, (BarPart("node-hours", value),), f"{value:.3g}")
-        for name, value in sorted(hours.items(), key=lambda pair: -pair[1])
-        if value
-    )
-    bars = BarFigure("cost-by-stage", "Node-hours by what they were for", "", Axis("node-hours", from_zero=True), rows)
-    return Slide("cost", title, (FactTiles(tuple(tiles)),), (bars,) if len(rows) > 1 else ())
-
-
-def _wall(seconds: float) -> str:
-    if seconds < 120:
-        return f"in {seconds:.0f} s"
-    return f"in {seconds / 60:.0f} minutes" if seconds < 7200 else f"in {seconds / 3600:.1f} hours"
-
-
-def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, str, str]]:
-    """What the gain is worth in node-hours, where the goal is a speed."""
-    gain = None if answer.candidate is None else answer.candidate.gain
-    goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
-    # one that is said by name is no speed: goodput leaves out what was served too late, which takes as long
-    speed = goal.is_time or (study.goal.direction == "maximize" and answer.unit.endswith("/s") and not goal.is_named)
-    if gain is None or not speed or answer.conclusion != CONFIRMED or gain.ratio < _LEAST_GAP:
-        return
-    yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"
-    after = history.node_hours / (1 - 1 / gain.ratio)
-    yield "earned back", f"after {node_time_text(after)}", "of work at the baseline's speed"
 
 
 def _use(found: Findings) -> Slide | None:
@@ -565,7 +430,6 @@ def deck(found: Findings) -> Iterator[bytes]:
 def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) -> str:
     slide, half = shown[at], bool(shown[at].right)
     tag = "h1" if at == 0 else "h2"
-    few = " few" if sum(map(_lines, (*slide.left, *slide.right))) <= _FEW_LINES else ""
     sides = "".join(
         f"<div class={'drawn' if isinstance(parts[0], _FIGURES) else 'written'}>"
         f"{''.join(piece for part in parts for piece in _part_html(part, folders, half))}</div>"
@@ -579,24 +443,10 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
     )
     return (
         f"<section id={slide.key} class=slide><div class=stage><div class=inside><{tag}>{escape(slide.title)}</{tag}>"
-        f"<div class='sides{' two' if half else ''}{few}'>{sides}</div>"
+        f"<div class='sides{' two' if half else ''}'>{sides}</div>"
         f"<footer><span>{escape(name)}</span><nav aria-label='slide {at + 1}'>{turn}</nav></footer>"
         "</div></div></section>\n"
     )
-
-
-def _lines(part: Part) -> int:
-    """How much text there is; what is drawn fills its place."""
-    match part:
-        case Bullets():
-            return sum(1 + len(line) // _SHORT_LINE for line in part.lines)
-        case TextTable():
-            return 1 + sum(1 + max(map(len, row)) // _SHORT_LINE for row in part.rows)
-        case CodeText():
-            return 1 + part.text.count("\n") + len(part.text) // _LINE_WIDTH
-        case Paragraph():
-            return 1
-    return _FEW_LINES + 1
 
 
 def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
@@ -606,21 +456,9 @@ def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
         yield from part_html(part, folders)
 
 
-def _width_px(figure: Figure, half: bool) -> float:
-    """Few rows are drawn larger where there is room below; many keep their labels beside them, which takes half the
-    height."""
-    if isinstance(figure, IntervalFigure | BarFigure):
-        few = len(figure.rows) <= _FEW_ROWS
-        return (_HALF_PX if few else _MANY_PX) if half else (_FEW_PX if few else _WHOLE_PX)
-    return _HALF_PX if half else _WHOLE_PX
-
-
 def _figure_html(figure: Figure, half: bool) -> str:
     """From the top of its place downwards. One that is alone has its name in the slide's title."""
     title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
     said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
-    wide = draw(figure, _width_px(figure, half)).replace("<svg ", "<svg preserveAspectRatio=xMinYMin ", 1)
-    return (
-        f"<figure>{title}{said}{legend(figure)}<div class=wide>{wide}</div>"
-        f"<div class=narrow>{draw(figure, NARROW_PX)}</div></figure>"
-    )
+    drawn = draw(figure, _HALF_PX if half else _WHOLE_PX).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
+    return f"<figure>{title}{said}{legend(figure)}<div class=drawing tabindex=0>{drawn}</div></figure>"

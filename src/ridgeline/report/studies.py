@@ -1,22 +1,23 @@
-"""Two campaigns of one question side by side: another node, another release. What changed, with intervals."""
+"""Several campaigns side by side: two of one question, with what changed between them, or a folder of any."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.records.answer import Answer
+from ridgeline.records.answer import OVER_LIMIT, Answer
 from ridgeline.records.exhibit import TextTable, changes, value_text
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.report.figures.shapes import OTHER, WINNER, Axis, IntervalFigure, IntervalRow
+from ridgeline.report.figures.failures import what_failed
 from ridgeline.report.measured import versions
-from ridgeline.report.parts import Bullets, FactTiles, Paragraph, Part, Section
+from ridgeline.report.parts import AnswerCard, FactTiles, Paragraph, Section
 from ridgeline.stats.compare import UnpairedRatio, together, unpaired
-from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
+from ridgeline.stats.wording import count, metric_text, node_time_text, ratio_range, ratio_text
 from ridgeline.study.history import History
 
 CAUTION = (
@@ -79,10 +80,6 @@ class StudiesCompared:
         """Which side is simulated; nothing where both were measured."""
         either = self.first.answer.simulated or self.second.answer.simulated
         return "" if not either else " (simulated)" if side.answer.simulated else " (measured)"
-
-    @property
-    def columns(self) -> tuple[str, str]:
-        return f"{self.first.name}{self._mark(self.first)}", f"{self.second.name}{self._mark(self.second)}"
 
     def as_json(self) -> dict[str, Any]:
         ratio, low, high = self.overall or (None, None, None)
@@ -196,63 +193,110 @@ def _endings(side: StudySeen) -> dict[str, str]:
     return found
 
 
-# what the faces show of it
+# The history of a project, a folder of studies: what each found and cost, and what was learnt of each knob.
 
 
-def studies_sections(found: StudiesCompared) -> list[Section]:
-    names = found.columns
-    head: list[Part] = [
-        Paragraph(found.headline, "headline"),
-        Paragraph(CAUTION, "sub"),
-        FactTiles(tuple(_tiles(found))),
+def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
+    """`studies` in any order; they are shown by when they began."""
+    ordered = sorted(studies, key=_began_s)
+    shown = [
+        Section("verdict", "", (Paragraph(_headline(ordered), "headline"), FactTiles(tuple(_tiles(ordered))))),
+        Section("studies", "Studies", (_table(ordered),)),
     ]
-    sections = [Section("verdict", "", tuple(head))]
-    if found.settings:
-        sections.append(Section("settings", "Settings in both", (_figure(found), settings_table(found))))
-    if found.outcomes:
-        table = TextTable("Passed on one side only", ("setting", *names), found.outcomes)
-        sections.append(Section("outcomes", "Passed on one side only", (table,)))
-    differing: Part = (
-        TextTable("What differs", ("", *names), found.differences) if found.differences else Bullets(("nothing",))
-    )
-    return [*sections, Section("differences", "What differs", (differing,))]
-
-
-def _tiles(found: StudiesCompared) -> Iterator[tuple[str, str, str]]:
-    for name, side in zip(found.columns, (found.first, found.second), strict=True):
-        candidate = side.answer.candidate
-        value = side.answer.reference.value if candidate is None else candidate.value
-        label = side.answer.reference.label if candidate is None else candidate.label
-        yield f"{name}: {label}", "–" if value is None else metric_text(value), side.answer.unit
-
-
-def _figure(found: StudiesCompared) -> IntervalFigure:
-    rows = tuple(
-        IntervalRow(
-            s.setting,
-            s.ratio.ratio,
-            s.ratio.low,
-            s.ratio.high,
-            text=str(s.ratio),
-            look=OTHER if s.ratio.verdict.startswith(("no", "too")) else WINNER,
+    if knobs := _knob_rows(ordered):
+        head = ("knob", "study", "how", "baseline", "setting to use", "confirmed gain of the whole setting")
+        text = (
+            "What each study changed. Its gain is that of all changes together; `ridgeline study steps --each` "
+            "measures each."
         )
-        for s in found.settings
-    )
-    first, second = found.columns
-    says = f"{second} over {first}, for each setting that passed in both; right is better."
-    return IntervalFigure("both", "Ratio for each setting", says, Axis(f"{second} / {first}"), rows)
+        shown.append(Section("knobs", "Every knob", (Paragraph(text, "sub"), TextTable("", head, tuple(knobs)))))
+    return shown
 
 
-def settings_table(found: StudiesCompared) -> TextTable:
-    head = ("setting", *found.columns, "runs", "ratio")
+def _began_s(one: StudySeen) -> float:
+    return min((run.ending.started_s for run in one.history.runs.values() if run.ending.started_s > 0), default=0.0)
+
+
+def _day(one: StudySeen) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(began)) if (began := _began_s(one)) else "–"
+
+
+def _headline(studies: Sequence[StudySeen]) -> str:
+    """How many found something, and how much; of several the range. What was simulated is counted by itself."""
+    measured = [one for one in studies if how_known(one) == "measured"]
+    simulated = [one for one in studies if how_known(one) == "simulated"]
+    said = [text for text in (_found(measured, "measured"), _found(simulated, "simulated")) if text]
+    return "; ".join(said) or "No study here"
+
+
+def _found(studies: Sequence[StudySeen], how: str) -> str:
+    """'2 of 3 measured studies confirmed a better setting: 1.13x to 1.22x the baseline'."""
+    if not studies:
+        return ""
+    of = f"{len(studies)} {how} {'study' if len(studies) == 1 else 'studies'}"
+    better = [one for one in studies if one.answer.confirmed and one.answer.candidate is not None]
+    gains = [one.answer.candidate.gain for one in better if one.answer.candidate is not None]
+    ratios = sorted(gain.ratio for gain in gains if gain is not None and gain.ratio > 1)
+    if not ratios:
+        return f"No better setting confirmed in {of}"
+    size = ratio_text(ratios[0]) if len(ratios) == 1 else f"{ratio_text(ratios[0])} to {ratio_text(ratios[-1])}"
+    over = sum(bool(one.answer.broken) for one in better)
+    broken = f", {over} of them over a limit of its question" if over else ""
+    return f"{len(ratios)} of {of} confirmed a better setting: {size} the baseline{broken}"
+
+
+def how_known(one: StudySeen) -> str:
+    """Beside every number of a study, so that nobody takes a prediction for a measurement."""
+    return "simulated" if one.answer.simulated or one.study.site.batch == "simulated" else "measured"
+
+
+def _tiles(studies: Sequence[StudySeen]) -> Iterator[tuple[str, str, str]]:
+    yield "studies", str(len(studies)), f"since {_day(studies[0])}"
+    for how, label in (("measured", "cost"), ("simulated", "simulated, never spent")):
+        of = [one for one in studies if how_known(one) == how]
+        if of:
+            hours = sum(one.history.node_hours for one in of)
+            runs = count(sum(len(one.history.runs) for one in of), "run")
+            yield label, node_time_text(hours), f"{runs}, {how}"
+    real = [one for one in studies if how_known(one) == "measured"]
+    machines = {node for one in real for run in one.history.runs.values() for node in run.ending.nodes}
+    sites = sorted({one.study.site.name for one in real}) or ["all is simulated"]
+    yield "machines", count(len(machines), "node"), ", ".join(sites)
+
+
+def _table(studies: Sequence[StudySeen]) -> TextTable:
     rows = tuple(
         (
-            s.setting,
-            metric_text(s.values[0]),
-            metric_text(s.values[1]),
-            f"{s.ratio.runs[0]}, {s.ratio.runs[1]}",
-            str(s.ratio),
+            one.name,
+            how_known(one),
+            _gain(one) or what_failed(one.history, one.answer) or AnswerCard(one.answer.statement).lead,
+            "–" if one.answer.candidate is None else f"{metric_text(one.answer.candidate.value)} {one.answer.unit}",
+            one.study.goal.metric,
+            _day(one),
+            node_time_text(one.history.node_hours),
+            one.study.site.name,
         )
-        for s in found.settings
+        for one in studies
     )
-    return TextTable("Values", head, rows)
+    changed = frozenset(at for at, one in enumerate(studies) if one.answer.confirmed)
+    return TextTable("", ("study", "how", "answer", "value", "goal", "began", "cost", "site"), rows, changed=changed)
+
+
+def _gain(one: StudySeen) -> str:
+    gain = None if one.answer.candidate is None else one.answer.candidate.gain
+    if gain is None or gain.low is None or gain.high is None or not one.answer.confirmed:
+        return ""
+    ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
+    over = f", {OVER_LIMIT}{' and '.join(map(str, one.answer.broken))}" if one.answer.broken else ""
+    return f"{ratio} ({interval}){over}"
+
+
+def _knob_rows(studies: Sequence[StudySeen]) -> list[tuple[str, ...]]:
+    found = [
+        (name, one.name, how_known(one), value_text(one.study.baseline.get(name)), value_text(value), _gain(one))
+        for one in studies
+        if one.answer.confirmed and one.answer.candidate is not None
+        for name, value in one.answer.candidate.point.items()
+        if one.study.baseline.get(name) != value
+    ]
+    return sorted(found)

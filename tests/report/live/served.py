@@ -13,8 +13,7 @@ from typing import Any
 
 from ridgeline.cli.campaign.watch import FoundFolders
 from ridgeline.report.live.access import Access
-from ridgeline.report.live.serve import ConnectionLimits, listening, server_of
-from ridgeline.report.live.server import Dashboard
+from ridgeline.report.live.server import ConnectionLimits, Dashboard, listening, server_of
 
 TOKEN = "a-token-of-the-tests"
 

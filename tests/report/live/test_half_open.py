@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.report.live.serve import ConnectionLimits
+from ridgeline.report.live.server import ConnectionLimits
 from tests.report.live.served import TOKEN, served
 from tests.report.live.test_access import quick
 

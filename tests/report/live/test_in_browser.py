@@ -107,8 +107,8 @@ def test_a_campaign_grows_while_the_page_is_open_and_is_paused_and_resumed_from_
         assert process.wait(60) == 0
         tab.click("#report summary")
         tab.until("document.getElementById('report').dataset.drawn")
-        assert tab.value("document.querySelectorAll('#progress .wide .m [data-t]').length") >= 4
-        tab.hover("#progress .wide .m [data-t]")
+        assert tab.value("document.querySelectorAll('#progress .m [data-t]').length") >= 4
+        tab.hover("#progress .m [data-t]")
         tab.until("document.querySelector('.tip:not([hidden])')?.innerText.includes('the baseline: 101')")
         assert not tab.value("window.pwned || document.querySelector('pre.log b') !== null")
         assert len(set(pixels(tab.picture(scale=0.5)).rows)) > 50, "a blank page has one kind of row"
@@ -230,31 +230,11 @@ def test_nothing_is_wrong_with_any_page_as_it_is_laid_out(two: Path, browser: Br
             for page, ready in (
                 (f"{there.origin}/", "document.querySelector('#studies .badge')"),
                 (studies[0], "document.querySelector('#progress svg[role=img]')"),
-                (f"{there.origin}/compare", "document.querySelector('figure svg')"),
             ):
                 tab.open(page, width, dark=dark)
                 tab.until(f"{ready} !== null")
                 assert tab.complaints() == [], (page, width)
         assert tab.errors == []
-
-
-def test_studies_are_picked_and_compared_at_an_address_that_can_be_kept(two: Path, browser: Browser) -> None:
-    with served(two) as there:
-        tab = browser.open(there.url)
-        tab.until("document.querySelectorAll('#studies input[type=checkbox]').length === 2")
-        tab.click("#studies input[type=checkbox]")
-        tab.until("document.getElementById('compare').textContent === 'Compare 1 of these studies'")
-        one = tab.value("document.getElementById('compare').href")
-        tab.value("document.querySelectorAll('#studies input[type=checkbox]')[1].click()")
-        both = tab.value("document.getElementById('compare').href")
-        assert one.count("study=") == 1 and both.count("study=") == 2
-        for address, number in ((one, 1), (both, 2), (f"{there.origin}/compare", 2)):
-            tab.open(address)
-            assert tab.value("document.querySelector('h1').textContent") == "Studies compared"
-            rows = "document.querySelector('table').querySelectorAll('tr').length - 1"
-            assert tab.value(rows) == number
-        assert there.ask("/compare?study=nobody", **there.cookie).status == 404
-        assert there.ask("/compare").status != 200, "not without the token"
 
 
 def test_a_run_has_an_address_and_the_command_can_be_copied(two: Path, browser: Browser) -> None:

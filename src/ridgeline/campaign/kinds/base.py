@@ -5,7 +5,8 @@ called with it gives the question back). Everything else a campaign of this kind
 - `applied_to` is the study as this campaign runs it, with its own question in words, baseline and stages;
 - `agenda` says what to run next, decided from the history alone;
 - `verdict_from` reads the verdict that the agenda came to back from the journal;
-- `progress`, `answer` and `exhibits` are what every face shows, functions of study and history only.
+- `progress`, `answer` and `exhibits` are what every face shows, functions of study and history only;
+- `shown`, where the class has one (`records.exhibit.KindShown`), says what its report shows first and leaves out.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
-from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, KindShown, TextTable, side_by_side
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import OWN_LOG, PACKAGES_FILE
 from ridgeline.records.space import Discrete, Point, point_key
@@ -100,6 +100,9 @@ class BisectQuestion(RepeatedSettings):
 
     kind: ClassVar[str] = "bisect"
     reference: ClassVar[str] = "the good end"
+    shown: ClassVar[KindShown] = KindShown(
+        versions=True, how="The two ends first, then the {over} pair whose comparison tells most, until one is sure"
+    )
     stage: ClassVar[str] = "bisect"
     runs_called: ClassVar[str] = "good"
 

@@ -19,7 +19,7 @@ from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
-from ridgeline.records.exhibit import Exhibits, TextTable, changes, side_by_side
+from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, changes, side_by_side
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -48,6 +48,7 @@ class ComparisonQuestion:
 
     kind: ClassVar[str] = "compare"
     reference: ClassVar[str] = "setting A"
+    shown: ClassVar[KindShown] = KindShown("A and B", two=True)
     extended_by: ClassVar[tuple[str, ...]] = ("blocks",)
 
     def applied_to(self, study: Study) -> Study:

@@ -27,7 +27,7 @@ from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
-from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side, value_text
+from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, side_by_side, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.space import Continuous, Knob, Point, point_key
@@ -332,6 +332,11 @@ class EdgeQuestion:
 
     kind: ClassVar[str] = "edge"
     reference: ClassVar[str] = "the start"
+    shown: ClassVar[KindShown] = KindShown(
+        "How far it goes",
+        figure="ridgeline.report.figures.campaigns:edge_climb",
+        how="{knob} was raised until runs failed; at the edge {repeats} had to pass",
+    )
 
     def applied_to(self, study: Study) -> Study:
         return replace(

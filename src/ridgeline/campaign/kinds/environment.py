@@ -25,7 +25,7 @@ from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
 from ridgeline.files import read_text
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
-from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.exhibit import Exhibits, KindShown, TextTable
 from ridgeline.records.secrets import looks_secret, masked
 from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import NOT_SET, Study
@@ -107,6 +107,7 @@ class EnvironmentQuestion(RepeatedSettings):
 
     kind: ClassVar[str] = "environment"
     reference: ClassVar[str] = "the good environment"
+    shown: ClassVar[KindShown] = KindShown(versions=True)
     stage: ClassVar[str] = "bisect"
     runs_called: ClassVar[str] = "good"
 

@@ -27,7 +27,7 @@ from ridgeline.campaign.verdict import answer_of, goal_text
 from ridgeline.errors import CannotJudge, InputError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
-from ridgeline.records.exhibit import Exhibits
+from ridgeline.records.exhibit import Exhibits, KindShown
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run, short_names
 from ridgeline.records.space import Point, point_key
@@ -111,6 +111,11 @@ class GateQuestion(RepeatedSettings):
 
     kind: ClassVar[str] = "gate"
     reference: ClassVar[str] = "the reference"
+    shown: ClassVar[KindShown] = KindShown(
+        stored=True,
+        figure="ridgeline.report.figures.campaigns:gate_runs",
+        how="New runs against the stored ones of the reference",
+    )
     stage: ClassVar[str] = "runs"
     runs_called: ClassVar[str] = "run"
     most_is_planned: ClassVar[bool] = True

@@ -17,7 +17,7 @@ from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
-from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, KindShown, TextTable
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -136,6 +136,7 @@ class ScalingQuestion(RepeatedSettings):
 
     kind: ClassVar[str] = "scale"
     reference: ClassVar[str] = "the smallest size"
+    shown: ClassVar[KindShown] = KindShown("How it scales", how="Each size ran {repeats} times, in mixed order")
     stage: ClassVar[str] = "sizes"
     runs_called: ClassVar[str] = "size"
 

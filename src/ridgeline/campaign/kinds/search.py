@@ -20,7 +20,7 @@ from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger
 from ridgeline.campaign.short_trials import ShortTrials
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
-from ridgeline.records.exhibit import Exhibits, side_by_side
+from ridgeline.records.exhibit import Exhibits, KindShown, side_by_side
 from ridgeline.records.space import point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
 from ridgeline.records.trial import Stage, Trial
@@ -45,6 +45,7 @@ class SearchQuestion:
 
     kind: ClassVar[str] = "search"
     reference: ClassVar[str] = "the baseline"
+    shown: ClassVar[KindShown] = KindShown(searches=True)
     extended_by: ClassVar[tuple[str, ...]] = ("trials", "blocks")
 
     def applied_to(self, study: Study) -> Study:

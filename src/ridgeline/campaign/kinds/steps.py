@@ -25,7 +25,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, UNCONFIRMED, Answer, Candidate, Progress, Reference
-from ridgeline.records.exhibit import Exhibits, TextTable, changes
+from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -218,6 +218,7 @@ class StepsQuestion:
 
     kind: ClassVar[str] = "steps"
     reference: ClassVar[str] = "the baseline"
+    shown: ClassVar[KindShown] = KindShown("The steps")
 
     @property
     def tried(self) -> tuple[Point, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.errors import NothingFound
+from ridgeline.stats.wording import metric_text
 
 if TYPE_CHECKING:
     from ridgeline.report.studies import StudiesCompared
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 def compare_studies(
     first: Annotated[Path, typer.Argument(help="A study folder.")],
     second: Annotated[Path, typer.Argument(help="Another that asks the same question: other nodes, another release.")],
-    out: Annotated[Path | None, typer.Option(help="Also write it as a page: FILE.html, or FILE.md.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Compare two study folders: what changed between them, with an interval for each setting that ran in both.
@@ -29,10 +29,7 @@ def compare_studies(
     Example: ridgeline study diff studies/first studies/second
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
-    from ridgeline.report.html import Folders
-    from ridgeline.report.markdown import markdown
-    from ridgeline.report.page import whole_page, write_page
-    from ridgeline.report.studies import StudySeen, compare_studies, studies_sections
+    from ridgeline.report.studies import StudySeen, compare_studies
 
     names = [path.resolve().name for path in (first, second)]
     if names[0] == names[1]:
@@ -44,13 +41,6 @@ def compare_studies(
         now = read_status(path)
         sides.append(StudySeen(name, now.study, now.history, answer_on_paper(now)))
     found = compare_studies(*sides)
-    if out is not None:
-        title, shown = f"{names[1]} against {names[0]}", studies_sections(found)
-        if out.suffix == ".md":
-            content = iter([markdown(title, sides[0].study.question, shown).encode(errors="replace")])
-        else:
-            content = whole_page(title, sides[0].study.question, shown, Folders(first, None))
-        write_page(content, out)
     print(json.dumps(found.as_json(), indent=1) if as_json else "\n".join(studies_lines(found)), flush=True)
     if found.overall is None:
         raise NothingFound(f"{first}, {second}: no setting passed in both, so there is nothing to compare")
@@ -60,14 +50,14 @@ _WIDTH = 78
 
 
 def studies_lines(found: StudiesCompared) -> Iterator[str]:
-    from ridgeline.report.studies import CAUTION, settings_table
+    from ridgeline.report.studies import CAUTION
 
     yield from wrap(found.headline, _WIDTH)
     yield ""
-    for row in settings_table(found).rows:
-        setting, before, after, _, ratio = row
-        yield from wrap(setting, _WIDTH)
-        yield f"  {before} -> {after}   {ratio}"
+    for one in found.settings:
+        before, after = map(metric_text, one.values)
+        yield from wrap(one.setting, _WIDTH)
+        yield f"  {before} -> {after}   {one.ratio}"
     for setting, first, second in found.outcomes:
         yield from wrap(setting, _WIDTH)
         yield f"  {found.first.name}: {first}   {found.second.name}: {second}"

@@ -33,8 +33,7 @@ def report(
     import ridgeline.stats.arrays  # noqa: F401  before anything else of a report loads numpy with all its threads
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.report.markdown import markdown
-    from ridgeline.report.page import write_page, write_report
-    from ridgeline.report.pdf import browser_path, write_pdf
+    from ridgeline.report.page import browser_path, write_page, write_pdf, write_report
     from ridgeline.report.sections import Findings, sections
     from ridgeline.study.folder import read_ladder
 
@@ -77,10 +76,8 @@ def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFo
     from ridgeline.errors import InputError
     from ridgeline.report.html import Folders
     from ridgeline.report.markdown import markdown
-    from ridgeline.report.page import whole_page, write_page
-    from ridgeline.report.pdf import write_pdf
-    from ridgeline.report.project import project_sections
-    from ridgeline.report.studies import StudySeen
+    from ridgeline.report.page import whole_page, write_page, write_pdf
+    from ridgeline.report.studies import StudySeen, project_sections
 
     if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
         raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")

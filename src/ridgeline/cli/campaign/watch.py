@@ -23,8 +23,7 @@ def watch(
 
     Example: ridgeline watch studies --port 8765
     """
-    from ridgeline.report.live.serve import serve, token_from
-    from ridgeline.report.live.server import Dashboard
+    from ridgeline.report.live.server import Dashboard, serve, token_from
 
     token = token_from(token_file, host)
     found = FoundFolders(folder)

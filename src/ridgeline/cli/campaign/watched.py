@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ridgeline.campaign.kinds.base import question_of
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper
@@ -16,11 +17,9 @@ from ridgeline.errors import RidgelineError
 from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
-from ridgeline.report.exports.prometheus import metrics_text
-from ridgeline.report.live.figures import live_answer, live_figures, live_progress
+from ridgeline.report.live.page import live_answer, live_failures, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
 from ridgeline.report.sections import Findings
-from ridgeline.report.studies import StudySeen
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
 from ridgeline.study.instructions import INSTRUCTIONS, Instruction, waiting_instructions
@@ -71,11 +70,13 @@ class WatchedStudy:
         try:
             now = self.status()
             answer = replace(now.answer, paste=_confirmed_paste(now))
+            found = Findings(now.study, now.history, answer, now.exhibits)
             return replace(
                 snapshot_of(now, time.time(), waiting_instructions(self.path)),
-                answer=live_answer(Findings(now.study, now.history, answer, now.exhibits)),
-                progress=live_progress(now.study, now.history, now.exhibits, answer),
-                figures=live_figures(now.history, now.exhibits),
+                answer=live_answer(found),
+                crashes=live_failures(found),
+                progress=live_progress(found),
+                figures=live_figures(found),
             )
         except _TROUBLE as error:
             before = Snapshot(self.path.name, State.DAMAGED, "") if self._shown is None else self._shown[2]
@@ -129,12 +130,12 @@ class WatchedStudy:
         more = " --trials +N" if now.history.verdict is not None else ""
         return f"the campaign is over; continue with: ridgeline resume {shlex.quote(str(self.path))}{more}"
 
-    def metrics(self) -> str:
+    def metrics(self) -> tuple[Mapping[str, Any], str] | None:
         try:
             now = self.status()
         except _TROUBLE:
-            return ""
-        return metrics_text(now.as_json(), now.study.goal.metric)
+            return None
+        return now.as_json(), now.study.goal.metric
 
     def report(self) -> bytes:
         from ridgeline.report.page import page
@@ -144,13 +145,6 @@ class WatchedStudy:
         except _TROUBLE:
             return b""
         return b"".join(page(Findings(now.study, now.history, answer_on_paper(now), now.exhibits)))
-
-    def seen(self, name: str) -> StudySeen | None:
-        try:
-            now = self.status()
-        except _TROUBLE:
-            return None
-        return StudySeen(name, now.study, now.history, now.answer)
 
 
 def _confirmed_paste(now: CampaignStatus) -> str:

@@ -13,7 +13,6 @@ from ridgeline.campaign.under_way import RunUnderWay
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.cli.text.wording import (
     answered_text,
-    candidate_lines,
     clock_text,
     controller_text,
     hours_text,
@@ -29,7 +28,6 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.failures import what_failed
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.stats.wording import ratio_range, ratio_text
-from ridgeline.study.history import History
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
 from ridgeline.study.logs import last_lines, newest_log
@@ -46,32 +44,20 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         state=state,
         state_text=_state_text(now, state, now_s),
         headline=_headline(now),
-        best=list(_best(now)),
         gauges=list(_gauges(now, state, now_s)),
         running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), _RUNNING_SHOWN)],
-        crashes=_crashes(now.history),
         runs=run_rows(now, _RUNS_SHOWN),
         answers=[
             _answered(line) for line in islice(reversed(now.history.instructions.answers.values()), _MOST_ANSWERS)
         ],
         waiting=[_waits(left, now, state) for left in open_ones.values()],
         steerable=not now.is_over,
-        course=_course(now) if now.answer.kind == "search" else (),
         gain=_gain(now),
         done=f"{now.progress.done} of {now.progress.of} {now.progress.unit}" if now.progress.of else "",
         share=1.0 if state is State.FINISHED else now.progress.done / now.progress.of if now.progress.of else None,
         updated=_age_text(now_s - last) if (last := _last_change_s(now)) else "",
         updated_s=last,
     )
-
-
-def _course(now: CampaignStatus) -> list[float]:
-    """The best score so far after each run that passed, thinned; only its shape is shown."""
-    found: list[float] = []
-    for _, run in now.history.ok_runs(*Stage):
-        score = now.study.goal.score(run.metrics[now.study.goal.metric])
-        found.append(max(score, found[-1]) if found else score)
-    return found[:: len(found) // 60 + 1]
 
 
 def _gain(now: CampaignStatus) -> str:
@@ -140,21 +126,6 @@ def _headline(now: CampaignStatus) -> str:
     return answer.statement
 
 
-def _best(now: CampaignStatus) -> Iterator[str]:
-    if now.answer.conclusion is None and now.answer.candidate is not None:
-        how = "simulated" if now.answer.simulated else "measured"
-        yield f"#{now.answer.candidate.trial}, {how} once; {now.answer.statement}"
-    elif not now.answer.confirmed:
-        yield from candidate_lines(now)
-    verdict = now.history.verdict
-    if paste := "" if verdict is None or not now.answer.confirmed else str(verdict.details.get("paste", "")):
-        yield paste
-    elif now.answer.candidate is not None:
-        yield setting_text(now.answer.candidate.point)
-    if now.answer.refuted:
-        yield now.answer.refuted
-
-
 def _gauges(now: CampaignStatus, state: State, now_s: float) -> Iterator[Gauge]:
     history, progress, budget = now.history, now.progress, now.budget
     share = progress.done / progress.of if progress.of else None
@@ -220,16 +191,6 @@ def _why_chosen(trial: Trial, blocks: int) -> str:
         Stage.WARM_UP: "to bring the node to work before a block; it does not count",
         Stage.PROFILE: "under the profiler; compared with nothing",
     }.get(trial.stage, f"proposed by {trial.proposer}")
-
-
-def _crashes(history: History) -> list[tuple[str, int, str]]:
-    """Kind, how many, and the latest of them; most frequent first."""
-    latest: dict[str, tuple[int, str]] = {}
-    for run in history.runs.values():
-        if run.outcome is not None and run.outcome.kind.value not in ("ok", "cancelled"):
-            kind = run.outcome.kind.text
-            latest[kind] = (latest.get(kind, (0, ""))[0] + 1, f"#{run.trial}: {run.outcome}")
-    return sorted(((kind, n, story) for kind, (n, story) in latest.items()), key=lambda row: -row[1])
 
 
 def run_rows(now: CampaignStatus, count: int) -> list[tuple[str, ...]]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
-from ridgeline.diagnose.profilers.libraries import libraries, old_kernels, read_perf_report, read_vtune, reference_blas
-from ridgeline.diagnose.profilers.mpi import read_ipm, read_mpip
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
+from ridgeline.diagnose.profilers.tools import read_ipm, read_mpip, read_perf_report, read_vtune
 from ridgeline.records.finding import Finding
 from ridgeline.records.measurement import unit_of
+
+_GEMM = re.compile(r"^[sdcz]gemm_?$")
+_REFERENCE = re.compile(r"^(?:libblas|librefblas)\.so")
+# kernels that OpenBLAS falls back to on a processor it does not know: SSE3 and older, or plain C
+_OLD_KERNEL = re.compile(r"^[sdcz]\w{2,30}_(PRESCOTT|CORE2|PENRYN|DUNNINGTON|NEHALEM|GENERIC|KATMAI|BANIAS)$")
+_KERNEL = re.compile(r"^\[(?:kernel|k\]|guest\.kernel|unknown\.kernel)|^vmlinux")
+_WIDE = re.compile(r"avx512|evex|avx2|_fma$")
 
 
 def judged(profile: Profile) -> list[RawFinding]:
@@ -22,65 +28,60 @@ def judged(profile: Profile) -> list[RawFinding]:
         _collectives,
         _mostly_communication,
         _io,
-        reference_blas,
-        old_kernels,
-        libraries,
+        _reference_blas,
+        _old_kernels,
+        _libraries,
     )
     return [claim for rule in rules for claim in rule(profile)]
 
 
-def _waiting(profile: Profile) -> list[RawFinding]:
+def _waiting(profile: Profile) -> Iterator[RawFinding]:
     share, waiting = profile.working_share, profile.working_waiting_share
     waits = [c for c in profile.calls if c.waits]
     if share is None or waiting is None or share < 0.1 or waiting < 0.5 or not waits:
-        return []
+        return
     longest = ", ".join(f"{c.name} {c.share_of_communication:.0%}" for c in waits[:3] if c.share_of_communication)
     cause = (
         f"The busiest rank computes {profile.busy_ratio:.2f} times the mean: spread its work, or use fewer ranks."
         if profile.busy_ratio and profile.busy_ratio >= 1.1
         else "Ranks reach the same point at different times: look for imbalance, serial parts and oversubscribed cores."
     )
-    return [
-        RawFinding(
-            f"{waiting:.0%} of MPI time is waiting for other ranks ({longest}), not moving data; "
-            f"MPI takes {share:.0%} of the run",
-            _quotes(profile, waits[:3]),
-            f"{cause} A faster network will not help. Time in MPI_Iprobe is also what a progress rank (ARMCI MPI-PR) "
-            "shows by design: leave those ranks out before judging.",
-            "warning",
-            share=share * waiting,
-            key="profile.waiting",
-        )
-    ]
+    yield RawFinding(
+        f"{waiting:.0%} of MPI time is waiting for other ranks ({longest}), not moving data; "
+        f"MPI takes {share:.0%} of the run",
+        _quotes(profile, waits[:3]),
+        f"{cause} A faster network will not help. Time in MPI_Iprobe is also what a progress rank (ARMCI MPI-PR) "
+        "shows by design: leave those ranks out before judging.",
+        "warning",
+        share=share * waiting,
+        key="profile.waiting",
+    )
 
 
-def _imbalance(profile: Profile) -> list[RawFinding]:
+def _imbalance(profile: Profile) -> Iterator[RawFinding]:
     times = profile.rank_times
     if profile.busy_ratio is None or profile.busy_ratio < 1.2:
-        return []
+        return
     if not times:
-        return [
-            RawFinding(
-                f"the busiest rank computes {profile.busy_ratio:.2f} times as long as the mean",
-                (Quote(profile.busy_line),),
-                "Write a profile with one row per rank (mpiP, or IPM_REPORT=full with its XML) to see which ranks.",
-            )
-        ]
+        yield RawFinding(
+            f"the busiest rank computes {profile.busy_ratio:.2f} times as long as the mean",
+            (Quote(profile.busy_line),),
+            "Write a profile with one row per rank (mpiP) to see which ranks.",
+        )
+        return
     managing = {t.rank for t in profile.managers}
     workers = [t for t in times if t.rank not in managing]
     busiest = max(workers, key=lambda t: t.time_s - t.communication_s)
     idlest = min(workers, key=lambda t: t.time_s - t.communication_s)
-    return [
-        RawFinding(
-            f"rank {busiest.rank} computes {profile.busy_ratio:.2f} times as long as the mean; all others wait for it",
-            (Quote(busiest.line), Quote(idlest.line)),
-            "If it is rank 0, look for serial work (input, output, diagonalisation) that grows with the ranks; "
-            "otherwise compare its node with the others (`ridgeline site preflight`) and its binding.",
-            "warning",
-            share=_lost_to(busiest, profile.busy_ratio),
-            key="profile.imbalance",
-        )
-    ]
+    yield RawFinding(
+        f"rank {busiest.rank} computes {profile.busy_ratio:.2f} times as long as the mean; all others wait for it",
+        (Quote(busiest.line), Quote(idlest.line)),
+        "If it is rank 0, look for serial work (input, output, diagonalisation) that grows with the ranks; "
+        "otherwise compare its node with the others (`ridgeline site preflight`) and its binding.",
+        "warning",
+        share=_lost_to(busiest, profile.busy_ratio),
+        key="profile.imbalance",
+    )
 
 
 def _lost_to(busiest: RankTime, ratio: float) -> float | None:
@@ -89,29 +90,27 @@ def _lost_to(busiest: RankTime, ratio: float) -> float | None:
     return busy_s * (1 - 1 / ratio) / busiest.time_s if busiest.time_s > 0 else None
 
 
-def _managers(profile: Profile) -> list[RawFinding]:
+def _managers(profile: Profile) -> Iterator[RawFinding]:
     if not profile.managers:
-        return []
+        return
     ranks = ", ".join(str(t.rank) for t in profile.managers[:8])
     several = len(profile.managers) > 1
-    return [
-        RawFinding(
-            f"rank{'s' if several else ''} {ranks} {'do' if several else 'does'} next to nothing but communicate: a "
-            "manager or progress rank, left out of the balance of work",
-            tuple(Quote(t.line) for t in profile.managers[:2]),
-            "This is by design where a program hands out work or uses ARMCI MPI-PR; otherwise that rank got no work.",
-            "note",
-            key="profile.managers",
-        )
-    ]
+    yield RawFinding(
+        f"rank{'s' if several else ''} {ranks} {'do' if several else 'does'} next to nothing but communicate: a "
+        "manager or progress rank, left out of the balance of work",
+        tuple(Quote(t.line) for t in profile.managers[:2]),
+        "This is by design where a program hands out work or uses ARMCI MPI-PR; otherwise that rank got no work.",
+        "note",
+        key="profile.managers",
+    )
 
 
-def _collectives(profile: Profile) -> list[RawFinding]:
+def _collectives(profile: Profile) -> Iterator[RawFinding]:
     share = profile.working_share
     collectives = [c for c in profile.calls if c.collective]
     of_communication = sum(c.share_of_communication or 0.0 for c in collectives)
     if share is None or share * of_communication < 0.1 or profile.tool == "nsys":
-        return []
+        return
     top = collectives[0]
     advice = (
         "Use fewer ranks (threads inside a rank), fewer and larger messages, and a transport made for small ones: "
@@ -122,52 +121,111 @@ def _collectives(profile: Profile) -> list[RawFinding]:
             f"A call lasts {1000 * top.seconds / top.count:.1f} ms on average, far above latency: either the messages "
             "are large or ranks arrive late. Compare the time of the ranks before changing the network."
         )
-    return [
-        RawFinding(
-            f"collectives take {share * of_communication:.0%} of the run, {top.name} most",
-            _quotes(profile, collectives[:2]),
-            advice,
-            share=share * of_communication,
-            key="profile.collectives",
-        )
-    ]
+    yield RawFinding(
+        f"collectives take {share * of_communication:.0%} of the run, {top.name} most",
+        _quotes(profile, collectives[:2]),
+        advice,
+        share=share * of_communication,
+        key="profile.collectives",
+    )
 
 
-def _mostly_communication(profile: Profile) -> list[RawFinding]:
+def _mostly_communication(profile: Profile) -> Iterator[RawFinding]:
     share = profile.working_share
     if share is None or share < 0.3 or not profile.communication_line:
-        return []
+        return
     quotes = (Quote(profile.communication_line),)
     if profile.tool == "nsys":
-        return []  # of kernels, which are judged by what they are for
+        return  # of kernels, which are judged by what they are for
     if (profile.working_waiting_share or 0.0) >= 0.5:
-        return []
-    return [
-        RawFinding(
-            f"{share:.0%} of the run is spent in MPI",
-            quotes,
-            "More ranks will make this worse. `ridgeline study scale` shows where adding ranks stops paying.",
-            share=share,
-            key="profile.communication",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"{share:.0%} of the run is spent in MPI",
+        quotes,
+        "More ranks will make this worse. `ridgeline study scale` shows where adding ranks stops paying.",
+        share=share,
+        key="profile.communication",
+    )
 
 
-def _io(profile: Profile) -> list[RawFinding]:
+def _io(profile: Profile) -> Iterator[RawFinding]:
     calls = [c for c in profile.calls if c.io]
     share = profile.io_share or sum(c.share_of_time or 0.0 for c in calls)
     if share < 0.1:
-        return []
+        return
     line = calls[0].line if calls else profile.io_line
-    return [
-        RawFinding(
-            f"input and output take {share:.0%} of the run",
-            (Quote(line),),
-            "Put scratch files on a node's own disk or in memory, or compute instead of reading back.",
-            share=share,
-            key="profile.io",
+    yield RawFinding(
+        f"input and output take {share:.0%} of the run",
+        (Quote(line),),
+        "Put scratch files on a node's own disk or in memory, or compute instead of reading back.",
+        share=share,
+        key="profile.io",
+    )
+
+
+def _reference_blas(profile: Profile) -> Iterator[RawFinding]:
+    slow = [f for f in profile.functions if _GEMM.match(f.name) and _REFERENCE.match(f.module.rpartition("/")[2])]
+    share = sum(f.share for f in slow)
+    if share < 0.05:
+        return
+    yield RawFinding(
+        f"{share:.0%} of the time is in {slow[0].name.rstrip('_').upper()} of the reference BLAS, {slow[0].module}",
+        (Quote(slow[0].line),),
+        "Link or preload an optimised BLAS. On Debian: install libopenblas0-serial and put its folder first in "
+        "LD_LIBRARY_PATH; on clusters load the OpenBLAS or MKL module. One process per core wants the serial one.",
+        "warning",
+        share=share,
+        key="profile.reference-blas",
+    )
+
+
+def _old_kernels(profile: Profile) -> Iterator[RawFinding]:
+    old = [f for f in profile.functions if _OLD_KERNEL.match(f.name)]
+    wide = sorted((f for f in profile.functions if _WIDE.search(f.name)), key=lambda f: "avx512" not in f.name)
+    share = sum(f.share for f in old)
+    if share < 0.05 or not wide:
+        return
+    found = _OLD_KERNEL.match(old[0].name)
+    name = found.group(1) if found else ""
+    coretype = "SKYLAKEX" if any("avx512" in f.name or "evex" in f.name for f in wide) else "HASWELL"
+    yield RawFinding(
+        f"{share:.0%} of the time is in OpenBLAS kernels for {name}, a processor without AVX, "
+        f"while this one has it ({wide[0].name})",
+        (Quote(old[0].line), Quote(wide[0].line)),
+        f"OpenBLAS did not recognise the processor, as happens in virtual machines. "
+        f"Set OPENBLAS_CORETYPE={coretype}, or use a newer OpenBLAS.",
+        "warning",
+        share=share,
+        key="profile.old-kernels",
+    )
+
+
+def _libraries(profile: Profile) -> list[RawFinding]:
+    """Of sampled time: too much in the kernel, or what the libraries' shares are."""
+    modules = profile.modules()
+    if not modules or profile.tool not in ("perf", "VTune"):
+        return []
+    line = {f.module: f.line for f in reversed(profile.functions)}
+    claims = []
+    kernel = sum(share for name, share in modules if _KERNEL.match(name))
+    if kernel >= 0.15:
+        first = next(name for name, _ in modules if _KERNEL.match(name))
+        claims.append(
+            RawFinding(
+                f"{kernel:.0%} of the time is in the operating system's kernel",
+                (Quote(line[first]),),
+                "Look for page faults (huge pages, first touch), system calls of input and output, sockets in place of "
+                "shared memory or InfiniBand, and more runnable threads than cores.",
+                share=kernel,
+                key="profile.kernel",
+            )
         )
-    ]
+    named = ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in modules[:5])
+    advice = "The first of these is where a faster library or another build pays."
+    claims.append(
+        RawFinding(f"by library: {named}", (Quote(line[modules[0][0]]),), advice, "note", key="profile.libraries")
+    )
+    return claims
 
 
 def _quotes(profile: Profile, calls: Iterable[Call]) -> tuple[Quote, ...]:
@@ -204,9 +262,7 @@ def _of(read: Callable[[Iterable[str]], Profile]) -> Callable[[str, Iterable[str
 
 
 MPIP = Analyzer("mpip", "mpiP report", re.compile(r"^@ mpiP\b|^@--- MPI Time"), _of(read_mpip), _summary_of(read_mpip))
-IPM = Analyzer(
-    "ipm", "IPM banner or XML", re.compile(r"^##IPMv|<ipm_job_profile>"), _of(read_ipm), _summary_of(read_ipm)
-)
+IPM = Analyzer("ipm", "IPM banner", re.compile(r"^##IPMv"), _of(read_ipm), _summary_of(read_ipm))
 VTUNE = Analyzer(
     "vtune",
     "VTune hotspots CSV",

@@ -189,9 +189,7 @@ def _total(shares: list[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def sampled_profile(
-    tool: str, functions: list[Function], *, spin_share: float | None = None, wall_s: float | None = None
-) -> Profile:
+def sampled_profile(tool: str, functions: list[Function], *, spin_share: float | None = None) -> Profile:
     """MPI's share is the sum over functions of MPI and the layers below it, or `spin_share` where that is larger.
 
     VTune counts MPI's busy waiting as spin time, also inside functions whose names do not tell.
@@ -207,7 +205,6 @@ def sampled_profile(
     )
     return Profile(
         tool=tool,
-        wall_s=wall_s,
         communication_share=min(1.0, total) if ordered else None,
         communication_line=mpi[0].line if mpi else 0,
         calls=calls,

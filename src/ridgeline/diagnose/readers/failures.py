@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ridgeline.records.outcome import Kind, Move, Signature
 
@@ -37,31 +38,12 @@ SESSION_ENDED = "ridgeline: run ended: "  # how an engine's session begins its l
 
 
 def _rows(
-    name: str,
-    kind: Kind,
-    patterns: Sequence[str],
-    reason: str,
-    remedy: str,
-    *,
-    outside: bool = False,
-    echo: bool = False,
-    lacking: str = "",
-    last: bool = False,
-    advice: tuple[Move, ...] = (),
+    name: str, kind: Kind, patterns: Sequence[str], reason: str, remedy: str, **more: Any
 ) -> Iterator[ProgramFailure]:
+    """A row for each pattern of one failure; `more` are its other fields."""
     for pattern in patterns:
-        yield ProgramFailure(
-            re.compile(pattern, re.MULTILINE),
-            kind,
-            reason,
-            advice=advice,
-            remedy=remedy,
-            lacking=lacking,
-            echo=echo,
-            last=last,
-            name=name,
-            outside=outside,
-        )
+        compiled = re.compile(pattern, re.MULTILINE)
+        yield ProgramFailure(compiled, kind, reason, remedy=remedy, name=name, **more)
 
 
 # A shell, or what starts a program in its place (env, timeout, nice, taskset...), and what it says of the program
@@ -483,15 +465,8 @@ BY_SIGNAL = {4: "illegal-instruction", 7: "bus-error", 8: "floating-point", 9: "
 # Each line that a row matches has one of these. Looking for them is fifty times faster than trying the rows.
 _WORDS = (
     *("No space left", "quota exceeded", "file handle", "output error", "shared", "cannot execute", "bad interpreter"),
-    *(
-        "ermission denied",
-        "PermissionError",
-        "format error",
-        "not found",
-        "No such file",
-        "NotFoundError",
-        "Executable:",
-    ),
+    *("ermission denied", "PermissionError", "format error", "not found", "No such file", "NotFoundError"),
+    "Executable:",
     *("can't open", "No module named", "CUDA", "cudaError", "oom", "emory", "Out Of Memory", "bad_alloc", "allocate"),
     *("Segmentation", "SIGSEGV", "Caught signal", "segfault", "exit code", "exit status", "EXIT CODE", "Illegal"),
     *("SIGILL", "Bus error", "SIGBUS", "Floating point", "SIGFPE", "free()", "malloc()", "munmap_chunk", "corrupt"),

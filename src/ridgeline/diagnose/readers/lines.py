@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import os
 import re
@@ -10,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 from ridgeline.errors import ReadError
 from ridgeline.files import open_regular
@@ -19,7 +19,6 @@ from ridgeline.files import open_regular
 
 _PIECE_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
-_GZIP_WINDOW = 31  # zlib's way of saying: a gzip header and trailer, the largest window
 
 Watch = Callable[[int], None]
 
@@ -46,46 +45,20 @@ class _ByteStream:
         self.damage = ""
         try:
             with open_regular(self.path) as file:
-                pieces = self._raw(file)
-                first = next(pieces, b"")
-                if first.startswith(_GZIP):
-                    yield from self._unzipped(first, pieces)
-                else:
-                    yield first
-                    yield from pieces
+                zipped = file.read(2) == _GZIP
+                file.seek(0)
+                # of a zipped file one block at a time: what came before a damaged place is not lost
+                read = gzip.GzipFile(fileobj=file).read1 if zipped else file.read
+                while piece := read(_PIECE_BYTES):
+                    if self._watch:
+                        self._watch(file.tell())
+                    yield piece
+        except EOFError:
+            self.damage = "the gzip data ends too early; what came before was read"
+        except (zlib.error, gzip.BadGzipFile) as error:
+            self.damage = f"the gzip data is damaged ({error}); what came before was read"
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-
-    def _raw(self, file: BinaryIO) -> Iterator[bytes]:
-        done = 0
-        while piece := file.read(_PIECE_BYTES):
-            done += len(piece)
-            if self._watch:
-                self._watch(done)
-            yield piece
-
-    def _unzipped(self, first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-        """Never more than a piece at once: a kilobyte of gzip can hold a gigabyte."""
-        unzip, waiting = zlib.decompressobj(_GZIP_WINDOW), first
-        while True:
-            try:
-                piece = unzip.decompress(waiting, _PIECE_BYTES)
-            except zlib.error as error:
-                self.damage = f"the gzip data is damaged ({error}); what came before was read"
-                return
-            if piece:
-                yield piece
-            waiting = unzip.unconsumed_tail
-            if unzip.eof:
-                waiting = unzip.unused_data or next(rest, b"")
-                if not waiting.startswith(_GZIP):  # the end, or padding that gzip itself ignores
-                    return
-                unzip = zlib.decompressobj(_GZIP_WINDOW)
-            elif not waiting:
-                waiting = next(rest, b"")
-                if not waiting and not piece:
-                    self.damage = "the gzip data ends too early; what came before was read"
-                    return
 
 
 # Longer lines exist only as progress bars and binary garbage; cutting them bounds memory and every regex below it.

@@ -29,7 +29,16 @@
     head.onkeydown = event => { if (event.key === 'Enter') sort(table, head, at); };
   });
 
-  const runs = () => all('table.sortable tbody tr');
+  const runs = () => all('table.sortable tbody tr'), low = cell => cell.textContent.trim().toLowerCase();
+  // `tp 8` asks for that value in the column tp and #12 for that trial; any other word may stand in any cell
+  const fits = (row, parts) => {
+    const cells = [...row.cells].map(low), heads = [...row.closest('table').tHead.rows[0].cells].map(low);
+    for (let at = 0; at < parts.length; at++) {
+      const column = at + 1 < parts.length ? heads.indexOf(parts[at]) : -1;
+      if (column >= 0 ? cells[column] !== parts[++at] : parts[at][0] === '#' ? cells[0] !== parts[at] : !cells.some(cell => cell.includes(parts[at]))) return false;
+    }
+    return true;
+  };
   for (const tools of all('.tools')) {
     tools.hidden = false;
     const input = tools.querySelector('input'), told = tools.querySelector('span');
@@ -37,9 +46,7 @@
       const parts = input.value.toLowerCase().split(/\s+/).filter(Boolean), rows = runs();
       let shown = 0;
       for (const row of rows) {
-        const heads = row.closest('table').tHead.rows[0].cells;
-        row.search ??= [...row.cells].map((cell, at) => heads[at].textContent + ' ' + cell.textContent).join(' ').toLowerCase();
-        row.hidden = !parts.every(part => row.search.includes(part));
+        row.hidden = !fits(row, parts);
         shown += !row.hidden;
       }
       told.textContent = parts.length ? `${shown} of ${rows.length} runs` : '';

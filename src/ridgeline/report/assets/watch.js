@@ -27,20 +27,6 @@ function show(sections) {
 }
 const atEnd = log => log.scrollHeight - log.scrollTop - log.clientHeight < 8;
 
-// what to compare, as an address that can be kept and sent on
-const compare = byId("compare"), picked = new Set();
-function compared() {
-  if (!compare) return;
-  for (const box of document.querySelectorAll("#studies input[type=checkbox]")) box.checked = picked.has(box.value);
-  compare.href = "/compare" + (picked.size ? "?" + [...picked].map(each => "study=" + encodeURIComponent(each)).join("&") : "");
-  compare.textContent = picked.size ? `Compare ${picked.size} of these studies` : "Compare all studies";
-}
-document.addEventListener("change", event => {
-  if (!event.target.matches("#studies input[type=checkbox]")) return;
-  picked[event.target.checked ? "add" : "delete"](event.target.value);
-  compared();
-});
-
 function away(text) {
   const place = byId("away");
   place.textContent = text;
@@ -52,7 +38,6 @@ source.addEventListener("sections", event => {
   const sections = JSON.parse(event.data);
   away("");
   show(sections);
-  if (sections.studies) compared();
   if (sections.progress || sections.figures) draw_report();
   if (sections.state) ended();
 });

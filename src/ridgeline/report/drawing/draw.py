@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
+from importlib.resources import files
 
 from ridgeline.records.exhibit import TextTable
 from ridgeline.report.drawing import svg
-from ridgeline.report.drawing.grid import heat
-from ridgeline.report.drawing.parallel import parallel
-from ridgeline.report.drawing.plot import plot
-from ridgeline.report.drawing.rows import bars, intervals
+from ridgeline.report.drawing.plot import parallel, plot
+from ridgeline.report.drawing.rows import bars, heat, intervals
 from ridgeline.report.figures.shapes import (
     BASELINE,
     WINNER,
@@ -20,47 +18,70 @@ from ridgeline.report.figures.shapes import (
     IntervalFigure,
     ParallelFigure,
     PlotFigure,
+    PlotSeries,
 )  # fmt: skip
+from ridgeline.stats.wording import count, metric_text
 
 _PARALLEL_LEGEND = (
     ("p0", "worst"),
     ("p2", "middle"),
     ("p4", "best"),
 )
-WIDE_PX, MID_PX, HALF_PX, NARROW_PX = 1080.0, 740.0, 528.0, 350.0
-_LARGEST_TWICE = 60_000  # characters: a larger drawing is scaled for tablets and paper instead of drawn again
-_TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
+WIDE_PX, HALF_PX, SMALL_PX = 900.0, 460.0, 350.0
+_MOST_TOLD = 6  # rows or series, in words
 
 
 def draw(figure: Figure, width: float = WIDE_PX) -> str:
-    """The figure as one `<svg>` element; its colours come from the page's style."""
+    """The figure as one `<svg>` element that says what it shows; its colours come from the page's style."""
     match figure:
         case PlotFigure():
-            return plot(figure, width)
+            drawn = plot(figure, width)
         case IntervalFigure():
-            return intervals(figure, width)
+            drawn = intervals(figure, width)
         case BarFigure():
-            return bars(figure, width)
+            drawn = bars(figure, width)
         case HeatFigure():
-            return heat(figure, width)
+            drawn = heat(figure, width)
         case ParallelFigure():
-            return parallel(figure, width)
+            drawn = parallel(figure, width)
+    text = ". ".join(filter(None, (figure.title, finding(figure))))
+    return drawn.replace("<svg ", f'<svg aria-label="{svg.escaped(text)}" ', 1)
 
 
-def drawn(figure: Figure, half: bool = False) -> str:
-    """For a page: one drawing for each width the figure's place can have, of which the style shows one.
+def standing_alone(drawn: str) -> str:
+    """For a file or a notebook: with the style sheet's part about figures, which a page has once for all of them."""
+    style = files("ridgeline.report").joinpath("assets/ridgeline.css").read_text()
+    colours = style[style.index(":root{") : style.index("/* type and rhythm")]
+    figures = style[style.index("svg text{") : style.index("/* legends")]
+    named = drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    head, _, rest = named.partition(">")
+    return f"{head}><style>{svg.escaped(colours + figures)}</style>{rest}"
 
-    Phones have nothing to hover with, so theirs carries no titles. Small ones are the same everywhere.
-    """
-    if isinstance(figure, PlotFigure) and figure.small and not half:
-        return draw(figure, NARROW_PX)
-    narrow = f"<div class=narrow>{_TITLE.sub('', draw(figure, NARROW_PX))}</div>"
-    wide = draw(figure, HALF_PX if half else WIDE_PX)
-    if half:
-        return f"<div class=wide>{wide}</div>{narrow}"
-    if len(wide) > _LARGEST_TWICE:
-        return f"<div class='wide all'>{wide}</div>{narrow}"
-    return f"<div class=wide>{wide}</div><div class=mid>{draw(figure, MID_PX)}</div>{narrow}"
+
+def finding(figure: Figure) -> str:
+    """What a figure shows, in words, for those who cannot see it."""
+    match figure:
+        case IntervalFigure() | BarFigure():
+            rows = [f"{row.label}: {row.text}" for row in figure.rows if row.text]
+            return "; ".join(rows[-_MOST_TOLD:]) or figure.says
+        case PlotFigure():
+            failed = [f"{count(len(figure.strip), 'run')} failed"] if figure.strip else []
+            limits = [limit.label for limit in figure.limits]
+            told = [_course(one) for one in figure.series[:_MOST_TOLD] if one.points and one.look != "ideal"]
+            return "; ".join((*told, *limits, *failed)) or figure.says
+        case ParallelFigure():
+            best = [one.label for one in figure.lines if one.look == WINNER] or [figure.lines[-1].label]
+            return f"{figure.says} {figure.chosen or 'Best'}: {best[-1]}"
+        case HeatFigure():
+            return figure.says
+
+
+def _course(series: PlotSeries) -> str:
+    values = [point.y for point in series.points]
+    low, high = metric_text(min(values)), metric_text(max(values))
+    if series.form in ("line", "steps", "both") and len(values) > 1:
+        return f"{series.name} from {metric_text(values[0])} to {metric_text(values[-1])}"
+    return f"{series.name} {low}" if low == high else f"{series.name} {low} to {high}"
 
 
 def legend(figure: Figure) -> str:
@@ -89,12 +110,12 @@ def _item(form: str, look: str, name: str) -> str:
     if form in ("line", "steps"):
         shape = f'<path d="M1 7H21" class="line {kind}"/>'
     elif form == "bar":
-        shape = svg.box(4, 2, 14, 10, f'"bar {kind}"')
+        shape = svg.box(4, 2, 14, 10, f"bar {kind}")
     elif form == "ranges":
         shape = f'<path d="M11 1V13" class="whisker {kind}"/>'
     else:
         shape = (f'<path d="M1 7H21" class="line {kind}"/>' if form == "both" else "") + svg.mark(11, 7, look)
-    return f'<li><svg viewBox="0 0 22 14" class=key aria-hidden=true>{shape}</svg>{escape(name)}'
+    return f'<li><svg viewBox="0 0 22 14" class="key" aria-hidden="true">{shape}</svg>{escape(name)}'
 
 
 def table_of(figure: Figure) -> TextTable:

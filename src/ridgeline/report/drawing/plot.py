@@ -1,4 +1,4 @@
-"""Points, lines, bands and strips on two axes."""
+"""Points, lines, bands and strips on two axes; parallel coordinates, an axis for each knob and a line a setting."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 
 from ridgeline.report.drawing import svg
-from ridgeline.report.drawing.scales import PixelScale, pixel_scale, thinned, ticks
-from ridgeline.report.figures.shapes import PlotFigure, PlotLimit, PlotSeries
+from ridgeline.report.drawing.svg import PixelScale, pixel_scale, thinned, ticks
+from ridgeline.report.figures.shapes import ParallelFigure, ParallelLine, PlotFigure, PlotLimit, PlotSeries
 
 _LANE_PX = 17.0
 _STRIP_GAP_PX = 8.0  # below the axis, whose lowest tick may have its text there
 _DENSE, _SMALL_PX = 200, 500.0  # marks, from which on whole pixels are near enough, and every third in a small figure
 TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
+_SHADES = 5  # of parallel lines, from the worst to the best
 
 
 def plot(figure: PlotFigure, width: float) -> str:
@@ -38,7 +39,7 @@ def plot(figure: PlotFigure, width: float) -> str:
         *_limits(figure, x, y, left, width, top, strip_end),
         svg.text(0, 13, svg.cut(figure.y.label, width), "axis"),
     ]
-    return svg.drawing(width, height, svg.alt_text(figure.title, figure.says, figure.y.label, figure.x.label), parts)
+    return svg.drawing(width, height, parts)
 
 
 def _ys(figure: PlotFigure) -> Iterator[float]:
@@ -105,7 +106,7 @@ def _strip(
     for at, lane in enumerate(lanes):
         top = bottom + _STRIP_GAP_PX + at * _LANE_PX
         yield svg.box(left, top, width - RIGHT_PX - left, _LANE_PX - 2, "lane")
-        yield svg.text(left - 6, top + 12, svg.cut(lane, left), '"tick bad"', "end")
+        yield svg.text(left - 6, top + 12, svg.cut(lane, left), "tick bad", "end")
     for mark in figure.strip:
         centre = bottom + _STRIP_GAP_PX + lanes.index(mark.lane) * _LANE_PX + (_LANE_PX - 2) / 2
         yield svg.mark(x(mark.x), centre, "failed", mark.label, mark.trial)
@@ -114,7 +115,7 @@ def _strip(
 def _series(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[str]:
     kind = svg.look_class(series.look)
     if series.form in ("line", "both", "steps") and len(series.points) > 1:
-        yield f'<path d="{_path(series, x, y)}" class="line {kind}" />'
+        yield f'<path d="{_path(series, x, y)}" class="line {kind}"/>'
     for p in series.points:
         if p.low is not None and p.high is not None:
             whisker = f'<path d="M{svg.n(x(p.x))} {svg.n(y(p.low))}V{svg.n(y(p.high))}" class="whisker {kind}">'
@@ -151,7 +152,7 @@ def _limits(
         if limit.across == "y":
             yield svg.line(left, y(limit.value), width - RIGHT_PX, y(limit.value), "limit")
             across, down, anchor = _beside_the_line(figure, x, y, limit, left, width - RIGHT_PX)
-            yield svg.text(across, down, limit.label, '"tick halo"', anchor)
+            yield svg.text(across, down, limit.label, "tick halo", anchor)
     # the last one's text is highest, and each line begins at its own text: those to the left pass below it
     upright = sorted((each for each in figure.limits if each.across == "x"), key=lambda each: -x(each.value))
     free = width
@@ -160,7 +161,7 @@ def _limits(
         room = len(limit.label) * svg.CHARACTER_PX + 6
         right = at + room < free or at - room < 0
         yield svg.line(at, begin, at, end, "limit")
-        yield svg.text(at + (4 if right else -4), begin + 11, limit.label, '"tick halo"', "start" if right else "end")
+        yield svg.text(at + (4 if right else -4), begin + 11, limit.label, "tick halo", "start" if right else "end")
         free = at
 
 
@@ -180,3 +181,41 @@ def _beside_the_line(
         (side, at + step, anchor) for step in (-4, 13) for side, anchor in ((right - 2, "end"), (left + 2, "start"))
     ]
     return min(places, key=hidden)
+
+
+def parallel(figure: ParallelFigure, width: float) -> str:
+    inner, side = 270.0, 40.0
+    step = (width - 2 * side - 40) / max(1, len(figure.axes) - 1)
+    # labels take turns on as many lines as keep them apart; the outermost stand inside the figure
+    longest = max(len(axis.label) for axis in figure.axes) * svg.BOLD_PX
+    lines = next((n for n in (1, 2) if 1.5 * longest <= n * step + 30), 3)
+    room = (lines * step + 30) / 1.5 * svg.CHARACTER_PX / svg.BOLD_PX
+    top = 26.0 + 14.0 * lines
+    xs = [side + at * step for at in range(len(figure.axes))]
+    parts = [
+        *_parallel_lines(figure, [[(xs[at], top + (1 - p) * inner) for at, p in _known(one)] for one in figure.lines])
+    ]
+    for at, (axis, x) in enumerate(zip(figure.axes, xs, strict=True)):
+        parts.append(svg.line(x, top, x, top + inner, "frame"))
+        anchor = "start" if at == 0 else "end" if at == len(xs) - 1 else "middle"
+        parts.append(svg.text(x if at else 0, 14.0 * (1 + at % lines), svg.cut(axis.label, room), "axis", anchor))
+        ticks = axis.ticks[:: len(axis.ticks) // 9 + 1]
+        parts += [
+            svg.text(x + 5, top + (1 - place) * inner + 4, svg.cut(told, step - 8), "tick halo")
+            for place, told in ticks
+        ]
+    return svg.drawing(width, top + inner + 14, parts)
+
+
+def _known(one: ParallelLine) -> list[tuple[int, float]]:
+    return [(at, place) for at, place in enumerate(one.places) if place is not None]
+
+
+def _parallel_lines(figure: ParallelFigure, drawn: list[list[tuple[float, float]]]) -> Iterator[str]:
+    for one, places in zip(figure.lines, drawn, strict=True):
+        if len(places) < 2:
+            continue
+        path = "M" + "L".join(f"{svg.n(x)} {svg.n(y)}" for x, y in places)
+        shade = "failed" if one.share is None else f"p{min(_SHADES - 1, int(one.share * _SHADES))}"
+        special = f" l-{one.look}" if one.look in ("baseline", "winner") else ""
+        yield f'<path d="{path}" class="pc {shade}{special}" data-t="{one.trial}">{svg.title(one.label)}</path>'

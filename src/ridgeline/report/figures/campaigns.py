@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from ridgeline.records.answer import Answer
-from ridgeline.records.exhibit import CurveFigure, CurvePoint
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.shapes import (
@@ -28,8 +28,9 @@ from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
 
-def edge_climb(study: Study, history: History, answer: Answer, knob: str) -> PlotFigure | None:
+def edge_climb(study: Study, history: History, answer: Answer) -> PlotFigure | None:
     """Every value of the knob that ran: what it measured, or how it failed, with the edge and the value to use."""
+    knob = str(history.question.details.get("knob", ""))
     runs = [(history.trials[r.trial], r) for r in history.runs.values()]
     scale = knob_scale(knob, [t.point.get(knob) for t, _ in runs if t.point.get(knob) is not None])
     points, strip = [], []
@@ -100,15 +101,7 @@ def curves(figure: CurveFigure, key: str, study: Study, history: History, unit: 
     details = {} if history.verdict is None else history.verdict.details
     law, pays_to = details.get("law"), details.get("pays_to")
     sizes = sorted({p.x for curve in figure.curves for p in curve.points})
-    series = [
-        PlotSeries(
-            c.label,
-            tuple(_point(p, figure.y_label) for p in c.points),
-            "ideal" if c.ideal else WINNER,
-            "line" if c.ideal else "both",
-        )
-        for c in figure.curves
-    ]
+    series = [_series(c, WINNER, "both", lambda p: f"{p.x:g}: {figure.y_label} {p.y:.3g}") for c in figure.curves]
     if law and sizes:
         fitted = _fitted(law, sizes, efficiency=figure.y_label == "efficiency")
         series.append(PlotSeries(f"{law.get('name', 'fitted law')}, {law['serial']:.0%} serial", fitted, OTHER, "line"))
@@ -122,14 +115,10 @@ def curves(figure: CurveFigure, key: str, study: Study, history: History, unit: 
 def _front(figure: CurveFigure, key: str) -> PlotFigure:
     """Settings by two goals: those that no other beats in both are joined."""
     looks = {"the baseline": BASELINE, "the setting": WINNER}
+    first, *others = figure.curves
+    forms = ((first, SEARCH, "both"), *((curve, OTHER, "points") for curve in others))
     series = tuple(
-        PlotSeries(
-            c.label,
-            tuple(PlotPoint(p.x, p.y, p.low, p.high, f"{p.y:.4g} at {p.x:.4g}") for p in c.points),
-            looks.get(c.label, SEARCH if at == 0 else OTHER),
-            "both" if at == 0 else "points",
-        )
-        for at, c in enumerate(figure.curves)
+        _series(c, looks.get(c.label, look), form, lambda p: f"{p.y:.4g} at {p.x:.4g}") for c, look, form in forms
     )
     x, y = ([getattr(p, axis) for c in figure.curves for p in c.points] for axis in "xy")
     axes = Axis(figure.x_label, log=needs_log(x)), Axis(figure.y_label, log=needs_log(y))
@@ -138,13 +127,7 @@ def _front(figure: CurveFigure, key: str) -> PlotFigure:
 
 def _by_name(figure: CurveFigure, key: str, y: Axis) -> PlotFigure:
     series = tuple(
-        PlotSeries(
-            c.label,
-            tuple(PlotPoint(p.x, p.y, p.low, p.high, f"{figure.names[int(p.x)]}: {p.y:.4g}") for p in c.points),
-            "ideal" if c.ideal else SEARCH,
-            "line" if c.ideal else "points",
-        )
-        for c in figure.curves
+        _series(c, SEARCH, "points", lambda p: f"{figure.names[int(p.x)]}: {p.y:.4g}") for c in figure.curves
     )
     x = Axis(figure.x_label, ticks=tuple((float(at), name) for at, name in enumerate(figure.names)))
     limits = tuple(PlotLimit(text, place, "x") for place, text in figure.marks)
@@ -155,8 +138,9 @@ def _by_name(figure: CurveFigure, key: str, y: Axis) -> PlotFigure:
     return PlotFigure(key, figure.title, figure.says, x, y, series, limits=limits)
 
 
-def _point(p: CurvePoint, what: str) -> PlotPoint:
-    return PlotPoint(p.x, p.y, p.low, p.high, f"{p.x:g}: {what} {p.y:.3g}")
+def _series(curve: Curve, look: str, form: str, label: Callable[[CurvePoint], str]) -> PlotSeries:
+    points = tuple(PlotPoint(p.x, p.y, p.low, p.high, label(p)) for p in curve.points)
+    return PlotSeries(curve.label, points, *(("ideal", "line") if curve.ideal else (look, form)))
 
 
 def _fitted(law: Mapping[str, Any], sizes: Sequence[float], efficiency: bool) -> tuple[PlotPoint, ...]:

@@ -1,4 +1,4 @@
-"""What each knob did: its effect on the way to the setting, how much of the spread it explains, slices, all at once."""
+"""What each knob did: its effect on the way to the setting, slices, all at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import changes, value_text
-from ridgeline.records.expression import Value, is_number
+from ridgeline.records.expression import Value
 from ridgeline.records.run import Run
 from ridgeline.records.space import Discrete, Point
 from ridgeline.records.study import Study
@@ -20,9 +20,6 @@ from ridgeline.report.figures.shapes import (
     SEARCH,
     WINNER,
     Axis,
-    BarFigure,
-    BarPart,
-    BarRow,
     FigureGroup,
     IntervalFigure,
     IntervalRow,
@@ -39,9 +36,6 @@ from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import metric_text, percent
 from ridgeline.study.history import History
 
-_FEWEST_FOR_IMPORTANCE = 6  # runs of the search; of fewer, any knob explains everything
-_LEAST_SHARE = 0.01  # of the spread that a knob must explain to be drawn
-PARTS = 4  # a number of many values is cut into so many parts of equal size before its share is worked out
 _MOST_LINES = 300  # of the parallel coordinates: the best ones and the latest; more cannot be told apart
 _SEARCHED = (Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
 
@@ -86,61 +80,6 @@ def _wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
 
 def _moved(study: Study, point: Point, knobs: Sequence[str]) -> str:
     return ", ".join(f"{k} {value_text(study.baseline.get(k))} → {value_text(point.get(k))}" for k in knobs)
-
-
-def importance(study: Study, history: History) -> BarFigure | None:
-    runs = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(Stage.SEARCH)]
-    usable = [(point, math.log(value)) for point, value in runs if value > 0]
-    if len(usable) < _FEWEST_FOR_IMPORTANCE:
-        return None
-    together: dict[tuple[object, ...], list[str]] = {}
-    for name in varied_knobs(study, history):
-        together.setdefault(_pattern([point.get(name) for point, _ in usable]), []).append(name)
-    shares = {" with ".join(names): _explained(names[0], usable) for names in together.values()}
-    ranked = sorted(((s, n) for n, s in shares.items() if s is not None), reverse=True)
-    if not ranked:
-        return None
-    shown = [(share, name) for share, name in ranked if share >= _LEAST_SHARE]
-    rows = tuple(BarRow(name, (BarPart("share (%)", 100 * share),), f"{share:.0%}") for share, name in shown)
-    nothing = ", ".join(name for share, name in ranked if share < _LEAST_SHARE)
-    notes = (f"Not shown, since alone they explain nothing: {nothing}.",) if nothing else ()
-    says = (
-        "How much of the variance between search runs one knob explains by itself, corrected for chance. Shares need "
-        "not add up to 100%: knobs interact, and the search did not sample all values equally."
-    )
-    return BarFigure(
-        "importance", "Importance", says, Axis("share of the variance explained (%)", from_zero=True), rows, notes
-    )
-
-
-def _pattern(values: Sequence[Value]) -> tuple[object, ...]:
-    """The same for knobs that the runs never moved apart: no figure can separate them."""
-    first: dict[str, int] = {}
-    return tuple(first.setdefault(repr(value), at) for at, value in enumerate(values))
-
-
-def _explained(name: str, runs: Sequence[tuple[Point, float]]) -> float | None:
-    """Epsilon squared; None where every run has a value of its own, or all the same."""
-    groups: dict[object, list[float]] = {}
-    for key, value in zip(_parts([point.get(name) for point, _ in runs]), (v for _, v in runs), strict=True):
-        groups.setdefault(key, []).append(value)
-    n, k = len(runs), len(groups)
-    if k < 2 or n <= k:
-        return None
-    mean = math.fsum(v for _, v in runs) / n
-    total = math.fsum((v - mean) ** 2 for _, v in runs)
-    within = math.fsum((v - math.fsum(g) / len(g)) ** 2 for g in groups.values() for v in g)
-    if total <= 0:
-        return 0.0
-    return max(0.0, min(1.0, (total - within - (k - 1) * within / (n - k)) / total))
-
-
-def _parts(values: Sequence[Value]) -> list[object]:
-    different = sorted({float(v) for v in values if is_number(v)})
-    if len(different) <= PARTS + 2 or not all(is_number(v) for v in values):
-        return [repr(v) for v in values]
-    place = {v: at * PARTS // len(different) for at, v in enumerate(different)}
-    return [place[float(v)] for v in values]  # type: ignore[arg-type]
 
 
 def slices(study: Study, history: History, answer: Answer) -> FigureGroup | None:
@@ -202,7 +141,9 @@ def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure |
     values = {t.number: fmean(measured[t.key]) for t, _ in runs if t.key in measured}
     ranked = sorted(values, key=lambda number: study.goal.score(values[number]))
     shares = {number: at / max(1, len(ranked) - 1) for at, number in enumerate(ranked)}
-    runs.sort(key=lambda pair: shares.get(pair[0].number, -1.0))
+    # the last is drawn on top: the setting, whatever share it has
+    on_top = {WINNER: 2, BASELINE: 1}
+    runs.sort(key=lambda pair: (on_top.get(look_of(study, answer, pair[0]), 0), shares.get(pair[0].number, -1.0)))
     runs = runs[-_MOST_LINES:]
     low, high = (min(values.values()), max(values.values())) if values else (0.0, 1.0)
     lines = tuple(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
+from collections.abc import Iterator
 from statistics import median
 
-from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.study import Study
-from ridgeline.records.trial import PredictedRange, Stage
+from ridgeline.records.trial import Stage
 from ridgeline.report.figures.shapes import (
     BASELINE,
     OTHER,
@@ -24,13 +22,12 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import is_ok
 from ridgeline.stats.nodes import NodeEffect, node_effects, node_runs
-from ridgeline.stats.stated_range import LEVEL, NORMAL_90
+from ridgeline.stats.stated_range import LEVEL
 from ridgeline.stats.wording import count, metric_text, percent
 from ridgeline.study.history import History
 
 _PREDICTED = "predicted_"
 _MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions predict the rate of all tokens
-_ONCE_STATED = re.compile(r"^expected ([0-9.]+) to ([0-9.]+) x the best so far")
 
 
 def nodes(study: Study, history: History) -> IntervalFigure | None:
@@ -73,87 +70,45 @@ def node_table(history: History) -> TextTable | None:
     return TextTable("Runs by node", ("node", "runs", "failed there"), rows)
 
 
-def predicted(study: Study, history: History, answer: Answer) -> list[PlotFigure]:
-    """What the twin said before each run against what was measured; then the ranges of the sampler."""
-    return [*_predictions(study, history), *_expectations(study, history)]
-
-
-def _predictions(study: Study, history: History) -> list[PlotFigure]:
-    pairs: dict[str, list[PlotPoint]] = {}
-    for trial, run in history.ok_runs(*Stage):
-        metrics = run.metrics
-        for name, value in metrics.items():
+def twin_says(history: History) -> Iterator[str]:
+    """How well the twin, which simulates the engine, predicted each run before it ran."""
+    errors: dict[str, list[float]] = {}
+    for _, run in history.ok_runs(*Stage):
+        for name, value in run.metrics.items():
             plain = name.removeprefix(_PREDICTED)
             of = _MEASURED_AS.get(plain, plain)
-            if name.startswith(_PREDICTED) and of in metrics:
-                text = f"#{trial.number}: predicted {metric_text(value)}, measured {metric_text(metrics[of])}"
-                pairs.setdefault(of, []).append(PlotPoint(value, metrics[of], label=text, trial=trial.number))
-    return [_agreement(metric, points) for metric, points in pairs.items() if points]
+            if name.startswith(_PREDICTED) and run.metrics.get(of):
+                errors.setdefault(of, []).append(value / run.metrics[of] - 1)
+    for metric, found in errors.items():
+        off = percent(sum(found) / len(found), 0)
+        half = f": half of them within {median(map(abs, found)):.0%}" if len(found) > 2 else ""
+        runs = count(len(found), "run")
+        yield f"The twin predicted {metric} of {runs} before they ran{half}, off by {off} on average."
 
 
-def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
-    ends = [v for p in points for v in (p.x, p.y)]
-    low, high = min(ends) * 0.95, max(ends) * 1.05
-    line = PlotSeries("predicted = measured", (PlotPoint(low, low), PlotPoint(high, high)), "ideal", "line")
-    errors = [p.x / p.y - 1 for p in points if p.y]
-    says_more = percent(sum(errors) / len(errors), 0) if errors else ""
-    few = f"The twin predicted {metric} of {count(len(errors), 'run')}, and was off by {says_more}."
-    many = (
-        f"Half of the {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%} of it; "
-        f"on average the prediction is off by {says_more}."
-        if errors
-        else ""
-    )
-    note = "" if not errors else few if len(errors) < 3 else many
-    says = (
-        f"{metric} as the twin, which simulates the engine, predicted it before the run, against what was measured; "
-        "on the line they agree."
-    )
-    return PlotFigure(
-        f"twin-{metric}", "The twin against measurement", says,
-        Axis(f"{metric}, predicted"), Axis(f"{metric}, measured"),
-        (line, PlotSeries("runs", tuple(points), SEARCH)), notes=(note,) if note else (),
-    )  # fmt: skip
-
-
-def _expectations(study: Study, history: History) -> list[PlotFigure]:
-    """What was predicted of each trial before it ran, beside what it measured."""
-    predicted, measured, inside, best = [], [], 0, None
+def predicted(study: Study, history: History) -> PlotFigure | None:
+    """What was predicted of each trial before it ran, beside what it measured; None for fewer than three."""
+    stated, measured, inside = [], [], 0
     for trial, run in ((history.trials[r.trial], r) for r in history.runs.values()):
         if trial.stage not in (Stage.BASELINE, Stage.SEARCH) or not is_ok(run) or study.goal.metric not in run.metrics:
             continue
-        value, number = run.metrics[study.goal.metric], trial.number
-        stated = trial.predicted or _once_stated(trial.why, best, study)
-        if stated is not None:
-            inside += stated.holds(value)
-            low, high = metric_text(stated.low), metric_text(stated.high)
+        value, number, told = run.metrics[study.goal.metric], trial.number, trial.predicted
+        if told is not None:
+            inside += told.holds(value)
+            low, high = metric_text(told.low), metric_text(told.high)
             label = f"#{number}: predicted {low} to {high}, measured {metric_text(value)}"
-            predicted.append(PlotPoint(number, stated.value, stated.low, stated.high, label, number))
+            stated.append(PlotPoint(number, told.value, told.low, told.high, label, number))
             measured.append(PlotPoint(number, value, label=label, trial=number))
-        if best is None or study.goal.score(value) > study.goal.score(best):
-            best = value
     if len(measured) < 3:
-        return []
+        return None
     says = "What was predicted of each trial before it ran, and what it measured."
     note = f"{inside} of {count(len(measured), 'trial')} inside their stated {LEVEL:.0%} range."
-    log = min(p.low if p.low is not None else p.y for p in predicted) > 0
-    return [
-        PlotFigure(
-            "predicted", "Predicted and measured", says, Axis("trial"), Axis(study.goal.metric, log=log),
-            (
-                PlotSeries(f"predicted, {LEVEL:.0%} range", tuple(predicted), OTHER, "ranges"),
-                PlotSeries("measured", tuple(measured), SEARCH),
-            ),
-            notes=(note,),
-        )
-    ]  # fmt: skip
-
-
-def _once_stated(why: str, best: float | None, study: Study) -> PredictedRange | None:
-    """The range as journals kept it before trials had a field for it: in `why`, in multiples of the best until then."""
-    match = _ONCE_STATED.match(why)
-    if match is None or not best or best < 0 or float(match[1]) <= 0:
-        return None
-    ratios = float(match[1]), float(match[2])
-    low, high = sorted(best * ratio if study.goal.direction == "maximize" else best / ratio for ratio in ratios)
-    return PredictedRange((low * high) ** 0.5, low, high, math.log(high / low) / (2 * NORMAL_90) or 1.0, in_logs=True)
+    log = min(p.low if p.low is not None else p.y for p in stated) > 0
+    return PlotFigure(
+        "predicted", "Predicted and measured", says, Axis("trial"), Axis(study.goal.metric, log=log),
+        (
+            PlotSeries(f"predicted, {LEVEL:.0%} range", tuple(stated), OTHER, "ranges"),
+            PlotSeries("measured", tuple(measured), SEARCH),
+        ),
+        notes=(note,),
+    )  # fmt: skip

@@ -26,13 +26,10 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
     PlotSpan,
 )  # fmt: skip
-from ridgeline.report.figures.values import goal_axis
+from ridgeline.report.figures.values import goal_axis, kind_shown
 from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
 from ridgeline.study.history import History
 
-OF_VERSIONS = ("bisect", "environment")  # their blocks compare whichever two tell most: no setting is in all of them
-_FEW = 4  # settings, the baseline among them, that have room for what they change
-_SHORT = 30  # characters of a label, besides its letter and figures
 _LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -94,7 +91,7 @@ def proof(study: Study, history: History, answer: Answer) -> Sequence[PlotFigure
     letters = _letters_of(study, blocks, first)
     pair = proof_pair(study, history, answer) is not None and len(letters) < 3
     runs = [] if pair else [_runs_in_order(study, answer, blocks, letters)]
-    if answer.kind in OF_VERSIONS:
+    if kind_shown(answer).versions:
         return runs
     return [*runs, *_by_block(study, history, answer, blocks, letters)]
 
@@ -102,7 +99,7 @@ def proof(study: Study, history: History, answer: Answer) -> Sequence[PlotFigure
 def proof_pair(study: Study, history: History, answer: Answer) -> PlotFigure | None:
     """The proof at a glance: every run of the reference and of the answer's setting, in the order they ran."""
     blocks = proof_blocks(study, history)
-    if not blocks or answer.candidate is None or answer.kind in OF_VERSIONS:
+    if not blocks or answer.candidate is None or kind_shown(answer).versions:
         return None
     keys = {point_key(study.baseline): "A", point_key(answer.candidate.point): "B"}
     two = [replace(b, runs=tuple(pair for pair in b.runs if pair[0].key in keys)) for b in blocks]
@@ -180,7 +177,7 @@ def _by_block(
                 for b in blocks
                 if key in b.ratios
             ]
-        which = "B, the setting" if letter == "B" else f"{letter}{_beside(answer, key) if len(letters) <= _FEW else ''}"
+        which = "B, the setting" if letter == "B" else letter
         label = f"all {len(ratios)}" if len(letters) < 3 else f"{which}, {count(len(ratios), 'block')}"
         rows.append(_together(label, ratios, judged.get(key), failed.get(key, ""), letter == "B"))
     if not rows:
@@ -193,12 +190,6 @@ def _by_block(
     ]
 
 
-def _beside(answer: Answer, key: str) -> str:
-    """What another setting has that the answer's does not, where that is short."""
-    said = "" if answer.candidate is None else changes(answer.candidate.point, json.loads(key))
-    return f" ({said})" if said and len(said) <= _SHORT else ""
-
-
 def _together(
     label: str, ratios: Sequence[float], found: Mapping[str, Any] | None, failed: str, of_answer: bool
 ) -> IntervalRow:
@@ -209,10 +200,8 @@ def _together(
         )
     if found is None or found.get("scale") != "ratio" or found.get("low") is None or found.get("high") is None:
         return IntervalRow(label, mean, dots=tuple(ratios), text=f"{ratio_text(mean)}, no interval yet")
-    estimate, low, high = float(found["estimate"]), float(found["low"]), float(found["high"])
-    shown, interval = ratio_range(estimate, low, high)
-    look = WINNER if of_answer and found["verdict"] == "better" else OTHER
-    return IntervalRow(label, estimate, low, high, tuple(ratios), f"{shown} ({interval}), {found['verdict']}", look)
+    estimate, low, high = (float(found[name]) for name in ("estimate", "low", "high"))
+    return _judged(label, (estimate, low, high), found["verdict"], ratios, of_answer)
 
 
 def comparisons(history: History) -> list[Mapping[str, Any]]:
@@ -227,7 +216,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
         return None
     first = None if answer.candidate is None else point_key(answer.candidate.point)
     letters = _letters_of(study, blocks, first)
-    judged = answer.kind not in OF_VERSIONS
+    judged = not kind_shown(answer).versions
     head = ("block", "nodes", "order", *letters.values(), *(("B / A",) if judged else ()))
     rows = []
     for block in blocks:
@@ -262,8 +251,12 @@ def _step(step: Mapping[str, Any]) -> IntervalRow:
     ratio, low, high = (step.get(name) for name in ("ratio", "low", "high"))
     if ratio is None or low is None or high is None:
         return IntervalRow(str(step["change"]), ratio, text=str(step["verdict"]))
-    shown, interval = ratio_range(ratio, low, high)
-    look = WINNER if step["verdict"] == "better" else OTHER
-    return IntervalRow(
-        str(step["change"]), ratio, low, high, text=f"{shown} ({interval}), {step['verdict']}", look=look
-    )
+    return _judged(str(step["change"]), (ratio, low, high), str(step["verdict"]))
+
+
+def _judged(
+    label: str, found: tuple[float, float, float], verdict: str, dots: Sequence[float] = (), of_answer: bool = True
+) -> IntervalRow:
+    look = WINNER if of_answer and verdict == "better" else OTHER
+    shown, interval = ratio_range(*found)
+    return IntervalRow(label, *found, tuple(dots), f"{shown} ({interval}), {verdict}", look)

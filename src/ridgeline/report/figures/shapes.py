@@ -6,7 +6,7 @@ it is plain numbers and text, so `dataclasses.asdict` gives JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # what a mark is; the drawing gives each a colour and a form of its own, so that colour is never the only difference
 BASELINE, SENTINEL, SEARCH, CONFIRM, WINNER, BEST, OTHER = (
@@ -117,14 +117,13 @@ class IntervalRow:
 
 @dataclass(frozen=True, slots=True)
 class IntervalFigure:
-    """Rows of intervals on one axis; `neutral` is where nothing changes."""
+    """Rows of intervals of ratios on one axis; at 1 nothing changes."""
 
     key: str
     title: str
     says: str
     x: Axis
     rows: tuple[IntervalRow, ...]
-    neutral: float | None = 1.0
     notes: tuple[str, ...] = ()
 
 
@@ -158,17 +157,16 @@ class BarFigure:
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """`value` colours it, `failed` marks it; an empty cell was not run. `text` is what stands in it."""
+    """`value` colours it; an empty cell was not run. `text` is what stands in it."""
 
     value: float | None = None
     text: str = ""
     label: str = ""
-    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HeatFigure:
-    """`cells` are rows from the bottom up. `edges` are, for each row, the column after which nothing passed."""
+    """`cells` are rows from the bottom up."""
 
     key: str
     title: str
@@ -178,9 +176,6 @@ class HeatFigure:
     columns: tuple[str, ...]
     lines: tuple[str, ...]
     cells: tuple[tuple[HeatCell, ...], ...]
-    value_label: str = ""
-    edges: tuple[int | None, ...] = ()
-    higher_is_better: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -214,14 +209,13 @@ class ParallelFigure:
 
 @dataclass(frozen=True, slots=True)
 class FigureGroup:
-    """Figures that show one thing in several ways: `choices` lets the reader pick one, else they are side by side."""
+    """Small figures of one thing, side by side."""
 
     key: str
     title: str
     says: str
     figures: tuple[Figure, ...]
-    choices: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 Figure = PlotFigure | IntervalFigure | BarFigure | HeatFigure | ParallelFigure

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ridgeline import catalog
 from ridgeline.records.answer import Answer
-from ridgeline.records.exhibit import value_text
+from ridgeline.records.exhibit import KindShown, value_text
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import unit_of
 from ridgeline.records.outcome import Kind
@@ -18,6 +19,13 @@ from ridgeline.report.figures.shapes import Axis
 from ridgeline.study.history import History
 
 _LOG_FROM = 20.0  # times between the smallest and the largest value, from which on a log axis shows more
+
+
+def kind_shown(answer: Answer) -> KindShown:
+    """What this kind of campaign shows of itself; a plugin's that says nothing is not taken for a search."""
+    known = answer.kind in catalog.names("kinds")
+    found: KindShown = getattr(catalog.part("kinds", answer.kind), "shown", KindShown()) if known else KindShown()
+    return found
 
 
 def is_ok(run: Run) -> bool:
@@ -41,20 +49,6 @@ def goal_axis(study: Study, values: Sequence[float], unit: str) -> Axis:
 def needs_log(values: Iterable[float]) -> bool:
     known = list(values)
     return bool(known) and min(known) > 0 and max(known) / min(known) >= _LOG_FROM
-
-
-@dataclass(frozen=True, slots=True)
-class TimeScale:
-    axis: Axis
-    unit_s: float
-
-
-def seconds_axis(label: str, seconds: Sequence[float]) -> TimeScale:
-    longest = max(seconds, default=0.0)
-    for name, unit_s, least in (("hours", 3600.0, 2 * 3600.0), ("minutes", 60.0, 180.0)):
-        if longest >= least:
-            return TimeScale(Axis(f"{label} ({name})", from_zero=True), unit_s)
-    return TimeScale(Axis(f"{label} (s)", from_zero=True), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,6 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class AccessRefused:
-    status: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Access:
     """`hosts` are the names under which this server may be asked; None: any, for a server on all addresses."""
 
@@ -46,24 +40,23 @@ class Access:
     cookie: str
     hosts: Collection[str] | None = LOOPBACK
 
-    def refusal(self, method: str, headers: Headers, query: QueryParams) -> AccessRefused | None:
+    def refusal(self, method: str, headers: Headers, query: QueryParams) -> tuple[int, str] | None:
+        """Why a request is not answered, with its status."""
         host = headers.get("host", "")
         if self.hosts is not None and _name(host) not in self.hosts:
-            return AccessRefused(
-                403, f"this server is not called {host}; use the address that `ridgeline watch` printed"
-            )
+            return (403, f"this server is not called {host}; use the address that `ridgeline watch` printed")
         by_hand = self._fits(query.get("token")) or self._fits(_bearer(headers))
         if not by_hand and not self._fits(_cookie(headers, self.cookie)):
-            return AccessRefused(401, "the token is missing or wrong; open the address that `ridgeline watch` printed")
+            return (401, "the token is missing or wrong; open the address that `ridgeline watch` printed")
         if method in ("GET", "HEAD"):
             return None
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return AccessRefused(403, "requests from other sites are refused")
+            return (403, "requests from other sites are refused")
         origin = headers.get("origin")
         if origin is None and by_hand and not _cookie(headers, self.cookie):
             return None  # no browser: those name the origin of whatever changes something
         if origin not in (f"http://{host}", f"https://{host}"):
-            return AccessRefused(403, "requests from other sites are refused")
+            return (403, "requests from other sites are refused")
         return None
 
     def _fits(self, given: str | None) -> bool:
@@ -104,11 +97,6 @@ class Guarded:
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return  # there are no websockets here: uvicorn refuses them
         query = QueryParams(scope["query_string"])
         refused = self.access.refusal(scope["method"], Headers(scope=scope), query)
 
@@ -121,5 +109,5 @@ class Guarded:
                     headers.append("Set-Cookie", self.access.set_cookie)
             await send(message)
 
-        answer = self.app if refused is None else PlainTextResponse(f"{refused.text}\n", refused.status)
+        answer = self.app if refused is None else PlainTextResponse(f"{refused[1]}\n", refused[0])
         await answer(scope, receive, send_strict)

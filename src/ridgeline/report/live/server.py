@@ -1,28 +1,36 @@
-"""The dashboard's addresses: a page, its events, instructions to a campaign, its report and its metrics."""
+"""The dashboard's server: from a port to its addresses, which are a page, its events, instructions to a campaign, its
+report and its metrics."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
-from collections.abc import Callable
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+import h11
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ridgeline.report.html import Folders as RunFolders
-from ridgeline.report.live.access import Access, Guarded
-from ridgeline.report.live.feed import Feed, Picture
-from ridgeline.report.live.page import index_page, study_page
-from ridgeline.report.live.sections import index_rows, sections
+from ridgeline.errors import InputError
+from ridgeline.report.live.access import LOOPBACK, SHORTEST_TOKEN, Access, Guarded
+from ridgeline.report.live.page import index_page, index_rows, sections, study_page
 from ridgeline.report.live.snapshot import Folders, Watched
-from ridgeline.report.page import whole_page
-from ridgeline.report.project import project_sections
+from ridgeline.report.prometheus import metrics_text
 from ridgeline.study.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
 _STATIC = {"page.js": "text/javascript", "watch.js": "text/javascript", "ridgeline.css": "text/css"}
@@ -31,6 +39,88 @@ _REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+
+_GONE_MS = 60_000  # without a sign of life of the other machine, which may be asleep or unplugged
+_EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  refused without a token of one's own
+_LOOK_S = 0.2  # between polls; a few stat calls each, which network file systems can take
+CLOCK_S = 5.0  # clocks on the page move at least so often
+_BEAT_S = 15.0  # a line that means nothing, so that no proxy takes the connection for dead
+REST = 1.5  # times the drawing took, between two drawings: a huge study does not take the whole processor
+
+Sections = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a page consists of, by the id of each place; `steerable` says whether its buttons do anything."""
+
+    sections: Sections
+    steerable: bool = False
+
+
+@dataclass
+class Feed:
+    """One poll of a folder for everyone who watches it: only while someone watches, drawn only when something changed.
+
+    `pulse` is cheap and changes when the picture would; `draw` may take long and runs beside the loop."""
+
+    pulse: Callable[[], object]
+    draw: Callable[[], Picture]
+    _picture: Picture | None = field(default=None, init=False)
+    _version: int = field(default=0, init=False)
+    _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _viewers: int = field(default=0, init=False)
+    _over: bool = field(default=False, init=False)
+    _looking: asyncio.Task[None] | None = field(default=None, init=False)
+
+    async def listen(self) -> AsyncIterator[str]:
+        """Server-sent events: everything once, then what changed, until the listener leaves."""
+        self._viewers += 1
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        sent: dict[str, str] = {}
+        seen, steerable = -1, None
+        try:
+            yield "retry: 1000\n\n"
+            while not self._over:
+                if self._picture is not None and seen != self._version:
+                    seen, picture = self._version, self._picture
+                    changed = {name: html for name, html in picture.sections.items() if sent.get(name) != html}
+                    sent.update(changed)
+                    if changed:
+                        yield f"event: sections\ndata: {json.dumps(changed)}\n\n"
+                    if picture.steerable != steerable:
+                        steerable = picture.steerable
+                        yield f"event: steerable\ndata: {json.dumps(steerable)}\n\n"
+                    continue
+                try:
+                    await asyncio.wait_for(self._news.wait(), _BEAT_S)
+                except TimeoutError:
+                    yield ": still here\n\n"
+        finally:
+            self._viewers -= 1
+
+    def end(self) -> None:
+        """Everybody who listens is let go: the server is about to stop."""
+        self._over = True
+        self._news.set()
+
+    async def _look(self) -> None:
+        last: object = None
+        drawn_s = took_s = 0.0
+        while self._viewers and not self._over:
+            now_s = time.monotonic()
+            pulse = await asyncio.to_thread(self.pulse)
+            due = pulse != last and now_s - drawn_s >= REST * took_s
+            if due or self._picture is None or now_s - drawn_s >= max(CLOCK_S, REST * took_s):
+                picture = await asyncio.to_thread(self.draw)
+                last, drawn_s = pulse, time.monotonic()
+                took_s = drawn_s - now_s
+                if picture != self._picture:
+                    self._picture, self._version = picture, self._version + 1
+                    self._news.set()
+                    self._news = asyncio.Event()
+            await asyncio.sleep(_LOOK_S)
 
 
 class Dashboard:
@@ -46,7 +136,6 @@ class Dashboard:
         routes = [
             Route("/", self.index),
             Route("/events", self.index_events),
-            Route("/compare", self.compare),
             Route("/metrics", self.metrics),
             Route("/static/{name}", self.static),
             Route(f"{study}/", self.page),
@@ -91,20 +180,10 @@ class Dashboard:
             return PlainTextResponse("there is no report of this folder yet\n", 404)
         return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"})
 
-    async def compare(self, request: Request) -> Response:
-        """Several studies as one page: those the address names, else all."""
-        found = await asyncio.to_thread(self._look_around)
-        named = request.query_params.getlist("study")
-        chosen = [slug for slug in named or found if slug in found]
-        page = await asyncio.to_thread(_compared, {slug: found[slug] for slug in chosen})
-        if not page:
-            return PlainTextResponse("no study of that name is here that can be compared; / lists all\n", 404)
-        return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
-
     async def metrics(self, request: Request) -> Response:
         chosen = [await self._folder(request)] if "slug" in request.path_params else [*self._look_around().values()]
-        texts = await asyncio.to_thread(lambda: [folder.metrics() for folder in chosen])
-        return PlainTextResponse(joined(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
+        known = await asyncio.to_thread(lambda: [said for folder in chosen if (said := folder.metrics()) is not None])
+        return PlainTextResponse(metrics_text(*known), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     # events
 
@@ -151,14 +230,6 @@ def _drawn(folder: Watched) -> Picture:
     return Picture(sections(now), now.steerable)
 
 
-def _compared(chosen: Folders) -> bytes:
-    seen = [one for slug, folder in chosen.items() if (one := folder.seen(slug)) is not None]
-    if not seen:
-        return b""
-    names = ", ".join(one.name for one in seen)
-    return b"".join(whole_page("Studies compared", names, project_sections(seen), RunFolders(Path(), None)))
-
-
 def _stream(feed: Feed) -> Response:
     return StreamingResponse(feed.listen(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
@@ -177,18 +248,136 @@ def _answer(status: int, told: str) -> Response:
     return JSONResponse(document, status)
 
 
-def joined(texts: list[str]) -> str:
-    """Several texts of metrics as one: Prometheus wants what a name means once, before all its values."""
-    heads: dict[str, list[str]] = {}
-    for text in texts:
-        name = ""
-        for line in text.splitlines():
-            if line.startswith("# "):
-                name = line.split()[2]
-                if line not in heads.setdefault(name, []) and all(
-                    not each.startswith(line[:7]) for each in heads[name]
-                ):
-                    heads[name].append(line)
-            else:
-                heads[name].append(line)
-    return "".join(f"{line}\n" for lines in heads.values() for line in lines)
+# from an address and a port to a server that runs until it is stopped
+
+
+def token_from(file: Path | None, host: str) -> str:
+    """The token in this file, or a new one. InputError for an address that others reach without a token of your own."""
+    if file is None:
+        if host not in LOOPBACK:
+            raise InputError(
+                f"--host {host}: others can reach that address; put a token of your own into a file (umask 077; "
+                "openssl rand -hex 16 > FILE) and name it with --token-file. Or stay on 127.0.0.1 and use ssh -L"
+            )
+        return secrets.token_urlsafe(24)
+    try:
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: the token cannot be read ({error}); name another --token-file") from None
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum():
+        raise InputError(f"{file}: a token has at least {SHORTEST_TOKEN} letters, digits, - or _ and nothing else")
+    return token
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """InputError where the port is taken or the address is not of this machine."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.socket(family)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit these
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE_MS)
+        found.bind(address)
+        found.listen(128)  # whoever follows the printed address at once waits for the server instead of being refused
+    except OSError as error:
+        hint = "choose another with --port; --port 0 takes any free one"
+        raise InputError(f"{host} port {port} cannot be used ({error.strerror or error}); {hint}") from None
+    return found
+
+
+def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[[str], None]) -> None:
+    """Until SIGINT or SIGTERM. `say` gets the address, with its token, as the first line."""
+    bound = listening(host, port)
+    port = bound.getsockname()[1]
+    own = (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
+    names = LOOPBACK if host in LOOPBACK else None if host in _EVERYWHERE else (*LOOPBACK, *own)
+    access = Access(token, f"ridgeline-{port}", names)
+    shown = socket.getfqdn() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+    say(f"http://{shown}:{port}/?token={token}")
+    if host in LOOPBACK:
+        login = quote(f"{getpass.getuser()}@{socket.gethostname()}")
+        say(f"from another machine: ssh -L {port}:127.0.0.1:{port} {login}   and open the same address there")
+    say(f"process {os.getpid()}; Ctrl-C stops this page, not the study")
+    server_of(dashboard, access).run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """Lets those go who listen to events: uvicorn would wait for them, and then say so with a stack of calls."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._dashboard.end()
+        await super().shutdown(sockets)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How long a connection may keep us waiting, and how many there may be at once."""
+
+    request_s: float = 10.0  # from its first byte, or from the connection, until a request is whole
+    idle_s: float = 5.0  # between two requests
+    unread_s: float = 60.0  # with answers that the other side does not take
+    connections: int = 128  # each page that is open holds one
+
+
+class _LimitedConnection(H11Protocol):
+    """Closes connections that send nothing, send a byte at a time, or don't read the answer: uvicorn would wait."""
+
+    limits = ConnectionLimits()
+    _request_due: asyncio.TimerHandle | None = None
+    _answer_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            transport.abort()
+        else:
+            self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_request()
+
+    def _await_request(self) -> None:
+        whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+        if whole and self._request_due is not None:
+            self._request_due.cancel()
+            self._request_due = None
+        elif not whole and self._request_due is None:
+            self._request_due = self.loop.call_later(self.limits.request_s, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._answer_due is None:
+            self._answer_due = self.loop.call_later(self.limits.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._answer_due is not None:
+            self._answer_due.cancel()
+            self._answer_due = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for due in (self._request_due, self._answer_due):
+            if due is not None:
+                due.cancel()
+
+
+def server_of(dashboard: Dashboard, access: Access, limits: ConnectionLimits | None = None) -> uvicorn.Server:
+    limits = limits or ConnectionLimits()
+    config = uvicorn.Config(
+        dashboard.app(access),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        http=type("LimitedConnection", (_LimitedConnection,), {"limits": limits}),
+        timeout_keep_alive=limits.idle_s,  # type: ignore[arg-type]  # seconds for a timer, also parts of one
+        timeout_graceful_shutdown=1,
+    )
+    return _Server(config, dashboard)

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ridgeline.records.space import Knob, Point
-from ridgeline.report.studies import StudySeen
 from ridgeline.study.instructions import Instruction
 
 
@@ -55,24 +54,22 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A study, or a service that `keep` watches, at one moment. Every text is plain but the three marked as HTML."""
+    """A study, or a service that `keep` watches, at one moment. Every text is plain but the four marked as HTML."""
 
     name: str
     state: State
     state_text: str
     question: str = ""
     headline: str = ""
-    best: Sequence[str] = ()
     gauges: Sequence[Gauge] = ()
     running: Sequence[RunningRun] = ()
-    crashes: Sequence[tuple[str, int, str]] = ()  # kind, how many, the latest
     runs: Sequence[Sequence[str]] = ()  # the latest, newest first, with a head
     answers: Sequence[EventLine] = ()  # instructions and their answers, newest first
     waiting: Sequence[str] = ()  # instructions not answered yet
-    answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next two
+    answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next three
+    crashes: str = ""
     progress: str = ""
     figures: str = ""
-    course: Sequence[float] = ()  # the best so far after each run, upwards: for a list of studies
     gain: str = ""  # '2.58x' or what else the list says of the best
     share: float | None = None  # of the whole campaign that is done
     done: str = ""  # '16 of 36 trials'
@@ -99,16 +96,12 @@ class Watched(Protocol):
         """Why an instruction would be in vain; empty where it may be left."""
         ...
 
-    def metrics(self) -> str:
-        """Prometheus' text."""
+    def metrics(self) -> tuple[Mapping[str, Any], str] | None:
+        """For Prometheus: its status, and the goal's metric; None where it cannot be read."""
         ...
 
     def report(self) -> bytes:
         """The report as it is now; empty where there is none."""
-        ...
-
-    def seen(self, name: str) -> StudySeen | None:
-        """To compare with others, under this name; None where it cannot be."""
         ...
 
 

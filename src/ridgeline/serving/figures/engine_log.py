@@ -214,7 +214,7 @@ def batch_by_length(logged: Sequence[EngineCourse]) -> HeatFigure | None:
     )
     return HeatFigure(
         "batch-length", "Batch and length", says, "running requests", "tokens in each",
-        tuple(_range(b) for b in batches), tuple(map(_range, lengths)), rows, unit_of("output_tok_s"),
+        tuple(_range(b) for b in batches), tuple(map(_range, lengths)), rows,
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure
-from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.finding import KnobToTry
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.base import ServingEngine, engine_named
@@ -147,25 +146,6 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
             SummaryFigure("time idle", totals.idle_s / totals.span_s, "share"),
         ]
     return tuple(figures)
-
-
-def served_curves(tally: ServedTally) -> tuple[CurveFigure, ...]:
-    """Requests, KV use and rate over time, ready to be drawn."""
-    timeline = tally.timeline()
-    if len(timeline) < 2:
-        return ()
-
-    def curve(label: str, value: Callable[[ServedMoment], float]) -> Curve:
-        return Curve(label, tuple(CurvePoint(m.start_s, value(m)) for m in timeline))
-
-    requests = (curve("running", lambda m: m.running), curve("waiting", lambda m: m.queued))
-    return (
-        CurveFigure("Requests over time", "seconds", "requests", requests),
-        CurveFigure("KV use over time", "seconds", "share", (curve("KV pool", lambda m: m.kv_share),)),
-        CurveFigure(
-            "Decode rate over time", "seconds", unit_of("output_tok_s"), (curve("decode", lambda m: m.decode_tok_s),)
-        ),
-    )
 
 
 def failure_claims(

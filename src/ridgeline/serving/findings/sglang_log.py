@@ -15,7 +15,6 @@ from ridgeline.serving.findings.served import (
     Served,
     failure_claims,
     queue_growth,
-    served_curves,
     served_figures,
     what_limits,
 )
@@ -66,7 +65,7 @@ def _portray(lines: Iterable[str]) -> LogSummary:
     ]
     if (share := log.cached_token_share) is not None:
         figures.append(SummaryFigure("prompt tokens from cache", share, "share"))
-    return LogSummary(tuple(figures), log.settings, served_curves(log.served))
+    return LogSummary(tuple(figures), log.settings)
 
 
 def _tokens(log: SglangTally) -> float:

@@ -17,7 +17,6 @@ from ridgeline.serving.findings.served import (
     Served,
     failure_claims,
     queue_growth,
-    served_curves,
     served_figures,
     what_limits,
 )
@@ -47,7 +46,7 @@ def _portray(lines: Iterable[str]) -> LogSummary:
         SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), unit_of("kv_tokens")),
         SummaryFigure("prefix cache hits, peak", log.prefix_hit_share, "share"),
     ]
-    return LogSummary(tuple(figures), log.args, served_curves(log.served))
+    return LogSummary(tuple(figures), log.args)
 
 
 def _preemptions(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:

@@ -8,8 +8,19 @@ from typing import Any
 Sample = tuple[Mapping[str, str], float | None]
 
 
-def metrics_text(status: Mapping[str, Any], metric: str) -> str:
-    """`status` is what `ridgeline status --json` prints, `metric` the goal's. What is not known has no sample."""
+def metrics_text(*campaigns: tuple[Mapping[str, Any], str]) -> str:
+    """Of each what `ridgeline status --json` prints, and the goal's metric. What is not known has no sample.
+
+    Prometheus wants what a name means once, before the values of all of them.
+    """
+    families: dict[tuple[str, str, str], list[Sample]] = {}
+    for status, metric in campaigns:
+        for name, kind, meaning, samples in _families(status, metric):
+            families.setdefault((name, kind, meaning), []).extend(samples)
+    return "".join(line for family, samples in families.items() for line in _family(*family, samples))
+
+
+def _families(status: Mapping[str, Any], metric: str) -> Iterable[tuple[str, str, str, Iterable[Sample]]]:
     study = {"study": str(status["name"])}
     of_goal = {**study, "metric": metric, "unit": str(status["unit"])}
     budget, controller = status["budget"], status["controller"]
@@ -17,7 +28,7 @@ def metrics_text(status: Mapping[str, Any], metric: str) -> str:
     over = status["verdict"] is not None or status["stopped"] is not None
     at_work = controller is not None and controller["presence"] != "gone"
     outcomes = [({**study, "outcome": kind}, count) for kind, count in status["outcomes"].items()]
-    table: list[tuple[str, str, str, Iterable[Sample]]] = [
+    return [
         ("runs_total", "counter", "Runs that ended, by outcome.", outcomes),
         ("runs_under_way", "gauge", "Runs that have not ended.", [(study, len(status["running"]))]),
         ("search_trials", "gauge", "Search trials started.", [(study, status["trials"])]),
@@ -37,7 +48,6 @@ def metrics_text(status: Mapping[str, Any], metric: str) -> str:
         ("controller_up", "gauge", "1 while a controller is running.", [(study, at_work and not over)]),
         ("finished", "gauge", "1 once there is a verdict.", [(study, status["verdict"] is not None)]),
     ]
-    return "".join(line for row in table for line in _family(*row))
 
 
 def _family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> Iterable[str]:

@@ -1,15 +1,13 @@
-"""What MPI profilers write: IPM 2.x, by its banner at the end of a program's output or by its XML, and mpiP 3.x.
-
-The XML is read line by line, not parsed as a document: a run that was killed leaves it without its end.
-"""
+"""What profilers write: IPM 2.x, by its banner, mpiP 3.x, perf and VTune."""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime, busy_ratio, summed
+from ridgeline.diagnose.profilers.profile import Call, Function, Profile, RankTime, busy_ratio, sampled_profile, summed
 from ridgeline.diagnose.readers.lines import number, whole
 
 _BANNER = re.compile(r"^##IPM")
@@ -20,13 +18,11 @@ _TASKS = re.compile(
 _WALL = re.compile(r"^# stop .{0,120}wallclock\s{0,9}:\s{0,9}(\S{1,20})", re.ASCII)
 _STATISTIC = re.compile(r"^# {1,5}(wallclock|MPI|I/O)\s{0,12}:((?:\s{1,30}[\d.eE+-]{1,20}){3,4})\s*$", re.ASCII)
 _ROW = re.compile(r"^# (\w{3,40})\s{1,40}([\d.eE+-]{1,20})\s{1,30}(\d{1,18})\s{1,30}([\d.eE+-]{1,20})\s*$", re.ASCII)
-_TAG = re.compile(r"<(task|region|func)\b([^<>]{0,2000})>\s{0,20}([\d.eE+-]{0,24})", re.ASCII)
-_ATTRIBUTE = re.compile(r'(\w{1,40})="([^"]{0,400})"', re.ASCII)
 
 
 def read_ipm(lines: Iterable[str]) -> Profile:
-    """From a banner or from XML; where a file holds several banners, of the last."""
-    banner, xml, inside = _Banner(), _Xml(), False
+    """From the banner at the end of a program's output; where a file holds several, from the last."""
+    banner, inside = _Banner(), False
     for line_number, raw in enumerate(lines, 1):
         line = raw[:4000]
         if _BANNER.match(line):
@@ -34,9 +30,7 @@ def read_ipm(lines: Iterable[str]) -> Profile:
         elif inside and line.startswith("#"):
             inside = _BANNER_END.match(line) is None
             banner.read(line_number, line)
-        elif "<" in line:
-            xml.read(line_number, line)
-    return xml.profile() if xml.ranks else banner.profile
+    return banner.profile
 
 
 class _Banner:
@@ -91,57 +85,6 @@ class _Banner:
         share = seconds / total if total > 0 else None
         call = Call(name, seconds, share, of_wall / 100, whole(count), line_number)
         self.profile = replace(self.profile, calls=(*self.profile.calls, call))
-
-
-class _Xml:
-    def __init__(self) -> None:
-        self.ranks: dict[int, RankTime] = {}
-        self.current: int | None = None
-        self.calls: list[Call] = []
-        self.line = 0
-
-    def read(self, line_number: int, line: str) -> None:
-        for tag, inside, text in _TAG.findall(line):
-            attributes = dict(_ATTRIBUTE.findall(inside))
-            if tag == "task":
-                self.current = whole(attributes.get("mpi_rank"))
-                self.line = self.line or line_number
-            elif tag == "region" and self.current is not None:
-                self._region(line_number, attributes)
-            elif tag == "func" and attributes.get("name", "").startswith("MPI_"):
-                seconds = number(text)
-                if seconds is not None:
-                    count = whole(attributes.get("count"))
-                    self.calls.append(Call(attributes["name"], seconds, None, None, count, line_number))
-
-    def _region(self, line_number: int, attributes: dict[str, str]) -> None:
-        wall, mpi = number(attributes.get("wtime")), number(attributes.get("mtime"))
-        if wall is None or mpi is None or self.current is None:
-            return
-        # ipm_global covers the whole run and comes first; user regions lie inside it
-        self.ranks.setdefault(self.current, RankTime(self.current, wall, mpi, line_number))
-
-    def profile(self) -> Profile:
-        times = tuple(self.ranks[r] for r in sorted(self.ranks))
-        wall, mpi = sum(t.time_s for t in times), sum(t.communication_s for t in times)
-        calls = tuple(
-            replace(
-                c,
-                share_of_communication=c.seconds / mpi if mpi > 0 else None,
-                share_of_time=c.seconds / wall if wall > 0 else None,
-            )
-            for c in summed(self.calls)
-        )
-        return Profile(
-            tool="IPM",
-            ranks=len(times),
-            wall_s=max(t.time_s for t in times),
-            communication_share=mpi / wall if wall > 0 else None,
-            communication_line=times[0].line,
-            calls=calls,
-            rank_times=times,
-            busy_ratio=busy_ratio(times),
-        )
 
 
 # mpiP's report. Per-callsite statistics at its end are not read: the aggregate sections hold the sums.
@@ -209,3 +152,80 @@ def _call(columns: list[str], words: list[str], line_number: int) -> Call | None
 def _share(times: tuple[RankTime, ...]) -> float | None:
     total = sum(t.time_s for t in times)
     return sum(t.communication_s for t in times) / total if total > 0 else None
+
+
+# `perf report --stdio`, with or without call graphs: the own time of each function. Call chains are skipped.
+
+# with call graphs there are two percentages, children and self: the second counts
+_PERF_ROW = re.compile(
+    r"^\s{1,9}(\d{1,3}\.\d\d)%(?:\s{1,9}(\d{1,3}\.\d\d)%)?\s{1,9}(\S{1,40})\s{1,60}(\S{1,400})"
+    r"\s{1,80}\[[.kguH]\] (\S.{0,400})$",
+    re.ASCII,
+)
+# of `perf report --sort dso`
+_LIBRARIES_ONLY = re.compile(r"^# (?:Overhead|Children\s{1,9}Self)\s{1,20}Shared Object\s*$")
+_LIBRARY = re.compile(r"^\s{1,9}(\d{1,3}\.\d\d)%(?:\s{1,9}(\d{1,3}\.\d\d)%)?\s{1,9}(\S{1,400})$", re.ASCII)
+
+
+def read_perf_report(lines: Iterable[str]) -> Profile:
+    """Shares are of all samples in the report, whichever process they fell in."""
+    functions: list[Function] = []
+    by_library = False
+    for line_number, raw in enumerate(lines, 1):
+        text = raw[:1200].rstrip()
+        if by_library and (row := _LIBRARY.match(text)):
+            name, module = row.group(3), row.group(3)
+        elif row := _PERF_ROW.match(text):
+            name, module = row.group(5).strip(), row.group(4)
+        else:
+            by_library = by_library or _LIBRARIES_ONLY.match(text) is not None
+            continue
+        percent = number(row.group(2) or row.group(1))
+        if percent is not None and 0 <= percent <= 100:
+            functions.append(Function(name, module, percent / 100, None, line_number))
+    return sampled_profile("perf", functions)
+
+
+# VTune's `vtune -report hotspots -format csv`, with any of its delimiters (tab unless asked otherwise).
+
+_HEADER = re.compile(r'^"?(?:Process|Thread|Function)(?: Stack)?"?([\t,;|])')
+_SECONDS = re.compile(r"^([\d.eE+-]{1,24})s?$", re.ASCII)
+
+
+def read_vtune(lines: Iterable[str]) -> Profile:
+    """Messages around the table are skipped; without a table the profile is empty."""
+    columns: list[str] = []
+    delimiter = "\t"
+    rows: list[tuple[int, dict[str, str]]] = []
+    for line_number, raw in enumerate(lines, 1):
+        line = raw[:8000]
+        header = _HEADER.match(line)
+        if header and "CPU Time" in line:
+            delimiter = header.group(1)
+            columns = [c.removesuffix(":Self") for c in _cells(line, delimiter)]
+        elif columns:
+            cells = _cells(line, delimiter)
+            if len(cells) >= 2:
+                rows.append((line_number, dict(zip(columns, cells, strict=False))))
+    timed = [(line, row, t) for line, row in rows if (t := _seconds(row.get("CPU Time"))) is not None and t >= 0]
+    total = sum(t for _, _, t in timed)
+    if total <= 0:
+        return Profile(tool="VTune")
+    functions = [
+        Function(row.get("Function", row.get("Function Stack", "")), row.get("Module", ""), t / total, t, line)
+        for line, row, t in timed
+    ]
+    spin = sum(_seconds(row.get("CPU Time:Spin Time")) or 0.0 for _, row, _ in timed)
+    return sampled_profile("VTune", functions, spin_share=spin / total)
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return [c.strip() for c in next(csv.reader([line], delimiter=delimiter), [])]
+    except csv.Error:
+        return []
+
+
+def _seconds(text: str | None) -> float | None:
+    found = _SECONDS.match(text) if text else None
+    return number(found.group(1)) if found else None
