@@ -16,7 +16,10 @@ from mcp import Client, StdioServerParameters
 STUDY = """\
 version: 1
 name: levels
-workload: {kind: command, run: "echo {mode}; echo rate {level}$(date +%N | tail -c 2)", metrics: {rate: {regex: 'rate (\\d+)'}}}
+workload:
+  kind: command
+  run: echo {mode}; echo rate {level}$(date +%N | tail -c 2)
+  metrics: {rate: {regex: "rate ([0-9]+)"}}
 space: {level: [10, 20, 40], mode: ["a,b", c]}
 goal: {maximize: rate}
 baseline: {level: 20, mode: c}
