@@ -119,7 +119,7 @@ def _no_python(python: str, package: str, where: tuple[str, str]) -> Iterator[Pr
 
 
 def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
-    asked = sum(service.slots(unit) * unit.gpus for unit in service.units)
+    asked = sum(unit.replicas * unit.gpus for unit in service.units)
     amd = Path("/dev/kfd").exists()  # nvidia-smi does not know its GPUs
     if not server_of(service.engine).loads_model or not asked or amd:
         return
@@ -130,7 +130,7 @@ def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
     why = f" ({gpus})" if isinstance(gpus, str) else ""
     taken = 0
     for n, unit in enumerate(service.units):
-        taken += service.slots(unit) * unit.gpus
+        taken += unit.replicas * unit.gpus
         if taken > have:
             what = f"{asked} GPUs are asked for in all, and this machine has {have}{why}"
             yield Problem(("units", n, "gpus"), f"{what}; ask for fewer, or {elsewhere}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -12,9 +12,7 @@ from ridgeline.records.secrets import looks_secret
 from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import (
     PodChoice,
-    RoleScale,
     RouterChoice,
-    ScaleRules,
     Service,
     ServiceUnit,
 )
@@ -62,47 +60,13 @@ class ServedEngineForm(Form):
     )
 
 
-def _zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"{name!r} is not a time zone that this machine knows; write such as Europe/Berlin") from None
-    return name
-
-
-class ScaleForm(Form):
-    """How `service keep` adds and removes servers while it watches; `replicas` of the units is where it begins."""
-
-    whose = "scale"
-    makes = ScaleRules
-    aside = frozenset(("both", "prefill", "decode"))
-
-    both: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
-        default=None, description="Servers that do prefill and decode."
-    )
-    prefill: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
-        default=None, description="Prefill servers, likewise."
-    )
-    decode: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
-        default=None, description="Decode servers, likewise."
-    )
-    down_after: Annotated[Duration, FieldName("down_after_s")] = Field(
-        description="Low load for so long, and no change of the number, before a server is removed."
-    )
-    most_servers: Annotated[int | None, ValueUnit("servers"), DefaultText("the sum of the roles' most")] = Field(
-        ge=2, description="Of all roles together."
-    )
-    timezone: Annotated[OneLine, AfterValidator(_zone), DefaultText("that of the machine that runs keep")] = Field(
-        description="Of the schedule's times, such as Europe/Berlin."
-    )
-
-
 class ServiceForm(Form):
     """A service: servers, their router, and where they run."""
 
     whose = "a deployment"
+    elsewhere: ClassVar[Mapping[str, str]] = {"scale": "servers are not added or removed by load; set `replicas`"}
     makes = Service
-    aside = frozenset(("version", "engine", "units", "router", "site", "start", "preflight", "scale"))
+    aside = frozenset(("version", "engine", "units", "router", "site", "start", "preflight"))
 
     version: Annotated[Literal[1], Accepts("1: write 1")] = Field(description="The version of this format.")
     name: Annotated[OneLine, DefaultText("the file's name")] = Field(
@@ -146,7 +110,6 @@ class ServiceForm(Form):
     )
     slo: dict[str, float] = Field(description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(description="The plan's figures, each with its interval.")
-    scale: Annotated[ScaleForm | None, DefaultText("as many as the units say")] = Field(default=None)
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
         default=NotifyForm.model_construct(), description="Whom `service keep` tells what it sees and does."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.records.launch import OnNode
@@ -54,17 +54,9 @@ def first_slot(name: str) -> str:
     return name.removesuffix(SECOND)
 
 
-def members_of(
-    service: Service,
-    second: Collection[str] = (),
-    node_gpus: int | None = None,
-    scaled: Mapping[str, Collection[int]] | None = None,
-) -> list[Member]:
+def members_of(service: Service, second: Collection[str] = (), node_gpus: int | None = None) -> list[Member]:
     """In the order to start them. The servers named in `second` have the names and ports of their second slots: a
     server and the one that takes its place run at the same time, perhaps on one node.
-
-    `scaled` are the numbers of the servers of a role, where they are not the first `replicas`. Each number has ports
-    and GPUs of its own, whoever else runs.
 
     With `node_gpus` they are dealt out over nodes of so many GPUs, without a batch system; else to this machine, or to
     nobody.
@@ -73,12 +65,9 @@ def members_of(
     free, rows = _FreeGpus(node_gpus), itertools.count()
     numbers = {role: itertools.count() for role in ROLES}
     for unit in service.units:
-        active = (scaled or {}).get(unit.role, range(unit.replicas))
-        for number in range(service.slots(unit)):
+        for _ in range(unit.replicas):
             node, gpu = free.take(unit)
             first_row, name = next(rows), server_name(unit.role, next(numbers[unit.role]))
-            if number not in active:
-                continue
             row = first_row + (_second_row(service) if name in second else 0)
             at = _place(service, unit, row, gpu)
             name += SECOND if name in second else ""
@@ -96,10 +85,8 @@ def members_of(
 
 def every_member(service: Service) -> dict[str, Member]:
     """By its name, each that there may ever be, servers in both of their slots."""
-    rules = service.scale.roles if service.scale is not None else {}
-    every: dict[str, range] = {unit.role: range(service.slots(unit)) for unit in service.units if unit.role in rules}
-    first = members_of(service, scaled=every)
-    second = members_of(service, {member.name for member in first}, scaled=every)
+    first = members_of(service)
+    second = members_of(service, {member.name for member in first})
     return {member.name: member for member in (*second, *first)}
 
 
@@ -136,7 +123,7 @@ def _place(service: Service, unit: ServiceUnit, number: int, gpu: int) -> Server
 
 def _second_row(service: Service) -> int:
     """How many places further second slots begin: past all servers, and past the router where its ports lie there."""
-    count, step = sum(service.slots(unit) for unit in service.units), port_step(service.engine, service.units)
+    count, step = sum(unit.replicas for unit in service.units), port_step(service.engine, service.units)
     taken = {service.router.port, metrics_port(service.router)} if service.router is not None else set()
     row = count
     while any(service.first_port + n * step in taken for n in range(row, row + count)):

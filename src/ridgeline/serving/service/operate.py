@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,10 +31,8 @@ from ridgeline.serving.service.folder import ServiceFolder
 from ridgeline.serving.service.history import Started
 from ridgeline.serving.service.members import (
     ROUTER,
-    SECOND,
     Member,
     every_member,
-    first_slot,
     members_of,
     router_of,
 )
@@ -148,7 +146,7 @@ class Operator:
         return self.folder.service
 
     def apply_journal(self) -> None:
-        """The members as they were accepted, each in the slot that it runs in, and those that scaling left or added."""
+        """The members as they were accepted, each in the slot that it runs in."""
         servers = [self._as_accepted(server) for server in self._servers(self.service)]
         self.members = [*servers, *router_of(self.folder.settings_of(ROUTER), servers)]
 
@@ -158,19 +156,7 @@ class Operator:
         return server if own is self.service else every_member(own).get(server.name, server)
 
     def _servers(self, service: Service) -> list[Member]:
-        scaled = service.scale.roles if service.scale is not None else {}
-        every, in_file = every_member(service), {member.name for member in members_of(service)}
-        added, removed = self.folder.added, self.folder.removed
-        return [
-            self._in_its_slot(member, every)
-            for name, member in every.items()
-            if not member.is_router
-            and (name in in_file or name in added)
-            and not (name in removed and member.role in scaled)
-        ]
-
-    def _in_its_slot(self, first: Member, every: Mapping[str, Member]) -> Member:
-        return every[f"{first.name}{SECOND}"] if first.name in self.folder.second else first
+        return [member for member in members_of(service, self.folder.second) if not member.is_router]
 
     def proposed(self) -> list[Member]:
         """The members as the deployment file would have them now. InputError where it could not be read."""
@@ -214,16 +200,10 @@ class Operator:
             )
         return found
 
-    def growth(self, role: str) -> list[Member]:
-        """Servers of a role that could be added, the first number first."""
-        every, taken = every_member(self.service), {first_slot(member.name) for member in self.present}
-        free = [m for name, m in every.items() if m.role == role and name == first_slot(name) and name not in taken]
-        return [self._in_its_slot(member, every) for member in free]
-
     @property
     def present(self) -> list[Member]:
-        """The members, those that will take the place of one or are added, and those that are on their way out."""
-        others = [*self.folder.replacing.values(), *self.folder.retiring, *self.folder.growing]
+        """The members, those that will take the place of one, and those that are on their way out."""
+        others = [*self.folder.replacing.values(), *self.folder.retiring]
         every = every_member(self.service) if others else {}
         return [*self.members, *(self._as_accepted(every[name]) for name in others if name in every)]
 
@@ -519,11 +499,6 @@ class Operator:
                 ticket = self.folder.started[member.name].ticket
                 raise SiteError(f"{member.name} did not end within {_END_S:g} s; end it by hand: {ticket}")
             self.executor.wait(POLL_S)
-
-    def is_ending(self, member: Member) -> bool:
-        """Whether this process has cancelled its job."""
-        start = self.folder.started.get(member.name)
-        return start is None or bool(start.ended) or start.ticket in self._cancelled
 
     def cancel(self, member: Member) -> bool:
         """Asks the site to end its job, without waiting for it; whether it has ended."""

@@ -122,7 +122,6 @@ class _RouterDialect:
     checks_keys: (
         bool  # of users and of whoever changes its servers; else it only passes them on, and not to split roles
     )
-    adds_split: bool = True  # whether it takes prefill and decode servers in, and back, while it runs
     usual: str = "cache_aware"  # the policy by default
 
 
@@ -217,6 +216,5 @@ ROUTERS: Mapping[str, _RouterDialect] = {
         ("vllm", "twin"),
         "vllm.ai/bootstrap-port",
         False,
-        adds_split=False,
     ),
 }

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import NOBODY, NotifyChoice
 from ridgeline.serving.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.study.forms import (
-    Accepts,
     DefaultText,
     Duration,
     Environment,
@@ -117,119 +115,6 @@ class PodChoice(Form):
     )
 
 
-_WEEK_MIN, DAY_MIN = 7 * 24 * 60, 24 * 60
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-def _day_numbers(text: str) -> list[int]:
-    """`mon-fri`, `sat,sun`, `fri-mon`: numbers from Monday, 0. ValueError says what it is not."""
-    found: set[int] = set()
-    for part in text.replace(" ", "").lower().split(","):
-        first, _, last = part.partition("-")
-        if first not in _DAYS or (last or first) not in _DAYS:
-            raise ValueError(f"{text!r} are no days; write such as mon-fri or sat,sun")
-        begin, end = _DAYS.index(first), _DAYS.index(last or first)
-        found |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
-    return sorted(found)
-
-
-def _minute_of_day(text: str) -> int:
-    """`08:00` to `24:00`."""
-    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
-    minute = int(match[1]) * 60 + int(match[2]) if match else -1
-    if match is None or int(match[2]) > 59 or minute > DAY_MIN:
-        raise ValueError(f'{text!r} is not a time of the day; write such as "08:00"')
-    return minute
-
-
-def _read_by(read: Callable[[str], object]) -> AfterValidator:
-    """Text that it reads, as it was written."""
-
-    def accept(text: str) -> str:
-        read(text)
-        return text
-
-    return AfterValidator(accept)
-
-
-_TimeOfDay = Annotated[OneLine, _read_by(_minute_of_day), Accepts('a time of the day such as "08:00"')]
-
-
-class ScheduleEntry(Form):
-    """Limits that hold from one time of the day to another; past midnight where `to` comes before `from`."""
-
-    whose = "a schedule"
-
-    from_: _TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
-    to: _TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
-    days: Annotated[
-        OneLine, _read_by(_day_numbers), Accepts("days such as mon-fri or sat,sun"), DefaultText("every day")
-    ] = Field(default="mon-sun", description="On which days it begins.")
-    least: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never fewer meanwhile."
-    )
-    most: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never more meanwhile."
-    )
-
-    @property
-    def text(self) -> str:
-        return f"{self.from_} to {self.to}{'' if self.days == 'mon-sun' else f' {self.days}'}"
-
-    def spans(self) -> list[tuple[int, int]]:
-        """Where it begins, in minutes of the week, and how long it lasts; once for each day."""
-        begins = _minute_of_day(self.from_)
-        length = (_minute_of_day(self.to) - begins) % DAY_MIN or DAY_MIN
-        return [(day * DAY_MIN + begins, length) for day in _day_numbers(self.days)]
-
-    def holds_at(self, minute: int) -> bool:
-        """In this minute of the week."""
-        return any((minute - begins) % _WEEK_MIN < length for begins, length in self.spans())
-
-    def overlaps(self, other: ScheduleEntry) -> bool:
-        return any(other.holds_at(begins) for begins, _ in self.spans()) or any(
-            self.holds_at(begins) for begins, _ in other.spans()
-        )
-
-
-class RoleScale(Form):
-    """How many servers of a role there are, and the load at which there should be more.
-
-    Without a target they follow the schedule; in a split service, the role that has targets.
-    """
-
-    whose = "scale"
-
-    least: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, description="Never fewer.")
-    most: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
-    running: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Target: requests on each server, running or waiting."
-    )
-    waiting: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Target: of these, how many wait."
-    )
-    kv: Annotated[float | None, DefaultText("not looked at")] = Field(
-        default=None, gt=0, le=1, description="Target: share of each server's KV pool that is used."
-    )
-    schedule: Annotated[list[ScheduleEntry], DefaultText("none")] = Field(
-        default=[], description="Other limits at times of the day."
-    )
-
-    @property
-    def by_load(self) -> bool:
-        return any(target is not None for target in (self.running, self.waiting, self.kv))
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleRules:
-    """How `keep` scales a service: its `roles`, each within its limits."""
-
-    roles: Mapping[str, RoleScale]
-    down_after_s: float = 600.0  # of low load, and after any change, before a server is removed
-    most_servers: int | None = None  # of all roles together
-    timezone: str = ""  # of the schedule; empty: that of the machine
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """`expected` are figures of the plan with their intervals, to hold what is seen against."""
@@ -255,17 +140,11 @@ class Service:
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = field(default_factory=PodChoice)
     notify: NotifyChoice = NOBODY
-    scale: ScaleRules | None = None
     planned_release: str = ""  # what the file names; servers of another one do not start
 
     @property
     def split(self) -> bool:
         return any(unit.role != "both" for unit in self.units)
-
-    def slots(self, unit: ServiceUnit) -> int:
-        """The most servers of a unit that there may be at a time; each has ports of its own, whoever runs."""
-        rule = self.scale.roles.get(unit.role) if self.scale is not None else None
-        return unit.replicas if rule is None else max(unit.replicas, rule.most)
 
     @property
     def secret_variables(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ridgeline.serving.service.router_admin import RouterAdmin
 from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import Service
 
-_TOKEN_S = 30.0  # for the first token of a server that was added or takes another's place
+_TOKEN_S = 30.0  # for the first token of a server that takes another's place
 
 
 class Steps:
@@ -47,7 +47,7 @@ class Steps:
         operator, folder = self._operator, self._operator.folder
         start = folder.started.get(member.name)
         known = listed is not None and folder.url(member) in listed
-        comes = member.name in folder.growing or member.name in folder.replacing.values()
+        comes = member.name in folder.replacing.values()
         if member.name in folder.commanded and folder.is_commanded():
             return  # whoever restarts it, or tries settings on it, is still at it
         if member.name in folder.retiring:
@@ -148,18 +148,12 @@ class Steps:
                 self._operator.folder.record({"event": "retired", "member": member.name})
 
     def _did_not_come(self, member: Member) -> None:
-        """One that was to take another's place, or to be added, has ended before it served."""
+        """One that was to take another's place has ended before it served."""
         operator, folder = self._operator, self._operator.folder
-        grows = member.name in folder.growing
         with operator.action():
             operator.note_ending(member)
-            if grows:
-                role = folder.growing[member.name]
-                folder.record({"event": "grow-failed", "member": member.name, "role": role})
-            else:
-                folder.record({"event": "replace-failed", "member": self._replaced_by(member)})
-        kind = "scale-failed" if grows else "replace-failed"
-        self._alert(kind, member.name, f"ended before it served: {folder.started[member.name].ended}")
+            folder.record({"event": "replace-failed", "member": self._replaced_by(member)})
+        self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
 
     def _note_ready(self, member: Member) -> None:
         """A member that was started, by us or by somebody who was killed, and answers now."""
@@ -168,33 +162,25 @@ class Steps:
             return
         with operator.action():
             operator.folder.record({"event": "ready", "member": member.name, "url": operator.folder.url(member)})
-        if member.name in operator.folder.growing or member.name in operator.folder.replacing.values():
+        if member.name in operator.folder.replacing.values():
             self._arrive(member)
         elif member.name not in operator.folder.drained:
             self.put_back(member)
 
     def _arrive(self, member: Member) -> None:
-        """One that was added, or takes another's place, and is ready: into the router with a token from it."""
+        """One that takes another's place and is ready: into the router, with a token from it."""
         operator, folder, admin = self._operator, self._operator.folder, self.admin()
-        grows = member.name in folder.growing
-        if grows and (admin is None or not self._makes_token(member)):
-            return
         if admin is not None:
             admin.add(folder.url(member), member.role)
-        if not grows and not self._makes_token(member):
+        if not operator.ask_for_token(member, _TOKEN_S):
             return
-        old = "" if grows else self._replaced_by(member)
+        old = self._replaced_by(member)
         with operator.action():
-            if member.name in folder.growing:
-                folder.record({"event": "grown", "member": member.name})
-            elif folder.replacing.get(old) == member.name:
+            if folder.replacing.get(old) == member.name:
                 until_s = round(time.time() + DRAIN_S, 3)
                 folder.record({"event": "replaced", "member": old, "by": member.name, "until": until_s})
             operator.apply_journal()
-        operator.say(f"{member.name}: serves{f' in place of {old}' if old else ''}")
-
-    def _makes_token(self, member: Member) -> bool:
-        return self._operator.ask_for_token(member, _TOKEN_S)
+        operator.say(f"{member.name}: serves in place of {old}")
 
     def _keep_out_what_was_drained(self) -> None:
         """A router that starts knows every server of its command line."""

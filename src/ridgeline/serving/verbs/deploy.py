@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +14,6 @@ from ridgeline.cli.text.table import json_text
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.serving.service.keep.scaler import RoleScaleState
     from ridgeline.serving.service.members import Member
     from ridgeline.serving.service.operate import MemberState, Operator
     from ridgeline.serving.service.service import Service
@@ -87,24 +84,20 @@ def status(
 
     Example: ridgeline service status service.yaml
     """
-    from ridgeline.serving.service.keep.scaler import scale_states
     from ridgeline.serving.service.scripts import URL_FILE
 
     operator = operator_of(file, folder)
-    states, scale = operator.status(), scale_states(operator, time.time())
+    states = operator.status()
     edited, keys = operator.edited()
     if as_json:
         url = operator.folder.url(operator.front)
-        scaled = {"scale": [asdict(state) for state in scale]} if scale else {}
         members = [asdict(state) for state in states]
         told = {"service": operator.service.name, "url": url, "members": members}
-        print(json_text({**told, "edited": {"members": edited, "keys": keys}, **scaled}))
+        print(json_text({**told, "edited": {"members": edited, "keys": keys}}))
     else:
         print(_status_text(states))
         if edited or keys:
             print(_edited_text(file, edited, keys))
-        if scale:
-            print(_scale_text(scale))
         print(_front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
@@ -248,19 +241,6 @@ def _edited_text(file: Path, members: Sequence[str], keys: Sequence[str]) -> str
     ways += [f"`service restart {file} router`"] if "router" in members else []
     who = ", ".join(members)
     return f"edited, not applied: {named}; {who} would be started with other settings. {' and '.join(ways)} applies it"
-
-
-def _scale_text(states: Sequence[RoleScaleState]) -> str:
-    """A line for each role that is scaled: how many there are, between which limits, and the latest change."""
-    lines = []
-    for state in states:
-        more = "".join(f", {n} {what}" for n, what in ((state.starting, "starting"), (state.leaving, "leaving")) if n)
-        line = f"scale: {state.serving} {state.role} servers serve{more} ({state.limits})"
-        if state.change:
-            at = datetime.fromtimestamp(state.changed_at_s).strftime("%Y-%m-%d %H:%M:%S")
-            line += f"; {at} {state.change}"
-        lines.append(line)
-    return "\n".join(lines)
 
 
 def _status_text(states: Sequence[MemberState]) -> str:

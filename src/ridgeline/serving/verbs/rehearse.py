@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ridgeline.errors import Where
     from ridgeline.serving.service.admission import AdmissionLimits
     from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
-    from ridgeline.serving.service.rehearsed_scaling import RehearsedScaling, ScaledRun
     from ridgeline.serving.service.service import Service
 
 
@@ -44,39 +43,18 @@ def rehearse(
     write: Annotated[
         bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
     ] = True,
-    scale: Annotated[
-        bool, typer.Option("--scale", help="Rehearse the file's `scale` block instead, in virtual time.")
-    ] = False,
-    minutes: Annotated[
-        float | None, typer.Option(help="--scale: how long; default: an hour, or all of a trace.", min=0.1)
-    ] = None,
-    double_at: Annotated[
-        float | None,
-        typer.Option(help="--scale: minutes after which the load doubles: every request comes twice.", min=0),
-    ] = None,
-    server_start: Annotated[float, typer.Option(help="--scale: seconds that a server takes to start.", min=0)] = 120.0,
-    begins: Annotated[
-        str, typer.Option(help="--scale: when the traffic begins, for the schedule, such as '2026-11-16 07:30'.")
-    ] = "",
     as_json: option.AsJson = False,
 ) -> None:
     """Try every router policy on this machine, in front of twin servers; then kill, hang and overload servers.
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
-    With --scale everything is simulated, so an hour takes seconds: when `service keep` would add and remove servers,
-    why, and how that compares in cost and latency with a fixed number of servers.
-
     Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
     from ridgeline.serving.service.admission import admission_of
     from ridgeline.serving.service.file import load_service
-    from ridgeline.serving.service.rehearsal import rehearse as run
-
-    if scale:
-        _scale(load_service(file), traffic, rate, minutes, double_at, server_start, begins, seed, as_json)
-        return
     from ridgeline.serving.service.rehearsal import known_policies
+    from ridgeline.serving.service.rehearsal import rehearse as run
 
     known_policies(service := load_service(file))  # says what is missing before anything takes time
     limits = admission_of(service, traffic)
@@ -87,33 +65,6 @@ def rehearse(
     if write and not policy:
         _write(file, service, done.choice, limits)
     _say(done, limits, service, _AskedLoad(asked_s, speed), as_json)
-
-
-def _scale(
-    service: Service,
-    traffic: str,
-    rate_s: float | None,
-    minutes: float | None,
-    double_at_min: float | None,
-    start_s: float,
-    begins: str,
-    seed: int,
-    as_json: bool,
-) -> None:
-    from datetime import datetime
-
-    from ridgeline.errors import InputError
-    from ridgeline.serving.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
-
-    try:
-        began = datetime.fromisoformat(begins) if begins else datetime.now()
-    except ValueError:
-        raise InputError(f"--begins {begins!r} is not a time; write such as '2026-11-16 07:30'") from None
-    recorded = Path(traffic).exists()
-    seconds = 60 * minutes if minutes is not None else None if recorded else 3600.0
-    sent = ScaledTraffic(traffic, rate_s, seconds, None if double_at_min is None else 60 * double_at_min, seed)
-    done = rehearse_scaling(service, sent, start_s, began, _show)
-    print(json_text(done.as_json()) if as_json else scaling_text(done, start_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,33 +112,6 @@ def _write(file: Path, service: Service, choice: PolicyChoice, limits: Admission
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
-
-
-def scaling_text(done: RehearsedScaling, start_s: float) -> str:
-    """When servers would be added and removed, and why; then cost and limits beside numbers that stay."""
-    run = done.scaled
-    rows: list[tuple[str, ...]] = [("at", "role", "servers", "why")]
-    rows += [(_clock(s), d.role, f"{d.replicas} -> {d.wanted}", d.why) for s, d in run.decisions]
-    lines = _table(rows) if run.decisions else ["nothing was changed"]
-    lines += ["", *_table([_SCALED_HEAD, _scaled_row("scaled", run), *(_scaled_row(n, r) for n, r in done.fixed)])]
-    if done.first_up_s is not None:
-        lines.append(f"scaled up {done.first_up_s:.0f} s after the load doubled")
-    lines.append(f"{run.turns} changes of direction; a server starts in {start_s:g} s")
-    return "\n".join([*lines, "servers, router and time are simulated; the router's own limits are not"])
-
-
-_SCALED_HEAD = ("", "server-hours", "requests", "ttft p95", "tpot p95", "within the SLO", "held")
-
-
-def _scaled_row(name: str, run: ScaledRun) -> tuple[str, ...]:
-    times = [f"{spread.p95:,.0f} ms" if spread else "" for spread in (run.summary.ttft_ms, run.summary.tpot_ms)]
-    kept = "" if run.kept_share is None else f"{run.kept_share:.1%}"
-    held = "" if run.slo_held is None else "yes" if run.slo_held else "no"
-    return (name, f"{run.server_hours:.2f}", f"{run.summary.requests:,}", *times, kept, held)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
 
 
 def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:

@@ -13,11 +13,10 @@ from typing import Any
 
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.history import RESTART
-from ridgeline.serving.service.keep.scale import ScaleDecision
 from ridgeline.serving.service.keep.stand_in import StandIn
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import SECOND, Member, first_slot
-from ridgeline.serving.service.operate import DRAIN_S, Operator
+from ridgeline.serving.service.operate import Operator
 from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.steps import Steps
 
@@ -140,47 +139,6 @@ class Actions(Steps):
             folder.record({"event": "replacing", "member": member.name, "by": by, "why": why})
             operator.say(f"{member.name}: {why}; {by} takes its place")
             operator.ensure(operator.member(by))
-
-    def scale(self, decision: ScaleDecision) -> None:
-        """Servers begin to be added; or one leaves the router, finishes what it has and ends."""
-        with self._operator.action():
-            if self._operator.folder.is_down:
-                return
-            names = self._grow(decision) if decision.change > 0 else self._shrink(decision)
-        if names:
-            number = f"from {decision.replicas} to {decision.wanted}"
-            verb = "added" if decision.change > 0 else "removed"
-            text = f"{number} {decision.role} servers: {decision.why}; {', '.join(names)} {verb}"
-            self._operator.say(f"scale: {text}")
-            self._alert("scale-up" if decision.change > 0 else "scale-down", ", ".join(names), text)
-
-    def _grow(self, decision: ScaleDecision) -> list[str]:
-        """Those that still finish what they have come back first: they needn't be started."""
-        operator, folder = self._operator, self._operator.folder
-        free = [member for member in operator.growth(decision.role) if member.name not in folder.retiring]
-        back = [m for m in operator.present if m.name in folder.retiring and m.role == decision.role]
-        chosen = [*(m for m in back if not operator.is_ending(m)), *free][: decision.change]
-        event = {"event": "growing", "role": decision.role, "to": decision.wanted, "why": decision.why}
-        for member in chosen:
-            folder.record({**event, "member": member.name})
-        for member in chosen:
-            operator.ensure(member)
-        return [member.name for member in chosen]
-
-    def _shrink(self, decision: ScaleDecision) -> list[str]:
-        """The last ones by number, of those that nothing else is done to; never the last that serves."""
-        operator, folder = self._operator, self._operator.folder
-        busy = {*folder.leaving, *folder.replacing, *folder.drained}
-        mine = [m for m in operator.servers if m.role == decision.role and m.name not in busy]
-        until_s = round(time.time() + DRAIN_S, 3)
-        event = {"event": "shrinking", "role": decision.role, "to": decision.wanted, "why": decision.why}
-        names = []
-        for member in reversed(mine[decision.change :]):
-            if self._spared(member):
-                folder.record({**event, "member": member.name, "until": until_s})
-                operator.apply_journal()
-                names.append(member.name)
-        return names
 
     def renew_router(self, router: Member, why: str) -> None:
         """It has one address: it is started again, which cuts off what streams through it."""

@@ -15,7 +15,7 @@ _STATUSES = ("2xx", "4xx", "5xx")
 
 def _metrics_text(keeper: Keeper) -> str:
     """Of its last poll; the journal is not read again for it."""
-    seen, scaled, labels = keeper.seen.states, keeper.scaled, f'service="{keeper.operator.service.name}"'
+    seen, labels = keeper.seen.states, f'service="{keeper.operator.service.name}"'
     kinds = sorted(kind for kind in list(keeper.counts) if kind != "polls")
     # by what came of each canary: the share that is not answered is the server's error rate, with and without users
     families: dict[str, list[tuple[dict[str, str], float]]] = {
@@ -33,18 +33,11 @@ def _metrics_text(keeper: Keeper) -> str:
         "member_requests_total": [
             ({"member": row.member, "status": s}, row.requests[s]) for row in seen for s in _STATUSES
         ],
-        "scale_servers": [
-            ({"role": row.role, "state": state}, getattr(row, state))
-            for row in scaled
-            for state in ("serving", "starting", "leaving")
-        ],
-        "scale_least": [({"role": row.role}, row.least) for row in scaled],
-        "scale_most": [({"role": row.role}, row.most) for row in scaled],
     }
     lines = []
     for name, rows in families.items():
         kind = "counter" if name.endswith("_total") else "gauge"
-        lines += [f"# TYPE ridgeline_{name} {kind}"] if rows or not name.startswith("scale") else []
+        lines.append(f"# TYPE ridgeline_{name} {kind}")
         for own, value in rows:
             more = "".join(f',{key}="{text}"' for key, text in own.items())
             lines.append(f"ridgeline_{name}{{{labels}{more}}} {value}")

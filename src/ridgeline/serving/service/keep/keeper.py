@@ -2,7 +2,7 @@
 
 - what was **accepted** to run (`serving/service/accepted.py`), read again at every poll: nothing is started otherwise;
 - what is **seen** (`seen.py`): a poll of every member and what comes of the canaries;
-- what is **judged** (`watch.py`, `scale.py`): concerns that several polls agree on;
+- what is **judged** (`watch.py`): concerns that several polls agree on;
 - what is **done** (`actions.py`, step by step in `service/steps.py`), with its reason in the journal before it happens.
 
 Nothing here waits for a server: a restart is begun, and the server is put back by a later poll that finds it ready. So
@@ -24,7 +24,6 @@ from ridgeline.serving.service.history import RESTART_FAILED
 from ridgeline.serving.service.keep.actions import Actions
 from ridgeline.serving.service.keep.canary import REFUSALS
 from ridgeline.serving.service.keep.logs import rotate
-from ridgeline.serving.service.keep.scaler import RoleScaleState, Scaler
 from ridgeline.serving.service.keep.seen import Seen
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import Member
@@ -60,7 +59,7 @@ def renewal_lead_s(limit_s: float, starting_s: float) -> float:
 # what `keep` sends alerts of and counts, from 0 on
 ALERTS = (
     "dead", "back-off", "hung", "slow", "refuses", "wrong-key", "given-up", "kv-cliff", "failed",
-    "replace-failed", "scale-up", "scale-down", "scale-failed", "scale-limit", "serves-again",
+    "replace-failed", "serves-again",
 )  # fmt: skip
 
 
@@ -78,8 +77,6 @@ class Keeper:
     clock: Callable[[], float] = time.monotonic
     alert: Callable[[str, str, str], None] = lambda kind, member, text: None
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("polls", *ALERTS), 0)))
-    scaled: tuple[RoleScaleState, ...] = ()  # how many of each role there are, and their limits
-    wall: Callable[[], float] = time.time
     _said: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,7 +84,6 @@ class Keeper:
         self._actions = Actions(self.operator, self.file, self._notify)
         self._absent: dict[str, int] = {}  # polls in a row at which the router did not list it
         self._failed: dict[str, tuple[int, float]] = {}  # by member: failures in a row, and the next try
-        self._scaler: Scaler | None = None
         self._refused: dict[str, str] = {}  # by member: why its canaries are refused, as people were told
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -138,7 +134,6 @@ class Keeper:
             self._go_on(members)
             self._renew()
             self._rotate_logs(members)
-        self._scale()
 
     # judging
 
@@ -199,7 +194,7 @@ class Keeper:
             self._attempt(member.name, self._actions.go_on, member, listed)
         begun = [m for m in self.operator.present if m.name not in folder.started]
         for member in begun:
-            if member.name in folder.replacing.values() or member.name in folder.growing:
+            if member.name in folder.replacing.values():
                 self._attempt(member.name, self._actions.go_on, member, listed)
         for member in members:
             if member.is_router or listed is None or member.name in folder.out or not folder.serves(member.name):
@@ -239,7 +234,7 @@ class Keeper:
         """Jobs of a batch system end at their limit: each member gives its place to another one before, in turn."""
         operator, folder = self.operator, self.operator.folder
         limit_s = operator.service.job_limit_s
-        if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing or folder.growing:
+        if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing:
             return
         starts = [s.ready_at_s - s.at_s for s in folder.started.values() if s.ready]
         lead_s = renewal_lead_s(limit_s, max(starts, default=0.0) * len(operator.members))
@@ -254,26 +249,6 @@ class Keeper:
             elif left[member.name] < lead_s / 2 or not any(poll.on_it for poll in self.seen.polls.values()):
                 self._attempt(member.name, self._actions.renew_router, member, why)
             return
-
-    def _scale(self) -> None:
-        operator, folder = self.operator, self.operator.folder
-        if operator.service.scale is None:
-            self._scaler, self.scaled = None, ()
-            return
-        if self._scaler is None or self._scaler.rules != operator.service.scale:
-            self._scaler = Scaler(operator, self.clock, self.wall)
-        in_router = [m.name for m in operator.servers if m.name not in folder.out and folder.serves(m.name)]
-        polls = {name: self.seen.polls[name] for name in in_router if name in self.seen.polls}
-        for decision in self._scaler.poll(polls):
-            if decision.short:
-                if self._say("scale", f"{decision.role} needs more servers", decision.why):
-                    self._notify("scale-limit", decision.role, "needs more servers than its limits allow")
-            elif self.dry_run:
-                would = f"would go from {decision.replicas} to {decision.wanted} {decision.role} servers"
-                self._say("scale", would, decision.why)
-            else:
-                self._attempt(f"scale {decision.role}", self._actions.scale, decision)
-        self.scaled = self._scaler.states()
 
     def _rotate_logs(self, members: Sequence[Member]) -> None:
         if not self.operator.service.on_this_machine or self.counts["polls"] % _ROTATE_EVERY:
