@@ -15,7 +15,7 @@ ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog
 FILES = sorted(
     p
     for kind in (
-        *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "pbs", "perf", "sacct", "sglang"),
+        *("batch", "bindings", "ipm", "mpip", "nccl", "nsys", "nwchem", "pbs", "perf", "sacct", "sglang"),
         *("torch-trace", "vllm", "vtune"),
     )
     for p in (SAMPLES / kind).iterdir()
@@ -67,9 +67,6 @@ def analyzed(kind: str, text: str) -> list[Finding]:
         ("torch-trace/decode-moe-eager.json", "NCCL kernels take 31% of GPU time, all-reduce 31%", "tensor-parallel"),
         ("torch-trace/decode-moe-eager.json", "MoE kernels take 40%", "tuned configuration"),
         ("torch-trace/cpu-only-2.13.json", "37 events of the host and no kernel", "ProfilerActivity.CUDA"),
-        ("dmon/two-gpus-one-behind.txt", "GPU 1 is at 42% while the others are at 98%", "CUDA_VISIBLE_DEVICES"),
-        ("dmon/two-gpus-one-behind.txt", "the power limit held down the clock of 1 of 2 GPUs", "POWER"),
-        ("dmon/idle-with-time.txt", "no kernel ran in 83% of the samples of 1 GPU", "batch"),
         ("sacct/week.txt", "job 4102 ran into the time limit", "more time"),
         ("sacct/week.txt", "job 4103 ran out of memory", "fewer ranks"),
         ("sacct/week.txt", "job 4105 lost a node (on n4,n5)", "--exclude"),

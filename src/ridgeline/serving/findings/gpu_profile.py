@@ -9,11 +9,9 @@ from collections.abc import Iterable
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
 from ridgeline.diagnose.profilers.findings import judged
 from ridgeline.diagnose.readers.lines import TextFile
-from ridgeline.errors import ReadError
 from ridgeline.records.finding import Finding
 from ridgeline.serving.findings.chrome_trace import pieces_of, read_chrome_trace
-from ridgeline.serving.findings.kernels import SMALL_S, KernelTally, KernelTime, total_s
-from ridgeline.serving.findings.nsys import read_nsys, read_nsys_kernels, read_nsys_sqlite
+from ridgeline.serving.findings.kernels import SMALL_S, KernelTally, KernelTime, read_nsys, read_nsys_kernels, total_s
 
 _ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)
 _NCCL = re.compile(r"nccl", re.IGNORECASE)
@@ -254,13 +252,6 @@ def _analyze_csv(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [*judged(read_nsys(text)), *_kernel_claims(read_nsys_kernels(text))])
 
 
-def _analyze_sqlite(source: str, lines: Iterable[str]) -> list[Finding]:
-    """A database is read by its path; lines that came from elsewhere tell nothing."""
-    if not isinstance(lines, TextFile):
-        return []
-    return cited(source, {}, _kernel_claims(read_nsys_sqlite(lines.path)))
-
-
 def _analyze_trace(source: str, lines: Iterable[str]) -> list[Finding]:
     tally, damage = _trace(lines)
     findings = cited(source, {}, _kernel_claims(tally))
@@ -273,21 +264,12 @@ def _trace(lines: Iterable[str]) -> tuple[KernelTally, str]:
     return read_chrome_trace(lines.stream if isinstance(lines, TextFile) else pieces_of(lines))
 
 
-def _sqlite_summary(lines: Iterable[str]) -> LogSummary:
-    if not isinstance(lines, TextFile):
-        raise ReadError("an SQLite file is read by its path")
-    return _kernel_summary(read_nsys_sqlite(lines.path))
-
-
 NSYS = Analyzer(
     "nsys",
     "nsys stats CSV",
     re.compile(r"^\"?Time \(%\)\"?,\"?Total Time \(ns\)"),
     _analyze_csv,
     lambda lines: _kernel_summary(read_nsys_kernels(lines)),
-)
-SQLITE = Analyzer(
-    "nsys-sqlite", "nsys export --type sqlite", re.compile(r"^SQLite format 3\x00"), _analyze_sqlite, _sqlite_summary
 )
 TRACE = Analyzer(
     "torch-trace",

@@ -10,8 +10,8 @@ from ridgeline.records.finding import Finding, Severity
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.tally import KvInFlight, SglangTally, tally_sglang_log
-from ridgeline.serving.findings.knobs import EngineKnobs
 from ridgeline.serving.findings.served import (
+    EngineKnobs,
     Served,
     failure_claims,
     queue_growth,

@@ -12,8 +12,8 @@ from ridgeline.serving.engines.knobs.releases import parse_version
 from ridgeline.serving.engines.vllm.defaults import usual_fraction
 from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.engines.vllm.tally import VllmTally, tally_vllm_log
-from ridgeline.serving.findings.knobs import EngineKnobs
 from ridgeline.serving.findings.served import (
+    EngineKnobs,
     Served,
     failure_claims,
     queue_growth,
