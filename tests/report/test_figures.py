@@ -34,7 +34,7 @@ from ridgeline.report.figures.values import goal_axis, knob_scale
 from ridgeline.report.sections import Findings, answer_card
 from ridgeline.serving.engines.sglang.log import DecodeBatch, Stamp
 from ridgeline.serving.figures.engine_log import batch_by_length, logged_runs, over_time, step_times, whole_engine
-from ridgeline.serving.figures.limits import against_load, energy_and_cost, within_limits
+from ridgeline.serving.figures.section import against_load, energy_and_cost, within_limits
 from ridgeline.study.codec import QuestionLine
 from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study

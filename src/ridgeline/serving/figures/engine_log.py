@@ -28,7 +28,7 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import needs_log, settings_shown
 from ridgeline.serving.engines.sglang.log import DecodeBatch, read_sglang_log
-from ridgeline.serving.node.samples import read_samples
+from ridgeline.serving.node.monitor import read_samples
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
