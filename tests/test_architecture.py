@@ -310,7 +310,7 @@ def test_the_overview_imports_nothing_heavy(heavy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["ridgeline.serving.workloads.engine.session.main", "ridgeline.serving.workloads.twin.player"]
+    "program", ["ridgeline.serving.workloads.engine.session.__main__", "ridgeline.serving.workloads.twin.player"]
 )
 def test_what_runs_on_a_node_imports_nothing_heavy(program: str) -> None:
     heavy = {"pydantic", "yaml", "optuna", "scipy", "typer", "rich"}
