@@ -254,7 +254,7 @@ ENGINES_NAMED = {
     "serving/wing.py": "the table of names",
     "serving/node/gpu_probe.py": "names of packages, to list their versions",
     "serving/node/preflight.py": "names of packages whose versions do not go together",
-    "serving/service/form.py": "a deployment file may name only engines that the routers know",
+    "serving/service/service.py": "a deployment file may name only engines that the routers know",
     "serving/service/routers.py": "which engines each router can stand in front of",
 }
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.serving.service import rolling
+from ridgeline.serving.service import steps as rolling
 from ridgeline.serving.service.history import ServiceHistory, Started
 from ridgeline.serving.service.keep.actions import Actions
 from ridgeline.serving.service.keep.watch import ServerPoll
-from ridgeline.serving.service.rolling import _judge, _outside, _speed, canary_restart, refuse_last
+from ridgeline.serving.service.steps import _judge, _outside, _speed, canary_restart, refuse_last
 
 
 class Folder:

@@ -86,7 +86,7 @@ WING = Wing(
         **dict.fromkeys(("predict", "estimate"), ("twin simulate", "plan")),
     },
     functions={name: f"ridgeline.serving.api:{name}" for name in ("bench", "find_goodput", "plan", "simulate")},
-    files={"deploy": "ridgeline.serving.service.form:ServiceForm"},
+    files={"deploy": "ridgeline.serving.service.service:ServiceForm"},
     from_answer={"deploy": "ridgeline.serving.service.from_results:text_of_answer"},
     metrics="ridgeline.serving.metrics:METRICS",
     sections={"serving": ("Serving", "ridgeline.serving.figures.section:section")},

@@ -21,8 +21,7 @@ from ridgeline.serving.service.kubernetes import manifests
 from ridgeline.serving.service.members import Member, members_of, room_for_router
 from ridgeline.serving.service.render import TARGETS
 from ridgeline.serving.service.routers import ROUTERS
-from ridgeline.serving.service.servers import server_of
-from ridgeline.serving.service.service import Service
+from ridgeline.serving.service.service import Service, server_of
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 _ASK_S = 60.0  # for an interpreter to say whether it has a module

@@ -14,7 +14,7 @@ import yaml
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, Problem, StudyError, Where
-from ridgeline.records.secrets import looks_secret
+from ridgeline.records.secrets import looks_secret, masked
 from ridgeline.serving.engines.knobs.meaning import layout_of
 from ridgeline.serving.engines.knobs.releases import parse_version
 from ridgeline.serving.engines.layout_rules import layout_problems
@@ -22,11 +22,9 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.node.preflight import NodeReport, node_from
 from ridgeline.serving.ports import LAST_PORT, highest_port
-from ridgeline.serving.service.form import ServiceForm
-from ridgeline.serving.service.keys import reveals_secret
+from ridgeline.serving.service.members import port_step
 from ridgeline.serving.service.routers import ROUTERS
-from ridgeline.serving.service.servers import port_step, server_of
-from ridgeline.serving.service.service import USUAL_ROUTER, Service, ServiceUnit
+from ridgeline.serving.service.service import USUAL_ROUTER, Service, ServiceForm, ServiceUnit, server_of
 from ridgeline.study.forms import read_form
 from ridgeline.study.site_file import load_site
 from ridgeline.study.yaml_tree import YamlEditError, parse_yaml, read_text, with_value
@@ -206,16 +204,22 @@ def _plain_secrets(service: Service) -> Iterator[Problem]:
     """Whoever can read the file, a script, a manifest or the list of processes would have them. None is repeated."""
     for n, unit in enumerate(service.units):
         for name, value in unit.env.items():
-            if reveals_secret(name, value) or name in service.secrets:
+            if _reveals_secret(name, value) or name in service.secrets:
                 what = f"holds a key, token or password; remove it here and write `secrets: [{name}]`"
                 yield Problem(("units", n, "env", name), f"{what}: its value is then taken from your environment")
         for name, value in unit.settings.items():
-            if reveals_secret(f"--{name.replace('_', '-')}", str(value)):
+            if _reveals_secret(f"--{name.replace('_', '-')}", str(value)):
                 yield Problem(("units", n, "settings", name), _PLAIN)
         if _revealed(unit.arguments):
             yield Problem(("units", n, "arguments"), _PLAIN)
     if service.router is not None and _revealed(service.router.arguments):
         yield Problem(("router", "arguments"), _PLAIN)
+
+
+def _reveals_secret(name: str, value: str) -> bool:
+    """Whether `NAME: value`, or a flag and its value, says a key, token or password in plain text."""
+    text = f"{name} {value}" if name.startswith("-") else f"{name}={value}"
+    return looks_secret(value) or masked(text) != text
 
 
 _PLAIN = (
@@ -228,7 +232,7 @@ def _revealed(argv: Sequence[str]) -> bool:
     """`--flag value` or `--flag=value` of a secret, or a word that is one by its shape."""
     pairs = [(flag, value) for flag, equals, value in (word.partition("=") for word in argv) if equals]
     pairs += pairwise(argv)
-    named = any(reveals_secret(flag, value) for flag, value in pairs if flag.startswith("-"))
+    named = any(_reveals_secret(flag, value) for flag, value in pairs if flag.startswith("-"))
     return named or any(map(looks_secret, argv))
 
 

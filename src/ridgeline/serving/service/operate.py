@@ -25,9 +25,8 @@ from ridgeline.executors.base import Activity, Executor
 from ridgeline.records.run import Ending, Resources
 from ridgeline.serving.engines.failures import leading_cause
 from ridgeline.serving.ports import why_not_free
-from ridgeline.serving.service import keys, probe
-from ridgeline.serving.service.accepted import Accepted
-from ridgeline.serving.service.folder import ServiceFolder
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.folder import Accepted, ServiceFolder
 from ridgeline.serving.service.history import Started
 from ridgeline.serving.service.members import (
     ROUTER,
@@ -36,8 +35,7 @@ from ridgeline.serving.service.members import (
     members_of,
     router_of,
 )
-from ridgeline.serving.service.servers import server_of
-from ridgeline.serving.service.service import Service
+from ridgeline.serving.service.service import Service, server_of
 from ridgeline.study.lock import LockHeld, StudyLock
 
 # How a member of a service is, at one poll.
@@ -137,7 +135,7 @@ class Operator:
         if service.api_key_env and not self.key:
             raise InputError(
                 f"{service.api_key_env} is empty; set it to the API key, put the key into "
-                f"{keys.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
+                f"{probe.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
             )
 
     @property

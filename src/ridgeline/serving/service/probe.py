@@ -8,15 +8,18 @@ import json
 import os
 import random
 import re
+import stat
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import SiteError
-from ridgeline.serving.service.keys import kept_secret
-from ridgeline.serving.service.servers import server_of
+from ridgeline.errors import InputError, SiteError
+from ridgeline.files import text_of
+from ridgeline.records.secrets import SECRETS_FOLDER
+from ridgeline.serving.service.service import server_of
 
 _TIMEOUT_S = 5.0
 _PAGE_TIMEOUT_S = 3.0  # `keep` asks every two seconds
@@ -221,3 +224,20 @@ def _model_card(url: str, key: str) -> dict[str, Any]:
 def key_of(variable: str) -> str:
     """From the environment, or from the file where its owner keeps it."""
     return os.environ.get(variable) or kept_secret(variable) if variable else ""
+
+
+def kept_in(name: str) -> str:
+    """The file of a secret that is not in the environment, as people write it."""
+    return f"~/{SECRETS_FOLDER}/{name}"
+
+
+def kept_secret(name: str) -> str:
+    """From the file that only its owner may read; empty where there is none."""
+    path = Path(kept_in(name)).expanduser()
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return ""
+    if mode & 0o077:
+        raise InputError(f"{path} is open to others (mode {mode:o}); close it with `chmod 600 {path}`")
+    return text_of(path).strip()

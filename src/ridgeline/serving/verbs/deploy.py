@@ -106,8 +106,8 @@ def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service drain service.yaml server-1
     """
-    from ridgeline.serving.service.rolling import drain as take_out
-    from ridgeline.serving.service.rolling import refuse_last
+    from ridgeline.serving.service.steps import drain as take_out
+    from ridgeline.serving.service.steps import refuse_last
 
     operator = operator_of(file, folder)
     with operator.commanding():
@@ -120,7 +120,7 @@ def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service undrain service.yaml server-1
     """
-    from ridgeline.serving.service.rolling import undrain as put_back
+    from ridgeline.serving.service.steps import undrain as put_back
 
     operator = operator_of(file, folder)
     with operator.commanding():
@@ -148,8 +148,8 @@ def restart(
 
     Example: ridgeline service restart service.yaml --rolling
     """
-    from ridgeline.serving.service.rolling import canary_restart
-    from ridgeline.serving.service.rolling import restart as start_again
+    from ridgeline.serving.service.steps import canary_restart
+    from ridgeline.serving.service.steps import restart as start_again
 
     operator = operator_of(file, folder, needs_file=True)
     if canary and not rolling:
@@ -169,8 +169,8 @@ def down(file: _File, folder: _Folder = None) -> None:
 
     Example: ridgeline service down service.yaml
     """
-    from ridgeline.serving.service.accepted import DamagedAcceptedError, set_aside
     from ridgeline.serving.service.file import load_service
+    from ridgeline.serving.service.folder import DamagedAcceptedError, set_aside
 
     try:
         operator = operator_of(file, folder)
@@ -183,8 +183,8 @@ def down(file: _File, folder: _Folder = None) -> None:
 def operator_of(file: Path, folder: Path | None, service: Service | None = None, needs_file: bool = False) -> Operator:
     """A file that cannot be read, as one that is being edited, is in the way only of who would apply it."""
     from ridgeline.errors import StudyError
-    from ridgeline.serving.service.accepted import ACCEPTED_FILE
     from ridgeline.serving.service.file import load_service
+    from ridgeline.serving.service.folder import ACCEPTED_FILE
     from ridgeline.serving.service.operate import Operator
 
     root = folder or file.parent / f"{file.stem}.service"
@@ -203,8 +203,7 @@ def service_summary(
 ) -> str:
     """The service in a few lines, then every command line, what a batch system is asked for, and what to know."""
     from ridgeline.serving.engines.knobs.releases import release_text
-    from ridgeline.serving.service.keys import without_key
-    from ridgeline.serving.service.quoting import shell_line
+    from ridgeline.serving.service.quoting import shell_line, without_key
     from ridgeline.serving.service.routers import ROUTERS, router_promise
 
     engine = "the twin" if service.engine == "twin" else release_text(service.engine, service.release)

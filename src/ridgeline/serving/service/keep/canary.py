@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.probe import TokenAnswer
-from ridgeline.serving.service.servers import server_of
+from ridgeline.serving.service.service import server_of
 
 _LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 5.0  # unless prompts are in the way, whose requests show that the engine works

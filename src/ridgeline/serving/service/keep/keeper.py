@@ -1,6 +1,6 @@
 """Keeping a service running. One loop of four parts:
 
-- what was **accepted** to run (`serving/service/accepted.py`), read again at every poll: nothing is started otherwise;
+- what was **accepted** to run (`serving/service/folder.py`), read again at every poll: nothing is started otherwise;
 - what is **seen** (`seen.py`): a poll of every member and what comes of the canaries;
 - what is **judged** (`watch.py`): concerns that several polls agree on;
 - what is **done** (`actions.py`, step by step in `service/steps.py`), with its reason in the journal before it happens.
@@ -12,23 +12,55 @@ the others stay watched meanwhile, and a keeper that was killed at any point is 
 from __future__ import annotations
 
 import errno
+import gzip
+import http.server
 import math
+import os
+import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ParamSpec
 
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError, RidgelineError, SiteError
 from ridgeline.serving.service.history import RESTART_FAILED
 from ridgeline.serving.service.keep.actions import Actions
-from ridgeline.serving.service.keep.canary import REFUSALS
-from ridgeline.serving.service.keep.logs import rotate
-from ridgeline.serving.service.keep.seen import Seen
+from ridgeline.serving.service.keep.canary import OUTCOMES, REFUSALS
+from ridgeline.serving.service.keep.seen import MEMBER_STATES, Seen
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.operate import Operator
 from ridgeline.study.lock import LockHeld
+
+_LARGEST_BYTES = 100_000_000
+_KEPT = 3  # older parts, as NAME.1.gz (the latest) and so on
+
+
+def rotate(path: Path, largest_bytes: int | None = None) -> bool:
+    """Whether it was large enough. Lines that are written in the moment of it may be lost, as with copytruncate."""
+    try:
+        if path.stat().st_size < (_LARGEST_BYTES if largest_bytes is None else largest_bytes):
+            return False
+    except FileNotFoundError:
+        return False
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with path.open("rb") as source, gzip.open(partial, "wb", compresslevel=1) as out:
+            shutil.copyfileobj(source, out)
+    except OSError:
+        partial.unlink(missing_ok=True)  # the disk is full, perhaps: this shall not fill it further
+        raise
+    for number in range(_KEPT - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}.gz")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{number + 1}.gz"))
+    partial.replace(path.with_name(f"{path.name}.1.gz"))
+    os.truncate(path, 0)
+    return True
+
 
 P = ParamSpec("P")
 
@@ -269,3 +301,61 @@ class Keeper:
         self._said[key] = now_s
         self.operator.say(f"{member}: {kind} ({what})")
         return True
+
+
+_STATUSES = ("2xx", "4xx", "5xx")
+
+
+def _metrics_text(keeper: Keeper) -> str:
+    """Of its last poll; the journal is not read again for it."""
+    seen, labels = keeper.seen.states, f'service="{keeper.operator.service.name}"'
+    kinds = sorted(kind for kind in list(keeper.counts) if kind != "polls")
+    # by what came of each canary: the share that is not answered is the server's error rate, with and without users
+    families: dict[str, list[tuple[dict[str, str], float]]] = {
+        "keep_polls_total": [({}, keeper.counts["polls"])],
+        "keep_events_total": [({"kind": kind}, keeper.counts[kind]) for kind in kinds],
+        "member_starts_total": [({"member": row.member}, row.starts) for row in seen],
+        "member_stalled": [({"member": row.member}, int(row.stalled)) for row in seen],
+        "member_next_try_seconds": [({"member": row.member}, round(row.next_try_s)) for row in seen],
+        "member_state": [
+            ({"member": row.member, "state": s}, int(s == row.state)) for row in seen for s in MEMBER_STATES
+        ],
+        "member_canaries_total": [
+            ({"member": row.member, "outcome": o}, row.canaries[o]) for row in seen for o in OUTCOMES
+        ],
+        "member_requests_total": [
+            ({"member": row.member, "status": s}, row.requests[s]) for row in seen for s in _STATUSES
+        ],
+    }
+    lines = []
+    for name, rows in families.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines.append(f"# TYPE ridgeline_{name} {kind}")
+        for own, value in rows:
+            more = "".join(f',{key}="{text}"' for key, text in own.items())
+            lines.append(f"ridgeline_{name}{{{labels}{more}}} {value}")
+    return "\n".join([*lines, ""])
+
+
+def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
+    """In a thread of its own, until `shutdown`. SiteError where the port is taken."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            body = _metrics_text(keeper).encode() if found else b"see /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("content-type", "text/plain; version=0.0.4")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Page)
+    except OSError as error:
+        raise SiteError(f"127.0.0.1:{port}: {error.strerror}; choose another port for --metrics") from None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
