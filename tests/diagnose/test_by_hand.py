@@ -115,9 +115,9 @@ def test_of_several_failures_the_cause_is_told_and_not_its_consequences() -> Non
 
 
 def test_an_exception_after_which_the_engine_went_on_is_no_failure() -> None:
-    assert failure_claims(SGLANG, [("exception", True, 5)], 6, KNOBS) == []
-    assert failure_claims(SGLANG, [("exception", True, 7)], 6, KNOBS)
-    assert failure_claims(SGLANG, [("cuda-oom", True, 5)], 6, KNOBS), "memory that ran out is never handled"
+    assert list(failure_claims(SGLANG, [("exception", True, 5)], 6, KNOBS)) == []
+    assert list(failure_claims(SGLANG, [("exception", True, 7)], 6, KNOBS))
+    assert list(failure_claims(SGLANG, [("cuda-oom", True, 5)], 6, KNOBS)), "memory that ran out is never handled"
 
 
 def as_told(source: str, lines: Iterable[str]) -> list[Finding]:

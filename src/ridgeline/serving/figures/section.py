@@ -28,7 +28,6 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import measured_unit, needs_log, settings_shown
 from ridgeline.serving.figures.engine_log import (
-    batch_by_length,
     logged_runs,
     over_time,
     power,
@@ -56,7 +55,6 @@ def section(study: Study, history: History, answer: Answer) -> Iterator[Figure |
         against_load(study, history, answer),
         group,
         step_times(logged),
-        batch_by_length(logged),
         time_split(study, history, answer),
         *energy_and_cost(study, history, answer),
     ):

@@ -94,7 +94,7 @@ def _asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, ke
         if state.role == ROUTER:
             why = probe.why_refused(state.url, name, key, TOKEN_S)
             return replace(state, state="refuses", detail=why) if why else state
-        found = probe.ask_for_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
+        found = probe.ask_for_token(state.url, name, key, TOKEN_S, path=probe.split_path(engine, state.role))
         if found.good:
             return state
         if found.refused:
@@ -352,8 +352,8 @@ class Operator:
         return self.service.served_name or probe.served_model(url, self.key) or self.service.model
 
     def ask_for_token(self, member: Member, limit_s: float) -> bool:
-        url, model, engine = self.folder.url(member), self.model_of(member), self.service.engine
-        return probe.ask_for_token(url, model, self.key, limit_s, engine=engine, role=member.role).good
+        url, path = self.folder.url(member), probe.split_path(self.service.engine, member.role)
+        return probe.ask_for_token(url, self.model_of(member), self.key, limit_s, path=path).good
 
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""

@@ -131,24 +131,21 @@ def _asked(url: str, body: object, key: str, limit_s: float) -> TokenAnswer:
     return TokenAnswer(why, broken=bool(why))
 
 
+def split_path(engine: str, role: str) -> str:
+    """Where a server of split roles is asked for a token, where its engine has a path for that; else empty."""
+    return server_of(engine).generate_path if role in ("prefill", "decode") else ""
+
+
 def ask_for_token(
-    url: str,
-    model: str,
-    key: str,
-    limit_s: float,
-    *,
-    engine: str = "",
-    role: str = "both",
-    tokens: int = 0,
-    chat: bool | None = None,
+    url: str, model: str, key: str, limit_s: float, *, path: str = "", tokens: int = 0, chat: bool | None = None
 ) -> TokenAnswer:
     """A canary: a request for a few tokens, and what came. Chat is asked as well, unless it is known not to be served.
 
-    Servers of split roles are asked by the path that their engine has for it, if it has one. `tokens` is the length of
-    a random prompt, which no prefix cache has, and whose one token may be any; 0: a word.
+    Servers of split roles are asked by their `path` (`split_path`). `tokens` is the length of a random prompt, which no
+    prefix cache has, and whose one token may be any; 0: a word.
     """
     began_s = time.monotonic()
-    if role in ("prefill", "decode") and (path := server_of(engine).generate_path):
+    if path:
         return replace(_asked(f"{url}{path}", None, key, limit_s), took_s=time.monotonic() - began_s)
     if tokens:
         prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)]

@@ -98,13 +98,14 @@ DONE = "done"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What baked caches say of themselves. `ready_s` is how long the start took that filled them."""
+    """What baked caches say of themselves; their folder's name says for which GPU, model and layout they are.
+
+    `ready_s` is how long the start took that filled them.
+    """
 
     release: str
     ready_s: float | None
     baked_s: float
-    gpu: str = ""
-    key: str = ""
 
     @classmethod
     def of(cls, kept: Path) -> Manifest | None:
@@ -112,25 +113,13 @@ class Manifest:
         try:
             said = json.loads((kept / DONE).read_text())
             cold_s = None if said["ready_s"] is None else float(said["ready_s"])
-            gpu, key = str(said.get("gpu", "")), str(said.get("key", ""))
-            return cls(str(said["release"]), cold_s, float(said["baked_s"]), gpu, key)
+            return cls(str(said["release"]), cold_s, float(said["baked_s"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def write(self, kept: Path) -> None:
         """As the last step of baking: without it nothing is there."""
         write_whole(kept / DONE, json.dumps(asdict(self)) + "\n", survives_power_cut=False)
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value != ""}
-
-    def why_not(self, release: str, gpu: str, key: str) -> str:
-        """Why a run of this release, GPU and key cannot start from them; empty where it can."""
-        if self.release != release:
-            return f"was baked by release {self.release}, this is {release}"
-        if self.gpu != gpu and self.key:  # older ones say neither; their folder's name does
-            return f"was baked on {self.gpu or 'no GPU'}, this is {gpu or 'no GPU'}"
-        return "was baked for another model, layout or engine" if self.key and self.key != key else ""
 
 
 _STEP_S = 4 * 3600.0  # for one step, at most
@@ -165,10 +154,10 @@ class Preparation:
     def _bake(self, step: Mapping[str, Any], kept: Path) -> None:
         """Start from caches that are full, and say so; fill them first where there are none for this release, GPU and
         model."""
-        release, gpu, key = str(self.measured.get("engine_version") or ""), node.gpu_name(), str(step["key"])
+        release = str(self.measured.get("engine_version") or "")
         baked = Manifest.of(kept)
-        if baked is not None and (why := baked.why_not(release, gpu, key)):
-            say(f"ridgeline: {kept} {why}: baked anew")
+        if baked is not None and baked.release != release:
+            say(f"ridgeline: {kept} was baked by release {baked.release}, this is {release}: baked anew")
             baked = None
         if baked is None:
             started = time.monotonic()
@@ -178,10 +167,10 @@ class Preparation:
             if found is None:
                 shutil.rmtree(kept, ignore_errors=True)
                 return  # the failure is found again, and judged, in the run that counts
-            baked = Manifest(release, found.get("ready_s"), round(time.monotonic() - started, 3), gpu, key)
+            baked = Manifest(release, found.get("ready_s"), round(time.monotonic() - started, 3))
             baked.write(kept)
         add_environment(self.folder, self._caches(kept))
-        self.measured["baked"] = {**baked.as_json(), "folder": str(kept)}
+        self.measured["baked"] = {**asdict(baked), "folder": str(kept)}
         without = "" if baked.ready_s is None else f"; without them it was ready after {baked.ready_s:g} s"
         say(f"ridgeline: starts from caches baked in {kept}{without}")
 
