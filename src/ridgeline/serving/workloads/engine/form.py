@@ -233,10 +233,13 @@ class RealServeForm(ServeForm):
 class OfflineForm(EngineForm):
     """A serving engine's own offline benchmark: everything is sent at once."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = EngineForm.elsewhere | dict.fromkeys(
-        ("concurrency", "rate", "burstiness", "slo", "workers", "alone", "questions", "perplexity"),
-        "an offline run sends everything at once; use the serve kind",
-    )
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **EngineForm.elsewhere,
+        **dict.fromkeys(
+            ("concurrency", "rate", "burstiness", "slo", "workers", "alone", "questions", "perplexity"),
+            "an offline run sends everything at once; use the serve kind",
+        ),
+    }
 
 
 def read_options(
