@@ -254,7 +254,7 @@ ENGINES_NAMED = {
     "serving/wing.py": "the table of names",
     "serving/node/gpu_probe.py": "names of packages, to list their versions",
     "serving/node/preflight.py": "names of packages whose versions do not go together",
-    "serving/service/form.py": "a deployment file may name only engines that the routers know",
+    "serving/service/service.py": "a deployment file may name only engines that the routers know",
     "serving/service/routers.py": "which engines each router can stand in front of",
 }
 
@@ -310,7 +310,7 @@ def test_the_overview_imports_nothing_heavy(heavy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["ridgeline.serving.workloads.engine.session.main", "ridgeline.serving.workloads.twin.player"]
+    "program", ["ridgeline.serving.workloads.engine.session.__main__", "ridgeline.serving.workloads.twin.player"]
 )
 def test_what_runs_on_a_node_imports_nothing_heavy(program: str) -> None:
     heavy = {"pydantic", "yaml", "optuna", "scipy", "typer", "rich"}

@@ -24,7 +24,7 @@ from service import TRAFFIC, Setup, arguments, load, served, setup_of
 
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.routers import RouterAdmin
 from ridgeline.serving.traffic.requests import RequestRecord, Spread
 from ridgeline.study.journal import read_events
 

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.testing.contracts import held_to
 from ridgeline.testing.contracts.analyzers import AnalyzerContract
 from ridgeline.testing.contracts.torn import as_lines
-from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 GROUPS = (
     *(
         "batch",
         "bindings",
-        "dmon",
         "failures",
         "ipm",
         "mpip",
@@ -84,28 +81,6 @@ class TestNsys(OverSamples):
 
 class TestTorchTrace(OverSamples):
     name = "torch-trace"
-
-
-class TestDmon(OverSamples):
-    name = "dmon"
-
-
-class TestNsysSqlite(AnalyzerContract):
-    """A database is no text: its findings come from a file, and quote rows of a table."""
-
-    name = "nsys-sqlite"
-
-    def samples(self) -> Sequence[bytes]:
-        return [database_bytes()]
-
-    def test_findings_say_what_to_do_and_quote_the_lines_that_show_it(self, tmp_path: Path) -> None:  # type: ignore[override]
-        path = tmp_path / "run.sqlite"
-        path.write_bytes(database_bytes())
-        findings = self.analyzer().analyze(str(path), TextFile(path))
-        assert findings
-        for finding in findings:
-            assert finding.claim.strip() and finding.advice.strip()
-            assert all(q.line_number >= 1 and q.text.startswith("CUPTI_ACTIVITY_KIND_") for q in finding.evidence)
 
 
 class TestBatchFooter(OverSamples):

@@ -15,7 +15,7 @@ from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.knobs import knobs_yaml
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
-from ridgeline.serving.findings.knobs import EngineKnobs
+from ridgeline.serving.findings.served import EngineKnobs
 from tests.command_line import ridgeline
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -57,7 +57,6 @@ def test_a_file_does_not_differ_from_itself() -> None:
         ("nwchem/direct-1h2o.out", "nwchem/semidirect-1h2o-2ranks.out"),
         ("perf/nwchem-reference-blas.txt", "perf/nwchem-openblas-2ranks.txt"),
         ("vllm/cpu-0.32-full-cache.log", "vllm/gpu-0.11-full-cache.log"),
-        ("dmon/idle-with-time.txt", "dmon/two-gpus-one-behind.txt"),
         ("mpip/manager.mpiP", "mpip/nwchem-waiting.mpiP"),
         ("torch-trace/decode-moe-eager.json", "torch-trace/cpu-only-2.13.json"),
     ],

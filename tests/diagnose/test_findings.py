@@ -15,7 +15,7 @@ ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog
 FILES = sorted(
     p
     for kind in (
-        *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "perf", "sglang"),
+        *("batch", "bindings", "ipm", "mpip", "nccl", "nsys", "nwchem", "perf", "sglang"),
         *("torch-trace", "vllm", "vtune"),
     )
     for p in (SAMPLES / kind).iterdir()
@@ -66,9 +66,6 @@ def analyzed(kind: str, text: str) -> list[Finding]:
         ("torch-trace/decode-moe-eager.json", "NCCL kernels take 31% of GPU time, all-reduce 31%", "tensor-parallel"),
         ("torch-trace/decode-moe-eager.json", "MoE kernels take 40%", "tuned configuration"),
         ("torch-trace/cpu-only-2.13.json", "37 events of the host and no kernel", "ProfilerActivity.CUDA"),
-        ("dmon/two-gpus-one-behind.txt", "GPU 1 is at 42% while the others are at 98%", "CUDA_VISIBLE_DEVICES"),
-        ("dmon/two-gpus-one-behind.txt", "the power limit held down the clock of 1 of 2 GPUs", "POWER"),
-        ("dmon/idle-with-time.txt", "no kernel ran in 83% of the samples of 1 GPU", "batch"),
         ("perf/by-library.txt", "31% of the time is in the operating system's kernel", "page faults"),
         ("perf/by-library.txt", "by library: libopenblas.so.0 46%", "faster library"),
         ("nwchem/no-basis.err", "basis set was not found", "NWCHEM_BASIS_LIBRARY"),

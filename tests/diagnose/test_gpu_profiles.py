@@ -1,10 +1,9 @@
-"""Databases of nsys and traces of PyTorch: what they show, read as streams, torn or whole."""
+"""Traces of PyTorch: what they show, read as streams, torn or whole."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import sqlite3
 import tracemalloc
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose, opened
 from ridgeline.diagnose.comparison import compare_files
 from ridgeline.serving.findings.chrome_trace import read_chrome_trace
 from ridgeline.serving.findings.kernels import _purpose_of
-from tests.diagnose.nsys_database import database_bytes, write_database
 
 ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 TRACE = Path(__file__).parent.parent / "samples" / "torch-trace" / "decode-moe-eager.json"
@@ -27,43 +25,6 @@ def of(path: Path) -> Diagnosis:
 
 def claims(path: Path) -> list[str]:
     return [f.claim for f in of(path).findings]
-
-
-def test_a_database_of_nsys(tmp_path: Path) -> None:
-    path = tmp_path / "run 1?.sqlite"
-    write_database(path)
-    found = {f.key: f for f in of(path).findings}
-    assert found["kernels.communication"].claim == "NCCL kernels take 47% of GPU time, all-reduce 47%"
-    assert found["kernels.moe"].claim.startswith("MoE kernels take 47%")
-    bound = found["kernels.launch-bound"]
-    assert "50% of 200 kernel launches last under 10 us" in bound.claim and bound.share == pytest.approx(0.28, abs=0.01)
-    # shares of GPU time are scaled to all time
-    assert found["kernels.moe"].share == pytest.approx(0.465 * 0.72, abs=0.01)
-    assert found["kernels.moe"].evidence[0].text.startswith("CUPTI_ACTIVITY_KIND_KERNEL: 50 x fused_moe_kernel")
-    assert not list(tmp_path.glob("*-journal")) and not list(tmp_path.glob("*-wal"))
-
-
-@pytest.mark.parametrize("part", [0.5, 0.9, 0.02])
-def test_half_a_database_gives_a_note(tmp_path: Path, part: float) -> None:
-    whole = database_bytes(steps=2000)
-    path = tmp_path / "half.sqlite"
-    path.write_bytes(whole[: int(len(whole) * part)])
-    known = of(path)
-    assert known.kinds == ("nsys-sqlite",)
-    assert known.notes and "not a whole SQLite file" in known.notes[0]
-
-
-def test_a_database_of_another_program_and_one_that_lies(tmp_path: Path) -> None:
-    other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as database:
-        database.execute("CREATE TABLE t (a)")
-    assert "CUPTI_ACTIVITY_KIND_KERNEL" in of(other).notes[0]
-    lying = tmp_path / "lying.sqlite"
-    write_database(lying, steps=1)
-    with sqlite3.connect(lying) as database:
-        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon', deviceId = 'x'")
-    told = of(lying)
-    assert told.findings == () and "do not hold what nsys writes" in told.notes[0]
 
 
 def test_a_trace_reads_the_same_zipped_and_on_one_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ridgeline.diagnose.profilers.findings import judged
 from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
 from ridgeline.diagnose.profilers.tools import read_ipm, read_mpip, read_perf_report, read_vtune
 from ridgeline.diagnose.readers.lines import TextFile
-from ridgeline.serving.findings.nsys import read_nsys
+from ridgeline.serving.findings.kernels import read_nsys
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

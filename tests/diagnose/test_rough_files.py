@@ -19,12 +19,11 @@ from ridgeline.diagnose.base import Analyzer, diagnose, opened
 from ridgeline.diagnose.readers.lines import TextFile, _ByteStream
 from ridgeline.errors import InputError, RidgelineError
 from tests import command_line
-from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 KINDS = (
-    *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "perf", "sglang"),
+    *("batch", "bindings", "ipm", "mpip", "nccl", "nsys", "nwchem", "perf", "sglang"),
     *("torch-trace", "vllm", "vtune"),
 )
 FILES = [path for kind in KINDS for path in sorted((SAMPLES / kind).iterdir())]
@@ -47,7 +46,6 @@ def ridgeline(*arguments: object, memory_bytes: int = 0) -> subprocess.Completed
     [
         ("empty", b"", 2, "(empty): not recognised"),
         ("garbage", random.Random(1).randbytes(300_000), 2, "not recognised"),
-        ("half.sqlite", database_bytes(2000)[:60_000], 4, "not a whole SQLite file"),
         ("cut.log.gz", gzip.compress(LOG.read_bytes())[:-700], 0, "gzip data ends too early"),
         ("broken.log.gz", b"\x1f\x8b" + bytes(5000), 2, "not recognised"),
         ("cut.json", b'{"traceEvents": [\n{"ph": "X", "cat": "kernel", "na', 4, "ends in the middle"),

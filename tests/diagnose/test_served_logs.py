@@ -183,7 +183,7 @@ def test_a_queue_has_grown_when_its_last_quarter_is_twice_the_first(queue: Calla
         tally.add(float(at), ServedSecond(1, 1, queued=queue(at), waiting=queue(at) > 0))
     lines = {"waiting": 4, "last-waiting": 79}
     served = Served("sglang", tally, lambda name: lines.get(name, 0), 64, "--cap", lambda name: ())
-    found = queue_growth(served)
+    found = list(queue_growth(served))
     assert [claim.claim.partition(" waiting")[0] for claim in found] == ([f"the queue grew {grows}"] if grows else [])
     assert [[quote.line for quote in claim.quotes] for claim in found] == ([[4, 79]] if grows else [])
 

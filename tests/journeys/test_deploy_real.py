@@ -20,7 +20,7 @@ from ridgeline.serving.service import probe
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.routers import RouterAdmin
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, SMALL, free_port, missing, write_model
 

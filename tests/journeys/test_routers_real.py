@@ -16,9 +16,8 @@ from ridgeline.serving.service import probe
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.rolling import restart, undrain
-from ridgeline.serving.service.router_admin import RouterAdmin
-from ridgeline.serving.service.routers import ROUTERS
+from ridgeline.serving.service.routers import ROUTERS, RouterAdmin
+from ridgeline.serving.service.steps import restart, undrain
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, missing
 from tests.service.test_keys import cmdlines

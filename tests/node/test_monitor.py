@@ -18,16 +18,25 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import ReadError
 from ridgeline.serving.node import monitor as monitoring
-from ridgeline.serving.node.monitor import Monitor, _cpu_share, _cpu_ticks, _line_of, _memory_used_bytes, _summary
-from ridgeline.serving.node.nvml import _rows_of, _sample_of, _visible, open_gpus
-from ridgeline.serving.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
+from ridgeline.serving.node.monitor import (
+    GPU_COLUMNS,
+    HOST_COLUMNS,
+    Monitor,
+    Sample,
+    _cpu_share,
+    _cpu_ticks,
+    _line_of,
+    _memory_used_bytes,
+    _summary,
+    read_samples,
+)
+from ridgeline.serving.node.nvml import GpuSample, _rows_of, _visible, mebibytes, open_gpus
 
 
 class TwoGpus:
     """A driver that counts: 100 W and 200 W, and joules that fit."""
 
     count = 2
-    name = "stand-in"
 
     def __init__(self, counters: bool = True) -> None:
         self.closed = False
@@ -159,10 +168,10 @@ def test_visible_gpus_follow_cuda() -> None:
     assert _visible("0,9,1", names) == [0]
 
 
-def test_nvidia_smi_lines() -> None:
+def test_a_lost_gpu_is_no_row_of_nvidia_smi() -> None:
     (row,) = _rows_of("Unable to determine a handle: GPU is lost\n97, 71234, 1980, 2619, 412.55, 61\n", 6)
-    assert _sample_of(row) == GpuSample(0.97, 71234 * 2**20, 1980.0, 2619.0, 412.55, None, 61.0)
-    assert _sample_of(["[N/A]", "10", "[Not Supported]", "1", "[N/A]", "40"]).power_w is None
+    assert row == ["97", "71234", "1980", "2619", "412.55", "61"]
+    assert mebibytes("71234") == 71234 * 2**20 and mebibytes("[N/A]") is None
 
 
 # the calls of NVIDIA's library that we use, with its own types: two GPUs, the second without an energy counter
@@ -190,7 +199,6 @@ int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *c) { *c = 61; retu
 ASK = """
 import json
 from dataclasses import asdict
-from ridgeline.serving.node.nvml import _rows_of, _sample_of
 from ridgeline.serving.node.nvml import Nvml
 driver = Nvml()
 print(json.dumps([asdict(sample) for sample in driver.read()]))

@@ -11,8 +11,7 @@ import pytest
 
 from ridgeline.records import measurement
 from ridgeline.records.measurement import known_metrics, metrics_of, reported, unit_of
-from ridgeline.serving.node.monitor import _summary
-from ridgeline.serving.node.samples import GpuSample, Sample
+from ridgeline.serving.node.monitor import GpuSample, Sample, _summary
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
 METRICS = known_metrics()

@@ -33,8 +33,8 @@ from ridgeline.report.figures.values import goal_axis, knob_scale
 from ridgeline.report.measured import guard_table
 from ridgeline.report.sections import Findings, answer_card
 from ridgeline.serving.engines.sglang.log import DecodeBatch, Stamp
-from ridgeline.serving.figures.engine_log import batch_by_length, logged_runs, over_time, step_times, whole_engine
-from ridgeline.serving.figures.limits import against_load, energy_and_cost, within_limits
+from ridgeline.serving.figures.engine_log import logged_runs, over_time, step_times, whole_engine
+from ridgeline.serving.figures.section import against_load, energy_and_cost, within_limits
 from ridgeline.study.codec import QuestionLine
 from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study
@@ -430,8 +430,8 @@ def test_an_engines_log_becomes_its_course() -> None:
     now = read_status(H200 / "deepseek-v2-lite")
     logged = logged_runs(now.study, now.history, now.answer)
     assert [one.look for one in logged] == ["baseline", "winner"]
-    group, steps, heat = over_time(logged), step_times(logged), batch_by_length(logged)
-    assert group is not None and steps is not None and heat is not None
+    group, steps = over_time(logged), step_times(logged)
+    assert group is not None and steps is not None
     assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "output tokens"]
     assert group.notes == ("Not shown, since nothing but 0 was logged: queue.",)
     running = group.figures[0]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError, StoreError
-from ridgeline.serving.service import rolling
-from ridgeline.serving.service.accepted import ACCEPTED_FILE, read_accepted
+from ridgeline.serving.service import steps as rolling
+from ridgeline.serving.service.folder import ACCEPTED_FILE, read_accepted
 from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.keep.watch import ServerPoll
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.rolling import canary_restart, restart
+from ridgeline.serving.service.steps import canary_restart, restart
 from ridgeline.serving.verbs.deploy import _edited_text, operator_of
 
 from .test_goes_on import FILE, World, fresh, run_until, settle
@@ -238,7 +238,7 @@ def spoiled(path: Path, how: str) -> None:
     elif how == "another":
         path.write_text(path.read_text().replace('"two"', '"three"'))
         found = json.loads(path.read_text())
-        from ridgeline.serving.service.accepted import _digest
+        from ridgeline.serving.service.folder import _digest
 
         found["digest"] = _digest(found["settings"], found["members"])
     if how not in ("torn", "empty"):

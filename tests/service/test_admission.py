@@ -16,8 +16,7 @@ from ridgeline.serving.service.admission import BELOW_EDGE, admission_of
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.routers import router_promise
-from ridgeline.serving.service.servers import FULL_KV_SHARE
-from ridgeline.serving.service.service import Service
+from ridgeline.serving.service.service import FULL_KV_SHARE, Service
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.simulate import simulate

@@ -19,9 +19,7 @@ import pytest
 from ridgeline.errors import SiteError, StudyError
 from ridgeline.records.study import NotifyChoice
 from ridgeline.serving.service.file import load_service
-from ridgeline.serving.service.keep.exporter import serve_metrics
-from ridgeline.serving.service.keep.keeper import Keeper
-from ridgeline.serving.service.keep.logs import rotate
+from ridgeline.serving.service.keep.keeper import Keeper, rotate, serve_metrics
 from ridgeline.serving.service.operate import Operator
 from ridgeline.serving.service.render import render
 from ridgeline.study.notify import HOUR_S, SAME_AFTER_S, Notifier

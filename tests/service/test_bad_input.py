@@ -16,7 +16,7 @@ from ridgeline.errors import SiteError, StudyError
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.members import members_of
-from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.routers import RouterAdmin
 from ridgeline.serving.service.scripts import start_script
 from tests.command_line import ridgeline
 

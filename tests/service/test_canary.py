@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.serving.service import rolling
+from ridgeline.serving.service import steps as rolling
 from ridgeline.serving.service.keep.watch import ServerPoll
-from ridgeline.serving.service.rolling import _judge, canary_restart
+from ridgeline.serving.service.steps import _judge, canary_restart
 
 from .test_operate import ask, operator
 from .test_operate import file as file  # a service of two twins behind a stand-in router

@@ -32,7 +32,7 @@ class Engine:
         self.answers[path] = (status, body if isinstance(body, bytes) else json.dumps(body).encode())
 
     def token(self, **more: Any) -> TokenAnswer:
-        return probe.ask_for_token(self.url, "m", "k", 10, engine="vllm", **more)
+        return probe.ask_for_token(self.url, "m", "k", 10, **more)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from ridgeline.errors import InputError, StudyError
 from ridgeline.serving.service.check import check_service, requests_of
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.members import members_of
-from ridgeline.serving.service.rolling import drain, refuse_last
+from ridgeline.serving.service.steps import drain, refuse_last
 from tests.command_line import ridgeline
 
 from .test_operate import file as file  # a service of twins behind a stand-in router

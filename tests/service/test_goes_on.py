@@ -22,14 +22,12 @@ from ridgeline.serving.service import probe
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.folder import ServiceFolder
 from ridgeline.serving.service.history import STEADY_S
-from ridgeline.serving.service.keep.exporter import _metrics_text
-from ridgeline.serving.service.keep.keeper import Keeper
-from ridgeline.serving.service.keep.logs import rotate
+from ridgeline.serving.service.keep.keeper import Keeper, _metrics_text, rotate
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.rolling import drain, restart, undrain
-from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.routers import RouterAdmin
+from ridgeline.serving.service.steps import drain, restart, undrain
 from ridgeline.study.journal import Journal, failure, read_events
 
 FILE = """\
@@ -335,7 +333,7 @@ def test_a_log_that_cannot_be_rotated_leaves_nothing_behind(tmp_path: Path, monk
     def full(source: Any, out: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ridgeline.serving.service.keep.logs.shutil.copyfileobj", full)
+    monkeypatch.setattr("ridgeline.serving.service.keep.keeper.shutil.copyfileobj", full)
     with pytest.raises(OSError, match="No space left"):
         rotate(log, 50)
     assert [path.name for path in tmp_path.iterdir()] == ["stderr"]

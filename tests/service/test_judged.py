@@ -12,8 +12,7 @@ from ridgeline.records.study import NotifyChoice
 from ridgeline.serving.service import history, probe
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.keep.canary import Canaries
-from ridgeline.serving.service.keep.exporter import _metrics_text
-from ridgeline.serving.service.keep.keeper import ALERTS, Keeper
+from ridgeline.serving.service.keep.keeper import ALERTS, Keeper, _metrics_text
 from ridgeline.serving.service.keep.watch import HUNG_AFTER_S
 from ridgeline.serving.service.kubernetes import manifests
 from ridgeline.serving.service.probe import TokenAnswer

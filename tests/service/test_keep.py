@@ -18,7 +18,7 @@ from ridgeline.serving.service.keep import actions, canary, watch
 from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.routers import RouterAdmin
 from ridgeline.study.journal import read_events
 
 from .test_operate import ask, fault, operator, processes_of
@@ -136,7 +136,7 @@ def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
 
 
 def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path) -> None:
-    from ridgeline.serving.service.rolling import drain
+    from ridgeline.serving.service.steps import drain
 
     service = operator(file)
     url = service.up(120)

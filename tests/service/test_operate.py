@@ -151,7 +151,7 @@ def _port(pid: int) -> bytes:
 
 
 def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
-    from ridgeline.serving.service.rolling import restart
+    from ridgeline.serving.service.steps import restart
 
     service = operator(file)
     url = service.up(120)
@@ -165,7 +165,7 @@ def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
 
 def test_force_restarts_a_hung_server_at_once(file: Path) -> None:
     """It has a request that it will never finish, and its gauges will say so for ever."""
-    from ridgeline.serving.service.rolling import restart
+    from ridgeline.serving.service.steps import restart
 
     service = operator(file)
     url = service.up(120)
@@ -184,8 +184,8 @@ def test_force_restarts_a_hung_server_at_once(file: Path) -> None:
 
 
 def test_a_drained_server_is_put_back_as_it_is(file: Path) -> None:
-    from ridgeline.serving.service.rolling import drain, undrain
-    from ridgeline.serving.service.router_admin import RouterAdmin
+    from ridgeline.serving.service.routers import RouterAdmin
+    from ridgeline.serving.service.steps import drain, undrain
 
     service = operator(file)
     url = service.up(120)

@@ -12,8 +12,8 @@ import pytest
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.keep import canary
 from ridgeline.serving.service.keep.keeper import Keeper
-from ridgeline.serving.service.rolling import undrain
-from ridgeline.serving.service.router_admin import RouterAdmin
+from ridgeline.serving.service.routers import RouterAdmin
+from ridgeline.serving.service.steps import undrain
 from ridgeline.serving.verbs.deploy import _status_text
 
 from .test_keep import until

@@ -40,8 +40,7 @@ from ridgeline.serving.service.rehearsal import (
     rehearse,
     sustainable,
 )
-from ridgeline.serving.service.servers import server_of
-from ridgeline.serving.service.service import RouterChoice
+from ridgeline.serving.service.service import RouterChoice, server_of
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.serving.twin.server.metrics import LATE_TOKENS, MADE_TOKENS
 from ridgeline.serving.verbs.rehearse import _rehearsals_text, _write

@@ -17,8 +17,7 @@ import pytest
 from ridgeline.errors import SiteError, StudyError
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.members import members_of
-from ridgeline.serving.service.router_admin import RouterAdmin
-from ridgeline.serving.service.routers import ROUTERS, discovery_argv
+from ridgeline.serving.service.routers import ROUTERS, RouterAdmin, discovery_argv
 from ridgeline.serving.service.service import Service
 from ridgeline.serving.verbs.deploy import service_summary
 

@@ -13,7 +13,7 @@ from ridgeline import catalog
 from ridgeline.cli.schema import schema
 from ridgeline.errors import InputError
 from ridgeline.serving.service.file import load_service
-from ridgeline.serving.service.form import ServiceForm
+from ridgeline.serving.service.service import ServiceForm
 from ridgeline.study.editor_schema import schema_with_site
 
 GOOD = """\

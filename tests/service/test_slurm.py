@@ -15,8 +15,8 @@ from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.folder import ServiceFolder
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.render import render
-from ridgeline.serving.service.rolling import restart
 from ridgeline.serving.service.scripts import start_script
+from ridgeline.serving.service.steps import restart
 from tests.command_line import ridgeline
 from tests.slurm_cluster import SlurmCluster, plain_environment
 

@@ -17,7 +17,7 @@ from ridgeline.serving.service.keep.watch import (
     Watch,
     poll_from,
 )
-from ridgeline.serving.service.servers import server_of
+from ridgeline.serving.service.service import server_of
 
 
 def rows(*names_and_looks: tuple[str, list[ServerPoll]]) -> list[list[Concern]]:

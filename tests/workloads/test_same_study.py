@@ -20,7 +20,7 @@ from ridgeline.records.study import Goal, JobLimits, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.knobs.releases import NEWEST, parse_version, read_flags
-from ridgeline.serving.workloads.engine.rules import _expected_deployment
+from ridgeline.serving.workloads.engine.settings import _expected_deployment
 from ridgeline.serving.workloads.engine.workload import EngineWorkload
 from ridgeline.serving.workloads.twin.workload import TwinWorkload
 from ridgeline.workloads.base import Workload

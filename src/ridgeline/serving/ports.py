@@ -31,29 +31,19 @@ SIDE_CHANNEL_PORT = 5_600
 TORCH_PORT = 29_500
 
 
-@dataclass(frozen=True, slots=True)
-class UsualPort:
-    """A port that somebody else's program takes by default: we pick none of them."""
-
-    port: int
-    what: str
-    source: str
-
-
-USUAL: tuple[UsualPort, ...] = (
-    UsualPort(SGLANG_PORT, "SGLang's server", "sglang 0.5.15.post1, srt/server_args.py: port"),
-    UsualPort(VLLM_PORT, "vLLM's server", "vllm 0.32.0, entrypoints/launchers/cli_args.py: port"),
-    UsualPort(
-        BOOTSTRAP_PORT, "SGLang's bootstrap of KV transfer", "sglang 0.5.15.post1: disaggregation_bootstrap_port"
-    ),
-    UsualPort(RENDEZVOUS_PORT, "rendezvous of servers over several nodes", "SGLang's documentation; our own default"),
-    UsualPort(SIDE_CHANNEL_PORT, "vLLM's side channel of KV transfer", "vllm 0.32.0: VLLM_NIXL_SIDE_CHANNEL_PORT"),
-    UsualPort(9_256, "vLLM's supervisor of data parallelism", "vllm 0.32.0: data_parallel_supervisor_port"),
-    UsualPort(29_000, "metrics of SGLang's and vLLM's routers", "sglang_router 0.3.2: prometheus_port"),
-    UsualPort(TORCH_PORT, "torch.distributed and vLLM's data parallelism", "vllm 0.32.0: data_parallel_master_port"),
-    UsualPort(29_501, "vLLM over several nodes", "vllm 0.32.0: master_port"),
-    UsualPort(29_550, "vLLM's data-parallel RPC", "vllm 0.32.0: data_parallel_rpc_port"),
-)
+# What somebody else's program takes by default: we pick none of them.
+USUAL = {
+    SGLANG_PORT,  # sglang 0.5.15.post1, srt/server_args.py: port
+    VLLM_PORT,  # vllm 0.32.0, entrypoints/launchers/cli_args.py: port
+    BOOTSTRAP_PORT,  # sglang 0.5.15.post1: disaggregation_bootstrap_port
+    RENDEZVOUS_PORT,  # servers over several nodes: SGLang's documentation, and our own default
+    SIDE_CHANNEL_PORT,  # vllm 0.32.0: VLLM_NIXL_SIDE_CHANNEL_PORT
+    9_256,  # vllm 0.32.0: data_parallel_supervisor_port
+    29_000,  # sglang_router 0.3.2 and vLLM's: prometheus_port
+    TORCH_PORT,  # torch.distributed; vllm 0.32.0: data_parallel_master_port
+    29_501,  # vllm 0.32.0: master_port
+    29_550,  # vllm 0.32.0: data_parallel_rpc_port
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +139,9 @@ def _ephemeral() -> tuple[int, int]:
 
 
 def _claimed(wanted: Iterable[int]) -> bool:
-    usual = {usual.port for usual in USUAL}
     taken: dict[int, socket.socket] = {}
     for port in wanted:
-        if port in usual or port in _CLAIMS or not is_free(port) or (mark := _mark(port)) is None:
+        if port in USUAL or port in _CLAIMS or not is_free(port) or (mark := _mark(port)) is None:
             for held in taken.values():
                 held.close()
             return False

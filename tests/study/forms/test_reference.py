@@ -75,7 +75,7 @@ def test_keys_of_lists_and_mappings_are_opened() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "ridgeline.serving.workloads.engine.session.main",
+        "ridgeline.serving.workloads.engine.session.__main__",
         "ridgeline.serving.engines.sglang.engine",
         "ridgeline.serving.engines.vllm.engine",
         "ridgeline.serving.workloads.twin.player",

@@ -15,7 +15,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
 from ridgeline.serving.engines.knobs.releases import Flag
 from ridgeline.serving.engines.sglang.engine import Sglang
-from ridgeline.serving.workloads.engine.session.main import Session
+from ridgeline.serving.workloads.engine.session.__main__ import Session
 from tests.workloads.engine.studies import study
 
 SRC = Path(catalog.__file__).parent
@@ -72,7 +72,7 @@ def test_no_module_asks_which_engine_it_is() -> None:
 
 
 def test_what_runs_on_the_node_needs_no_pydantic() -> None:
-    modules = "ridgeline.serving.workloads.engine.session.main, ridgeline.serving.load.bench, ridgeline.catalog"
+    modules = "ridgeline.serving.workloads.engine.session.__main__, ridgeline.serving.load.bench, ridgeline.catalog"
     parts = "[ridgeline.catalog.part('engines', name) for name in ridgeline.catalog.shipped('engines')]"
     code = f"import sys, {modules}; {parts}; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

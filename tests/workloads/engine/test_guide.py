@@ -16,7 +16,7 @@ from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.workloads.engine.form import ServeForm
-from ridgeline.serving.workloads.engine.prepare import REHEARSE
+from ridgeline.serving.workloads.engine.scripts import REHEARSE
 from ridgeline.study.forms import fields
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ridgeline.errors import SiteError
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
 from ridgeline.serving.engines.sglang.engine import SGLANG
-from ridgeline.serving.workloads.engine.prepare import REHEARSE
-from ridgeline.serving.workloads.engine.session.baked import (
-    Manifest,
-    NodeFolder,
-    image_tool,
-    make_image,
-    make_tar,
-    unpack,
-)
+from ridgeline.serving.workloads.engine.scripts import REHEARSE
+from ridgeline.serving.workloads.engine.session.prepare import Manifest
 from tests.workloads.engine.studies import (
     STANDIN,
     run_for_real,
@@ -256,195 +246,15 @@ def test_a_baked_cache_of_another_release_is_baked_anew_and_says_so(tmp_path: Pa
     assert (baked / "done").read_text().count("0.5.15.post1") == 1
 
 
-def baked_tar(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Study, Path]:
-    """A study of which one run has baked a tar, and that tar."""
-    node_disk = folder / "disk"
-    node_disk.mkdir()
-    monkeypatch.setenv("TMPDIR", str(node_disk))
-    asked = prepared(folder, prepare=["bake"], bake_into="tar", **options)
-    outcome, _ = run_for_real(sglang_offline(asked), asked, folder / "one")
-    assert outcome.kind is Kind.OK, outcome
-    (kept_folder,) = kept(folder)
-    (tar,) = kept_folder.glob("*.tar")
-    return asked, tar
-
-
-def test_a_baked_tar_is_unpacked_on_the_node_and_removed_with_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, tar = baked_tar(tmp_path, monkeypatch)
-    assert sorted(path.name for path in tar.parent.iterdir()) == [tar.name, "done"], "one file and its manifest"
-    with tarfile.open(tar) as opened:
-        assert opened.getnames() == ["triton", "triton/kernel.so"]
-    outcome, _ = run_for_real(sglang_offline(asked), asked, tmp_path / "two")
-    assert outcome.kind is Kind.OK, outcome
-    local = tmp_path / "disk" / f"ridgeline-{os.getuid()}" / tar.parent.name
-    assert f"kernels from {local}/triton" in (tmp_path / "two" / "engine.log").read_text(), "and at the same path again"
-    assert f"baked in {tar}, unpacked to {local}" in (tmp_path / "two" / "stderr").read_text()
-    assert not (tmp_path / "two" / "prepare.log").exists()
-    assert not local.exists()
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (lambda tar: tar.write_bytes(tar.read_bytes()[:5000]), "is damaged: {tar} has 5000 of 10240 bytes"),
-        (lambda tar: tar.write_bytes(b"x" + tar.read_bytes()[1:]), "is damaged: {tar} does not match its checksum"),
-        (lambda tar: tar.unlink(), "is damaged: {tar} cannot be read (No such file or directory)"),
-    ],
-)
-def test_a_damaged_tar_is_baked_anew_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any, said: str
-) -> None:
-    asked, tar = baked_tar(tmp_path, monkeypatch)
-    harm(tar)
-    outcome, _ = run_for_real(sglang_offline(asked), asked, tmp_path / "two")
-    assert outcome.kind is Kind.OK, outcome
-    assert f"{tar.parent} {said.format(tar=tar.name)}: baked anew" in (tmp_path / "two" / "stderr").read_text()
-    assert "compiling kernels" in (tmp_path / "two" / "prepare.log").read_text()
-    manifest = Manifest.of(tar.parent)
-    assert manifest is not None
-    assert not manifest.why_not(tar.parent, "0.5.15.post1", "", manifest.key)
-    assert len(list(tar.parent.glob("*.tar"))) == 1
-
-
-def test_a_manifest_of_another_release_gpu_or_model_is_not_used(tmp_path: Path) -> None:
-    baked = Manifest("0.5.15", 12.0, 60.0, "NVIDIA H200", "abc")
+def test_a_manifest_that_is_torn_is_none(tmp_path: Path) -> None:
+    baked = Manifest("0.5.15", 12.0, 60.0)
     baked.write(tmp_path)
     assert Manifest.of(tmp_path) == baked
-    assert baked.why_not(tmp_path, "0.5.15", "NVIDIA H200", "abc") == ""
-    assert baked.why_not(tmp_path, "0.5.16", "NVIDIA H200", "abc") == "was baked by release 0.5.15, this is 0.5.16"
-    assert baked.why_not(tmp_path, "0.5.15", "NVIDIA H100", "abc") == "was baked on NVIDIA H200, this is NVIDIA H100"
-    assert baked.why_not(tmp_path, "0.5.15", "NVIDIA H200", "d") == "was baked for another model, layout or engine"
     (tmp_path / "done").write_text('{"release": "0.5.15", "ready_s": 12.0')
-    assert Manifest.of(tmp_path) is None, "torn"
+    assert Manifest.of(tmp_path) is None
 
 
-def test_two_jobs_on_one_node_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RIDGELINE_SCRATCH", str(tmp_path))
-    first, second = NodeFolder("bake-x"), NodeFolder("bake-x")
-    assert first.path.name == "bake-x"
-    assert second.path == first.path.with_name(f"bake-x-{os.getpid()}")
-    first.give_back()
-    assert NodeFolder("bake-x").path == first.path, "free again"
-
-
-def test_a_tar_that_does_not_fit_on_the_node_names_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "torn.tar").write_bytes(b"x" * 600)
-    with pytest.raises(SiteError, match=r"torn.tar cannot be unpacked to .*here on .*set the site's `scratch`"):
-        unpack(tmp_path / "torn.tar", tmp_path / "here")
-    assert not (tmp_path / "here").exists()
-
-
-def test_another_node_of_the_job_unpacks_the_tar_and_cleans_up(tmp_path: Path) -> None:
-    (tmp_path / "caches" / "triton").mkdir(parents=True)
-    (tmp_path / "caches" / "triton" / "kernel.so").write_text("")
-    make_tar(tmp_path / "caches", tmp_path / "caches.tar")
-    run, local = tmp_path / "run", tmp_path / "disk" / "bake-x"
-    run.mkdir()
-    caches = {"folder": str(local), "tar": str(tmp_path / "caches.tar")}
-    ranks = {"head": "127.0.0.1", "interface": "", "host_variable": "", "start": "1-1", "caches": caches}
-    (run / "ranks.json").write_text(json.dumps(ranks))
-    (run / "engine.sh").write_text(f"ls {local}/triton > seen\n")
-    env = {**os.environ, "SLURM_PROCID": "1"}
-    command = [sys.executable, "-m", "ridgeline.serving.workloads.engine.session.rank", str(run / "engine.sh")]
-    subprocess.run(command, env=env, check=True, timeout=600)
-    assert (run / "seen").read_text() == "kernel.so\n"
-    assert not local.exists()
-
-
-# what Apptainer does with these options, as far as they matter to an engine that looks for its caches
-APPTAINER = """#!/bin/sh
-echo "$@" >> "$APPTAINER_LOG"
-[ "$1" = exec ] && shift
-while :; do case "$1" in
-  --bind) caches=${2%:*}; shift 2;;
-  --overlay) image=${2%:ro}; shift 2;;
-  --nv|--writable-tmpfs) shift;;
-  *) break;;
-esac; done
-shift
-if [ -n "$image" ]; then
-  caches=$(mktemp -d)
-  case "$image" in
-    *.sqfs) unsquashfs -f -d "$caches" "$image" >/dev/null && caches=$caches/ridgeline-caches;;
-    *) debugfs -R "rdump /upper/ridgeline-caches $caches" "$image" 2>/dev/null; caches=$caches/ridgeline-caches;;
-  esac
-fi
-[ "$TRITON_CACHE_DIR" = /ridgeline-caches/triton ] && export TRITON_CACHE_DIR="$caches/triton"
-exec "$@"
-"""
-
-
-WITH_TOOLS = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-READERS = {"mksquashfs": ["unsquashfs", "-l"], "mke2fs": ["debugfs", "-R", "ls -l /upper/ridgeline-caches/triton"]}
-
-
-@pytest.mark.parametrize("tool", READERS)
-def test_an_image_holds_the_caches_where_apptainer_looks(tmp_path: Path, tool: str) -> None:
-    """Apptainer lays the top of a squashfs image over a container, and of an ext3 image its folder `upper`."""
-    if (found := shutil.which(tool, path=WITH_TOOLS)) is None:
-        pytest.skip(f"{tool} is not installed here")
-    caches = tmp_path / "root" / "ridgeline-caches" / "triton"
-    caches.mkdir(parents=True)
-    (caches / "kernel.so").write_bytes(bytes(range(256)) * 40_000)
-    make_image(found, tmp_path / "root", tmp_path / "image")
-    read = [shutil.which(READERS[tool][0], path=WITH_TOOLS) or "", *READERS[tool][1:], str(tmp_path / "image")]
-    shown = subprocess.run(read, capture_output=True, text=True, check=True).stdout
-    assert "kernel.so" in shown
-    assert tool == "mke2fs" or "/ridgeline-caches/triton/kernel.so" in shown
-
-
-def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
-    tool = tmp_path / "mksquashfs"
-    tool.write_text("#!/bin/sh\necho 'FATAL ERROR: Write failed because No space left on device' >&2\nexit 1\n")
-    tool.chmod(0o755)
-    with pytest.raises(SiteError, match=r"no image of the baked caches \(exit code 1\): FATAL ERROR: Write failed"):
-        make_image(str(tool), tmp_path, tmp_path / "image")
-
-
-def test_an_overlay_image_is_made_once_and_laid_over_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the real tool that makes the image, and a stand-in for Apptainer that takes it apart again."""
-    if not any(shutil.which(tool, path=WITH_TOOLS) for tool in READERS):
-        pytest.skip("neither mksquashfs nor mke2fs is installed here")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "apptainer").write_text(APPTAINER)
-    (tools / "apptainer").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{WITH_TOOLS}")
-    monkeypatch.setenv("APPTAINER_LOG", str(tmp_path / "apptainer.log"))
-    install = {"container": "/images/sglang.sif", "python": sys.executable, "version": "0.5.15"}
-    asked = prepared(tmp_path, prepare=["bake"], bake_into="overlay", engine="image", engines={"image": install})
-    for name in ("one", "two"):
-        outcome, _ = run_for_real(sglang_offline(asked), asked, tmp_path / name)
-        assert outcome.kind is Kind.OK, outcome
-        assert "kernels from" in (tmp_path / name / "engine.log").read_text()
-    (folder,) = kept(tmp_path)
-    (image,) = folder.glob("caches-*")
-    assert {path.name for path in folder.iterdir()} == {image.name, "done"}
-    fill, first, second = (tmp_path / "apptainer.log").read_text().splitlines()
-    assert f"--bind {folder}/.filling-" in fill
-    assert ":/ridgeline-caches /images/sglang.sif" in fill
-    mounts = f"exec --nv --overlay {image}:ro --writable-tmpfs /images/sglang.sif {sys.executable} -m sglang"
-    assert first.startswith(mounts)
-    assert second.startswith(mounts)
-
-
-def test_an_overlay_needs_an_apptainer_image(tmp_path: Path) -> None:
-    asked = prepared(tmp_path, prepare=["bake"], bake_into="overlay")
-    reason = sglang_offline(asked).refusal(trial(asked).settings)
-    assert reason == (
-        "bake_into: overlay is laid over an Apptainer image, and this engine runs in no container; use `bake_into: tar`"
-    )
-    alone = prepared(tmp_path, bake_into="tar")
-    (problem,) = sglang_offline(alone).problems()
+def test_a_study_that_keeps_baked_caches_otherwise_is_told_that_it_is_a_folder_now(tmp_path: Path) -> None:
+    (problem,) = sglang_offline(prepared(tmp_path, prepare=["bake"], bake_into="tar")).problems()
     assert problem.where == ("workload", "bake_into")
-    assert "nothing is baked; add `prepare: [bake]`" in problem.message
-
-
-def test_a_node_without_a_tool_for_images_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(SiteError, match=r"needs mksquashfs or mke2fs on .*; install squashfs-tools there, or use"):
-        image_tool()
+    assert "kept as a folder; remove this" in problem.message

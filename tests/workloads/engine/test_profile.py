@@ -23,7 +23,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.workloads.engine.session import profile
-from ridgeline.serving.workloads.engine.session.causes import EngineFailed
+from ridgeline.serving.workloads.engine.session.process import EngineFailed
 from tests.workloads.engine.studies import (
     run_for_real,
     sglang_offline,

@@ -201,9 +201,9 @@ def test_a_gpu_that_somebody_else_uses_is_a_fault_of_the_node(tmp_path: Path, mo
     write_tool(tmp_path / "bin", "nvidia-smi", "echo '120000, 143771'\n")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     asked, workload = offline(tmp_path)
-    monkeypatch.setattr("ridgeline.serving.workloads.engine.session.main.FREE_S", 0.0)
+    monkeypatch.setattr("ridgeline.serving.workloads.engine.session.__main__.FREE_S", 0.0)
     workload.prepare(trial(asked), tmp_path / "run")
-    from ridgeline.serving.workloads.engine.session.main import EngineFailed, Session
+    from ridgeline.serving.workloads.engine.session.__main__ import EngineFailed, Session
 
     with pytest.raises(EngineFailed, match=r"holds 117\.2 GiB"):
         Session(tmp_path / "run", json.loads((tmp_path / "run" / "session.json").read_text())).run()

@@ -19,9 +19,9 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
 from ridgeline.serving.workloads.engine.options import Load
-from ridgeline.serving.workloads.engine.session import main, network, process
-from ridgeline.serving.workloads.engine.session.files import ENVIRONMENT, make_files
-from ridgeline.serving.workloads.engine.session.main import STOPPED_BACK_S
+from ridgeline.serving.workloads.engine.session import process, rank
+from ridgeline.serving.workloads.engine.session.__main__ import ENDS_S, STOPPED_BACK_S
+from ridgeline.serving.workloads.engine.session.prepare import ENVIRONMENT, make_files
 from tests.workloads.engine.studies import (
     run_for_real,
     sglang_offline,
@@ -77,16 +77,7 @@ def test_an_offline_run_counts_though_rank_1_ends_with_an_error_or_never(
 @pytest.mark.usefixtures("srun")
 def test_a_rank_that_dies_early_fails_the_run_with_its_own_cause(tmp_path: Path) -> None:
     asked = two_nodes(tmp_path, "sglang-offline")
-    # the session is a process of its own: it is told to be less patient by its environment
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        "from ridgeline.serving.workloads.engine.session import main\nmain.FOLLOWS_S = 1.0\n"
-    )
-    options = {**asked.workload.options}
-    options["env"] = {**options["env"], "PYTHONPATH": f"{options['env']['PYTHONPATH']}:{site}"}
-    impatient = replace(asked, workload=replace(asked.workload, options=options))
-    outcome, _ = run_for_real(sglang_offline(impatient), impatient, tmp_path / "run", attention_backend="dying-rank")
+    outcome, _ = run_for_real(sglang_offline(asked), asked, tmp_path / "run", attention_backend="dying-rank")
     assert outcome.kind in (Kind.OOM_START, Kind.OOM_RUN), outcome
     assert "GPU 3" in str(outcome)
     assert not living(tmp_path / "run")
@@ -134,28 +125,28 @@ def test_each_node_keeps_the_gpus_that_its_batch_system_gave_it(
 def test_the_head_is_where_the_others_reach_it_not_what_its_name_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
     routes = {"node2": "10.1.0.1", "192.0.2.1": "172.16.0.1", "node1": "127.0.1.1"}
     monkeypatch.setattr(socket, "gethostname", lambda: "node1.cluster")
-    monkeypatch.setattr(network, "_address_towards", lambda host: routes.get(host, ""))
-    assert network.head_address("", ["node1", "node2"]) == "10.1.0.1"
-    assert network.head_address("", ["n1", "n2"]) == "172.16.0.1", "names that mean nothing here: the default route"
+    monkeypatch.setattr(rank, "_address_towards", lambda host: routes.get(host, ""))
+    assert rank.head_address("", ["node1", "node2"]) == "10.1.0.1"
+    assert rank.head_address("", ["n1", "n2"]) == "172.16.0.1", "names that mean nothing here: the default route"
     routes["192.0.2.1"] = ""
-    assert network.head_address("", []) == "node1.cluster"
-    assert network.head_address("lo", ["node2"]) == "127.0.0.1"
+    assert rank.head_address("", []) == "node1.cluster"
+    assert rank.head_address("lo", ["node2"]) == "127.0.0.1"
 
 
 def test_an_interface_that_is_not_there_is_said_with_those_that_are() -> None:
     with pytest.raises(OSError, match=r"interface ib7 has no address .* must be one of: .*lo"):
-        network.head_address("ib7", [])
+        rank.head_address("ib7", [])
 
 
 def test_what_the_study_says_about_the_network_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_address_towards", lambda host: "10.1.0.2")
-    monkeypatch.setattr(network, "_interface_of", lambda address: "eth1")
+    monkeypatch.setattr(rank, "_address_towards", lambda host: "10.1.0.2")
+    monkeypatch.setattr(rank, "_interface_of", lambda address: "eth1")
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "SGLANG_HOST_IP"):
         monkeypatch.delenv(name, raising=False)
-    told = network.node_variables("10.1.0.1", "", "SGLANG_HOST_IP")
+    told = rank.node_variables("10.1.0.1", "", "SGLANG_HOST_IP")
     assert told == {"SGLANG_HOST_IP": "10.1.0.2", "GLOO_SOCKET_IFNAME": "eth1"}, "NCCL finds the fastest by itself"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
-    assert "GLOO_SOCKET_IFNAME" not in network.node_variables("10.1.0.1", "", "SGLANG_HOST_IP")
+    assert "GLOO_SOCKET_IFNAME" not in rank.node_variables("10.1.0.1", "", "SGLANG_HOST_IP")
 
 
 def test_vllms_offline_benchmark_is_refused_on_several_nodes(tmp_path: Path) -> None:
@@ -169,7 +160,7 @@ def test_a_session_is_given_the_time_it_needs_to_stop_its_engine(tmp_path: Path)
     asked = study(tmp_path)
     job = sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
     assert job.grace_s is not None
-    assert job.grace_s >= main.ENDS_S + process.GRACE_S + STOPPED_BACK_S, "else an engine is left behind"
+    assert job.grace_s >= ENDS_S + process.GRACE_S + STOPPED_BACK_S, "else an engine is left behind"
     site = Site(batch="slurm")
     text = batch_script.render(replace(job, silence_limit_s=300.0), site, Slurm())
     assert f"timeout -k {job.grace_s:g} " in text

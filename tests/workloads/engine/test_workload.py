@@ -23,7 +23,7 @@ from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.knobs.releases import parse_version
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.workloads.engine.options import Load
-from ridgeline.serving.workloads.engine.session.files import _write_dataset
+from ridgeline.serving.workloads.engine.session.prepare import _write_dataset
 from tests.workloads.engine.studies import SAMPLES, sglang_offline, sglang_serve, study, trial, vllm_serve
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "05-sglang-h200"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TypeVar
 
 from ridgeline.diagnose.readers.lines import TextFile
@@ -20,16 +19,14 @@ from ridgeline.report.figures.shapes import (
     BarPart,
     BarRow,
     FigureGroup,
-    HeatCell,
-    HeatFigure,
     PlotFigure,
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
 from ridgeline.report.figures.values import needs_log, settings_shown
 from ridgeline.serving.engines.sglang.log import DecodeBatch, read_sglang_log
-from ridgeline.serving.node.samples import read_samples
-from ridgeline.stats.wording import count, metric_text
+from ridgeline.serving.node.monitor import read_samples
+from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
 LOGS = ("engine.log", "sglang.log")
@@ -192,52 +189,6 @@ def step_times(logged: Sequence[EngineCourse]) -> PlotFigure | None:
 def _step_point(step: DecodeBatch) -> PlotPoint:
     ms = 1000.0 * step.running / (step.gen_tok_s or 1.0)
     return PlotPoint(step.running, ms, label=f"{step.running} requests: {ms:.1f} ms a step")
-
-
-def batch_by_length(logged: Sequence[EngineCourse]) -> HeatFigure | None:
-    """Tokens per second by batch and mean length of its requests, as the logged steps covered them."""
-    if not logged:
-        return None
-    cells: dict[tuple[int, int], list[float]] = {}
-    for step in logged[-1].steps:
-        if step.running > 0 and step.tokens and step.gen_tok_s:
-            place = (_power(step.running), _power(step.tokens / step.running))
-            cells.setdefault(place, []).append(step.gen_tok_s)
-    batches = sorted({b for b, _ in cells})
-    lengths = sorted({length for _, length in cells})
-    if len(batches) < 2 or not lengths:
-        return None
-    rows = tuple(tuple(_heat(cells.get((b, length), []), b, length) for b in batches) for length in lengths)
-    says = (
-        f"Output tokens per second by running requests and their length: the median logged step of "
-        f"{logged[-1].label} in each cell."
-    )
-    return HeatFigure(
-        "batch-length", "Batch and length", says, "running requests", "tokens in each",
-        tuple(_range(b) for b in batches), tuple(map(_range, lengths)), rows,
-    )  # fmt: skip
-
-
-def _power(value: float) -> int:
-    """Which doubling it falls in: 5 is 32 to 63."""
-    return max(0, int(value).bit_length() - 1)
-
-
-def _range(power: int) -> str:
-    low, high = 2**power, 2 ** (power + 1) - 1
-    return f"{low}" if low >= high else f"{low}–{high}"
-
-
-def _heat(values: Sequence[float], batch: int, length: int) -> HeatCell:
-    if not values:
-        return HeatCell()
-    middle = median(values)
-    return HeatCell(
-        middle,
-        metric_text(middle),
-        f"{_range(batch)} requests of {_range(length)} tokens: {metric_text(middle)} {unit_of('output_tok_s')}, "
-        + count(len(values), "step"),
-    )
 
 
 def time_split(study: Study, history: History, answer: Answer) -> BarFigure | None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
 from ridgeline.diagnose.profilers.findings import judged
 from ridgeline.diagnose.readers.lines import TextFile
-from ridgeline.errors import ReadError
 from ridgeline.records.finding import Finding
 from ridgeline.serving.findings.chrome_trace import pieces_of, read_chrome_trace
-from ridgeline.serving.findings.kernels import SMALL_S, KernelTally, KernelTime, total_s
-from ridgeline.serving.findings.nsys import read_nsys, read_nsys_kernels, read_nsys_sqlite
+from ridgeline.serving.findings.kernels import SMALL_S, KernelTally, KernelTime, read_nsys, read_nsys_kernels, total_s
 
 _ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)
 _NCCL = re.compile(r"nccl", re.IGNORECASE)
@@ -28,18 +26,16 @@ def _kernel_claims(tally: KernelTally) -> list[RawFinding]:
     return [claim for rule in rules for claim in rule(tally)]
 
 
-def _no_kernels(tally: KernelTally) -> list[RawFinding]:
+def _no_kernels(tally: KernelTally) -> Iterator[RawFinding]:
     if not tally.other_text.strip():
-        return []
-    return [
-        RawFinding(
-            f"the trace holds {tally.other_events:,} events of the host and no kernel of a GPU",
-            (Quote(tally.other_line, '"name"', tally.other_text),),
-            "Record CUDA as well: ProfilerActivity.CUDA in PyTorch; `nsys profile -t cuda` sees any program.",
-            "note",
-            key="kernels.none",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"the trace holds {tally.other_events:,} events of the host and no kernel of a GPU",
+        (Quote(tally.other_line, '"name"', tally.other_text),),
+        "Record CUDA as well: ProfilerActivity.CUDA in PyTorch; `nsys profile -t cuda` sees any program.",
+        "note",
+        key="kernels.none",
+    )
 
 
 def _operators(tally: KernelTally) -> list[RawFinding]:
@@ -84,37 +80,35 @@ def _purposes(tally: KernelTally) -> str:
     return ", ".join(f"{name} {total_s(group) / tally.kernel_s:.0%}" for name, group in groups)
 
 
-def _communication(tally: KernelTally) -> list[RawFinding]:
+def _communication(tally: KernelTally) -> Iterator[RawFinding]:
     kernels = tally.by_purpose().get("communication", [])
     share = total_s(kernels) / tally.kernel_s
     if share < 0.1:
-        return []
+        return
     reduces = total_s(k for k in kernels if _ALL_REDUCE.search(k.name)) / tally.kernel_s
     what = "NCCL kernels take" if any(_NCCL.search(k.name) for k in kernels) else "communication kernels take"
     part = f", all-reduce {reduces:.0%}" if reduces else ""
-    return [
-        RawFinding(
-            f"{what} {share:.0%} of GPU time{part}",
-            _quotes(kernels[:2]),
-            "Try a smaller tensor-parallel size (pipeline or data parallel for the rest), a larger batch, and read "
-            "algorithm and protocol from a log with NCCL_DEBUG=INFO before setting any. Where it runs beside compute "
-            "on a stream of its own, less than this is lost; waiting for a slow rank looks the same.",
-            "warning" if share >= 0.3 else "advice",
-            share=_of_time(tally, share),
-            key="kernels.communication",
-        )
-    ]
+    yield RawFinding(
+        f"{what} {share:.0%} of GPU time{part}",
+        _quotes(kernels[:2]),
+        "Try a smaller tensor-parallel size (pipeline or data parallel for the rest), a larger batch, and read "
+        "algorithm and protocol from a log with NCCL_DEBUG=INFO before setting any. Where it runs beside compute "
+        "on a stream of its own, less than this is lost; waiting for a slow rank looks the same.",
+        "warning" if share >= 0.3 else "advice",
+        share=_of_time(tally, share),
+        key="kernels.communication",
+    )
 
 
-def _launches(tally: KernelTally) -> list[RawFinding]:
+def _launches(tally: KernelTally) -> Iterator[RawFinding]:
     """Kernels shorter than a launch, and a GPU that waits for them: the host is the limit."""
     kernels = list(tally.kernels.values())
     small = sum(k.small for k in kernels)
     share, idle = small / tally.launches, tally.idle_share
     if share < 0.5 or (idle is not None and idle < 0.15):
-        return []
+        return
     if idle is None and sum(k.small_s for k in kernels) < 0.2 * tally.kernel_s:
-        return []  # sums alone: many, but they take no time
+        return
     most = sorted(kernels, key=lambda k: -k.small)
     waits = f", and no kernel ran for at least {idle:.0%} of the time" if idle is not None else ""
     graphs = (
@@ -124,86 +118,75 @@ def _launches(tally: KernelTally) -> list[RawFinding]:
         if tally.host_calls
         else ""
     )
-    return [
-        RawFinding(
-            f"{share:.0%} of {tally.launches:,} kernel launches last under {SMALL_S * 1e6:.0f} us{waits}: the host's "
-            "launches are the limit",
-            _quotes(most[:2]),
-            "Capture decode in CUDA graphs up to the batch that runs (SGLang --cuda-graph-max-bs, vLLM without "
-            f"--enforce-eager), use a larger batch, or fuse small kernels (torch.compile).{graphs}",
-            "warning" if idle is not None else "advice",
-            share=idle,
-            key="kernels.launch-bound",
-        )
-    ]
+    yield RawFinding(
+        f"{share:.0%} of {tally.launches:,} kernel launches last under {SMALL_S * 1e6:.0f} us{waits}: the host's "
+        "launches are the limit",
+        _quotes(most[:2]),
+        "Capture decode in CUDA graphs up to the batch that runs (SGLang --cuda-graph-max-bs, vLLM without "
+        f"--enforce-eager), use a larger batch, or fuse small kernels (torch.compile).{graphs}",
+        "warning" if idle is not None else "advice",
+        share=idle,
+        key="kernels.launch-bound",
+    )
 
 
-def _idle(tally: KernelTally) -> list[RawFinding]:
+def _idle(tally: KernelTally) -> Iterator[RawFinding]:
     idle = tally.idle_share
-    if idle is None or idle < 0.3 or _launches(tally):
-        return []
+    if idle is None or idle < 0.3 or any(_launches(tally)):
+        return
     host = sorted(tally.host_s.items(), key=lambda h: -h[1])[:1]
     waits = f" The host was longest in {host[0][0]}." if host else ""
     longest = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
-    return [
-        RawFinding(
-            f"no kernel ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
-            (*_quotes(longest), *(_host_quote(tally, name) for name, _ in host)),
-            f"Look for start-up, compilation, input and waiting in the gaps, or profile a steady part.{waits}",
-            share=idle,
-            key="kernels.idle",
-        )
-    ]
+    yield RawFinding(
+        f"no kernel ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
+        (*_quotes(longest), *(_host_quote(tally, name) for name, _ in host)),
+        f"Look for start-up, compilation, input and waiting in the gaps, or profile a steady part.{waits}",
+        share=idle,
+        key="kernels.idle",
+    )
 
 
-def _moe(tally: KernelTally) -> list[RawFinding]:
+def _moe(tally: KernelTally) -> Iterator[RawFinding]:
     kernels = tally.by_purpose().get("MoE", [])
     share = total_s(kernels) / tally.kernel_s
     if share < 0.15:
-        return []
-    return [
-        RawFinding(
-            f"MoE kernels take {share:.0%} of GPU time",
-            _quotes(kernels[:2]),
-            "Look in the engine's log for a missing tuned configuration of the fused MoE kernel, try other runners "
-            "(--moe-runner-backend) and expert parallelism; small batches per expert waste the most.",
-            share=_of_time(tally, share),
-            key="kernels.moe",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"MoE kernels take {share:.0%} of GPU time",
+        _quotes(kernels[:2]),
+        "Look in the engine's log for a missing tuned configuration of the fused MoE kernel, try other runners "
+        "(--moe-runner-backend) and expert parallelism; small batches per expert waste the most.",
+        share=_of_time(tally, share),
+        key="kernels.moe",
+    )
 
 
-def _copies(tally: KernelTally) -> list[RawFinding]:
+def _copies(tally: KernelTally) -> Iterator[RawFinding]:
     kernels = tally.by_purpose().get("copies", [])
     copies_s = tally.copies_s + total_s(kernels)
     share = copies_s / (tally.kernel_s + tally.copies_s)
     if share < 0.1:
-        return []
+        return
     longest = kernels[:1] or sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
-    return [
-        RawFinding(
-            f"copies take {share:.0%} of GPU time",
-            _quotes(longest),
-            "Keep data on the GPU, copy from pinned memory on a stream of its own, and look for KV offloading.",
-            share=_of_time(tally, share),
-            key="kernels.copies",
-        )
-    ]
+    yield RawFinding(
+        f"copies take {share:.0%} of GPU time",
+        _quotes(longest),
+        "Keep data on the GPU, copy from pinned memory on a stream of its own, and look for KV offloading.",
+        share=_of_time(tally, share),
+        key="kernels.copies",
+    )
 
 
-def _split(tally: KernelTally) -> list[RawFinding]:
+def _split(tally: KernelTally) -> Iterator[RawFinding]:
     first = next(iter(tally.by_purpose().values()))
     idle = "" if tally.idle_share is None else f"; a kernel ran for at most {1 - tally.idle_share:.0%} of the time"
-    return [
-        RawFinding(
-            f"GPU time is {_purposes(tally)}{idle}",
-            _quotes(first[:1]),
-            "The first of these is where a faster kernel or another back end pays; compare with "
-            "`ridgeline twin explain`.",
-            "note",
-            key="kernels.split",
-        )
-    ]
+    yield RawFinding(
+        f"GPU time is {_purposes(tally)}{idle}",
+        _quotes(first[:1]),
+        "The first of these is where a faster kernel or another back end pays; compare with `ridgeline twin explain`.",
+        "note",
+        key="kernels.split",
+    )
 
 
 def _of_time(tally: KernelTally, share: float) -> float:
@@ -254,13 +237,6 @@ def _analyze_csv(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [*judged(read_nsys(text)), *_kernel_claims(read_nsys_kernels(text))])
 
 
-def _analyze_sqlite(source: str, lines: Iterable[str]) -> list[Finding]:
-    """A database is read by its path; lines that came from elsewhere tell nothing."""
-    if not isinstance(lines, TextFile):
-        return []
-    return cited(source, {}, _kernel_claims(read_nsys_sqlite(lines.path)))
-
-
 def _analyze_trace(source: str, lines: Iterable[str]) -> list[Finding]:
     tally, damage = _trace(lines)
     findings = cited(source, {}, _kernel_claims(tally))
@@ -273,21 +249,12 @@ def _trace(lines: Iterable[str]) -> tuple[KernelTally, str]:
     return read_chrome_trace(lines.stream if isinstance(lines, TextFile) else pieces_of(lines))
 
 
-def _sqlite_summary(lines: Iterable[str]) -> LogSummary:
-    if not isinstance(lines, TextFile):
-        raise ReadError("an SQLite file is read by its path")
-    return _kernel_summary(read_nsys_sqlite(lines.path))
-
-
 NSYS = Analyzer(
     "nsys",
     "nsys stats CSV",
     re.compile(r"^\"?Time \(%\)\"?,\"?Total Time \(ns\)"),
     _analyze_csv,
     lambda lines: _kernel_summary(read_nsys_kernels(lines)),
-)
-SQLITE = Analyzer(
-    "nsys-sqlite", "nsys export --type sqlite", re.compile(r"^SQLite format 3\x00"), _analyze_sqlite, _sqlite_summary
 )
 TRACE = Analyzer(
     "torch-trace",

@@ -1,10 +1,14 @@
-"""One shape for what GPU profilers say about kernels: nsys (CSV or SQLite) and traces of the PyTorch profiler."""
+"""One shape for what GPU profilers say about kernels, and nsys read into it (`chrome_trace.py`: PyTorch's traces)."""
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+
+from ridgeline.diagnose.profilers.profile import Call, Function, Profile, is_nccl, summed
+from ridgeline.diagnose.readers.lines import number, whole
 
 # first match wins; what a kernel is for is known by its name alone
 _CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -86,7 +90,6 @@ class KernelTally:
     other_events: int = 0  # of the host, in a trace
     other_line: int = 0
     other_text: str = ""
-    sizes_known: bool = True  # whether single launches were seen, and not only sums
 
     def add(self, name: str, seconds: float, line: int, text: str) -> None:
         """One launch."""
@@ -155,3 +158,103 @@ class KernelTally:
 
 def total_s(kernels: Iterable[KernelTime]) -> float:
     return sum(k.seconds for k in kernels)
+
+
+# `nsys stats --format csv`: cuda_gpu_kern_sum (kernels), cuda_api_sum (CUDA calls) and mpi_event_sum (MPI calls).
+# Several reports may follow each other in one file, as nsys prints them to a terminal.
+
+
+def read_nsys(lines: Iterable[str]) -> Profile:
+    """Kernels (module GPU) and CUDA calls (module CUDA API) become functions; NCCL's kernels are the communication.
+
+    Where no NCCL kernel ran, MPI events are the calls.
+    """
+    kernels: list[Function] = []
+    mpi: list[Call] = []
+    for row, line_number, _ in _nsys_rows(lines):
+        _row(row, line_number, kernels, mpi)
+    gpu = [f for f in kernels if f.module == "GPU"]
+    total_s = sum(f.seconds or 0.0 for f in gpu)
+    nccl = [f for f in gpu if is_nccl(f.name)]
+    nccl_s = sum(f.seconds or 0.0 for f in nccl)
+    calls = [
+        Call(
+            f.name.partition("(")[0],
+            f.seconds or 0.0,
+            _ratio(f.seconds, nccl_s),
+            _ratio(f.seconds, total_s),
+            None,
+            f.line,
+        )
+        for f in nccl
+    ]
+    return Profile(
+        tool="nsys",
+        communication_share=nccl_s / total_s if total_s > 0 else None,
+        communication_line=nccl[0].line if nccl else (gpu[0].line if gpu else 0),
+        calls=summed(calls or mpi),
+        functions=tuple(sorted(kernels, key=lambda f: -f.share)),
+    )
+
+
+def read_nsys_kernels(lines: Iterable[str]) -> KernelTally:
+    """The kernels of cuda_gpu_kern_sum and the calls of cuda_api_sum; sums only, so a name counts by its mean."""
+    tally = KernelTally("nsys")
+    for row, line_number, line in _nsys_rows(lines):
+        _kernel_row(row, line_number, line, tally)
+    return tally
+
+
+def _kernel_row(row: dict[str, str], line_number: int, line: str, tally: KernelTally) -> None:
+    nanoseconds, name = number(row.get("Total Time (ns)")), row.get("Name")
+    if nanoseconds is None or nanoseconds < 0 or not name or name.startswith("MPI_") or "Source" in row:
+        return
+    seconds = nanoseconds / 1e9
+    if (calls := whole(row.get("Num Calls"))) is not None:
+        tally.host(name, seconds, line_number, line, calls)
+        return
+    count = max(1, whole(row.get("Instances")) or 1)
+    kernel = tally.kernel(name)
+    kernel.count += count
+    kernel.seconds += seconds
+    if seconds / count < SMALL_S:
+        kernel.small += count
+        kernel.small_s += seconds
+    if seconds >= kernel.longest_s:
+        kernel.longest_s, kernel.line, kernel.text = seconds, line_number, line
+
+
+def _row(row: dict[str, str], line_number: int, kernels: list[Function], mpi: list[Call]) -> None:
+    percent, nanoseconds, name = number(row.get("Time (%)")), number(row.get("Total Time (ns)")), row.get("Name")
+    if percent is None or nanoseconds is None or not name or nanoseconds < 0:
+        return
+    seconds = nanoseconds / 1e9
+    if name.startswith("MPI_") or "Source" in row:
+        mpi.append(Call(name, seconds, percent / 100, None, whole(row.get("Instances")), line_number))
+    else:
+        place = "CUDA API" if "Num Calls" in row else "GPU"
+        kernels.append(Function(name, place, percent / 100, seconds, line_number))
+
+
+def _nsys_rows(lines: Iterable[str]) -> Iterator[tuple[dict[str, str], int, str]]:
+    """Rows of its tables by column, with the number and the text of the line."""
+    columns: list[str] = []
+    for line_number, raw in enumerate(lines, 1):
+        line = raw[:8000]
+        if line.startswith(('"Time (%)"', "Time (%),")):
+            columns = _cells(line)
+        elif columns and line.lstrip(' "')[:1].isdigit():
+            yield dict(zip(columns, _cells(line), strict=False)), line_number, line
+        elif not line.strip():
+            columns = []
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return [c.strip() for c in next(csv.reader([line]), [])]
+    except csv.Error:
+        return []
+
+
+def _ratio(part: float | None, whole_: float) -> float | None:
+    return part / whole_ if part is not None and whole_ > 0 else None

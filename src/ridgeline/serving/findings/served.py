@@ -5,18 +5,53 @@ A healthy log has something to say too: how busy the engine was, and what would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure
+from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure, knob
 from ridgeline.records.finding import KnobToTry
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.base import ServingEngine, engine_named
-from ridgeline.serving.engines.failures import leading_cause
+from ridgeline.serving.engines.failures import NextValues, leading_cause
 from ridgeline.serving.engines.served import ServedMoment, ServedTally, ServedTotals
-from ridgeline.serving.findings.knobs import EngineKnobs
 
 _MUCH = 0.25  # of the working time, from which on something is called the limit
+_MOST_GRAPHS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKnobs:
+    """An argument of an engine, as its log repeats it, and which way advice moves it."""
+
+    engine: str
+    said: Mapping[str, object]
+
+    def named(self, what: str) -> tuple[KnobToTry, ...]:
+        """Knobs for one kind of advice; none where the log does not say what ran."""
+        moves = engine_named(self.engine).values_to_try.get(what, ())
+        return tuple(k for name, move in moves for k in self._moved(name, move))
+
+    def graphs_up_to(self, batch: int) -> tuple[KnobToTry, ...]:
+        """Graphs for the batches that ran, or batches that the graphs hold."""
+        largest = self._whole("cuda_graph_max_bs")
+        if largest is None:
+            return ()
+        enough = min(_MOST_GRAPHS, 1 << (batch - 1).bit_length())
+        graphs = knob(self.engine, "cuda_graph_max_bs", largest, [enough])
+        cap = self._whole("max_running_requests")
+        return graphs + (knob(self.engine, "max_running_requests", cap, [largest]) if cap else ())
+
+    def _moved(self, name: str, move: NextValues) -> tuple[KnobToTry, ...]:
+        current = self.said.get(name, engine_named(self.engine).when_omitted.get(name))
+        if isinstance(current, str):
+            return knob(self.engine, name, current, move(0.0))
+        if not isinstance(current, int | float):
+            return ()
+        return knob(self.engine, name, current, move(float(current)))
+
+    def _whole(self, name: str) -> int | None:
+        value = self.said.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +72,21 @@ class Served:
         return self.tally.totals
 
 
-def what_limits(served: Served) -> list[RawFinding]:
+def what_limits(served: Served) -> Iterator[RawFinding]:
     """One note: where the time went, how full batch and pool were, and what holds the engine back."""
     totals = served.totals
     quotes = [Quote(line) for line in dict.fromkeys(map(served.line, ("limits", "busiest", "peak"))) if line]
     if totals.decodes < served.fewest_lines or not quotes:
-        return []
+        return
     limit, advice, share = _limit(served)
-    return [
-        RawFinding(
-            f"{limit}; {_usage(served)}",
-            tuple(quotes[:2]),
-            advice,
-            "note",
-            share=share,
-            key=f"{served.engine}.limit",
-        )
-    ]
+    yield RawFinding(
+        f"{limit}; {_usage(served)}",
+        tuple(quotes[:2]),
+        advice,
+        "note",
+        share=share,
+        key=f"{served.engine}.limit",
+    )
 
 
 def _usage(served: Served) -> str:
@@ -97,27 +130,25 @@ def _limit(served: Served) -> tuple[str, str, float | None]:
     return "what came in was the limit: hardly anything waited", advice, None
 
 
-def queue_growth(served: Served) -> list[RawFinding]:
+def queue_growth(served: Served) -> Iterator[RawFinding]:
     """The queue at the end of the log is far longer than at its beginning: more came in than was served."""
     timeline = served.tally.timeline()
     if len(timeline) < 8 or not served.line("waiting"):
-        return []
+        return
     quarter = len(timeline) // 4
     early, late = _mean_queue(timeline[:quarter]), _mean_queue(timeline[-quarter:])
     half = _mean_queue(timeline[quarter : 2 * quarter])
     if late < 10 or late < 2 * max(1.0, early) or late < half:
-        return []
-    return [
-        RawFinding(
-            f"the queue grew from {early:.0f} to {late:.0f} waiting requests: more came in than was served",
-            tuple(Quote(line) for line in dict.fromkeys((served.line("waiting"), served.line("last-waiting"))) if line),
-            "Latency grows without bound at this rate: send less here, add a replica, or raise what limits it.",
-            "warning",
-            share=served.totals.share(served.totals.waiting_s),
-            knobs=served.knobs("cap"),
-            key=f"{served.engine}.queue-growth",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"the queue grew from {early:.0f} to {late:.0f} waiting requests: more came in than was served",
+        tuple(Quote(line) for line in dict.fromkeys((served.line("waiting"), served.line("last-waiting"))) if line),
+        "Latency grows without bound at this rate: send less here, add a replica, or raise what limits it.",
+        "warning",
+        share=served.totals.share(served.totals.waiting_s),
+        knobs=served.knobs("cap"),
+        key=f"{served.engine}.queue-growth",
+    )
 
 
 def _mean_queue(moments: tuple[ServedMoment, ...]) -> float:
@@ -150,15 +181,23 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
 
 def failure_claims(
     engine: ServingEngine, failures: Sequence[tuple[str, bool, int]], last_work_line: int, knobs: EngineKnobs
-) -> list[RawFinding]:
+) -> Iterator[RawFinding]:
     """One claim for the cause of a failed run, from (kind, whether the engine was ready, line).
 
     An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
     """
     found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > last_work_line)
     if found is None:
-        return []
+        return
     kind, failure, line = found
     advice = failure.advice.format(memory_flag=engine.memory_flag)
     key, tried = f"{engine.name}.failed-{kind}", knobs.named(failure.try_)
-    return [RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)]
+    yield RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)
+
+
+def told_to_stop(engine: ServingEngine, line: int) -> Iterator[RawFinding]:
+    """From the line that says so, or 0."""
+    if line:
+        advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
+        claim, key = "the server was told to stop", f"{engine.name}.stopped"
+        yield RawFinding(claim, (Quote(line),), advice, "note", key=key)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.records.finding import Finding, Severity
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.tally import KvInFlight, SglangTally, tally_sglang_log
-from ridgeline.serving.findings.knobs import EngineKnobs
 from ridgeline.serving.findings.served import (
+    EngineKnobs,
     Served,
     failure_claims,
     queue_growth,
     served_figures,
+    told_to_stop,
     what_limits,
 )
 
@@ -31,7 +32,7 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     knobs = _knobs(log)
     served = Served(SGLANG.name, log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = failure_claims(SGLANG, failed, log.last_work_line, knobs)
+    claims = [*failure_claims(SGLANG, failed, log.last_work_line, knobs)]
     for rule in (
         _contaminated,
         _graphs,
@@ -42,10 +43,10 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
         _chunks,
         _notices,
         _answers,
-        _stop,
         _never_ready,
     ):
         claims += rule(log, knobs)
+    claims += told_to_stop(SGLANG, log.line("stop") if log.stop_line else 0)
     held_up = _held_up_by_kv(log)
     return cited(
         source, log.texts(), [*claims, *held_up, *queue_growth(served), *([] if held_up else what_limits(served))]
@@ -83,126 +84,112 @@ def _knobs(log: SglangTally) -> EngineKnobs:
     return EngineKnobs(SGLANG.name, said)
 
 
-def _contaminated(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
+def _contaminated(log: SglangTally, _: EngineKnobs) -> Iterator[RawFinding]:
     share = log.cached_token_share
     if share is None or share <= _CONTAMINATED_SHARE:
-        return []
-    return [
-        RawFinding(
-            f"{share:.1%} of the prompt tokens came from the cache: these prompts were seen before",
-            (Quote(log.line("cached"), "#cached-token"),),
-            "Unless users really share these prefixes, the result is too good. Use another seed for warm-up and "
-            "measurement, call /flush_cache between runs, or measure with --disable-radix-cache.",
-            "warning",
-            key="sglang.contaminated",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"{share:.1%} of the prompt tokens came from the cache: these prompts were seen before",
+        (Quote(log.line("cached"), "#cached-token"),),
+        "Unless users really share these prefixes, the result is too good. Use another seed for warm-up and "
+        "measurement, call /flush_cache between runs, or measure with --disable-radix-cache.",
+        "warning",
+        key="sglang.contaminated",
+    )
 
 
-def _graphs(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _graphs(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     totals, largest = log.served.totals, log.largest_graph
     if not totals.eager:
-        return []
+        return
     capture = [Quote(log.line("graphs"))] if log.line("graphs") else []
     if largest is None:
-        return [
-            RawFinding(
-                f"{totals.eager} of {totals.decodes} decode lines ran without a CUDA graph, and none was captured",
-                (*capture, Quote(log.line("eager"))),
-                "Decode steps of small batches are then limited by the host. Leave CUDA graphs on unless they do not "
-                "fit; lower --mem-fraction-static a little to make room for them.",
-                share=totals.share(totals.eager_s),
-                knobs=knobs.named("no-graphs"),
-                key="sglang.no-graphs",
-            )
-        ]
-    if not totals.beyond:
-        return []
-    return [
-        RawFinding(
-            f"{totals.beyond} of {totals.decodes} decode lines ran more requests ({log.least_beyond} to "
-            f"{log.most_beyond}) than the largest captured CUDA graph holds ({largest}), so the host became the limit",
-            (*capture, Quote(log.line("beyond"))),
-            f"Raise --cuda-graph-max-bs-decode (older versions: --cuda-graph-max-bs) towards {log.most_beyond}, or set "
-            f"--max-running-requests to {largest}. Larger graphs cost memory: watch the KV pool.",
-            share=totals.share(totals.beyond_s),
-            knobs=knobs.graphs_up_to(log.most_beyond),
-            key="sglang.graph-misses",
+        yield RawFinding(
+            f"{totals.eager} of {totals.decodes} decode lines ran without a CUDA graph, and none was captured",
+            (*capture, Quote(log.line("eager"))),
+            "Decode steps of small batches are then limited by the host. Leave CUDA graphs on unless they do not "
+            "fit; lower --mem-fraction-static a little to make room for them.",
+            share=totals.share(totals.eager_s),
+            knobs=knobs.named("no-graphs"),
+            key="sglang.no-graphs",
         )
-    ]
+        return
+    if not totals.beyond:
+        return
+    yield RawFinding(
+        f"{totals.beyond} of {totals.decodes} decode lines ran more requests ({log.least_beyond} to "
+        f"{log.most_beyond}) than the largest captured CUDA graph holds ({largest}), so the host became the limit",
+        (*capture, Quote(log.line("beyond"))),
+        f"Raise --cuda-graph-max-bs-decode (older versions: --cuda-graph-max-bs) towards {log.most_beyond}, or set "
+        f"--max-running-requests to {largest}. Larger graphs cost memory: watch the KV pool.",
+        share=totals.share(totals.beyond_s),
+        knobs=knobs.graphs_up_to(log.most_beyond),
+        key="sglang.graph-misses",
+    )
 
 
-def _pool(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _pool(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     totals = log.served.totals
     if totals.full < max(2, totals.decodes // 10):
-        return []
+        return
     free = log.limits.available_gpu_bytes if log.limits else None
     spare = f" {free / 2**30:.1f} GiB of GPU memory stayed free after start." if free else ""
     pool = [Quote(log.line("pool"))] if log.line("pool") else []
-    return [
-        RawFinding(
-            f"the KV pool limits the batch: full in {totals.full} of {totals.decodes} decode lines while requests "
-            "waited",
-            (*pool, Quote(log.line("full"), "token usage")),
-            f"Raise --mem-fraction-static in small steps (`ridgeline study edge` finds the last safe value), use "
-            f"--kv-cache-dtype fp8_e5m2 where accuracy allows, or spread the model over more GPUs.{spare}",
-            share=totals.share(totals.full_s),
-            knobs=knobs.named("more-pool"),
-            key="sglang.pool-full",
-        )
-    ]
+    yield RawFinding(
+        f"the KV pool limits the batch: full in {totals.full} of {totals.decodes} decode lines while requests waited",
+        (*pool, Quote(log.line("full"), "token usage")),
+        f"Raise --mem-fraction-static in small steps (`ridgeline study edge` finds the last safe value), use "
+        f"--kv-cache-dtype fp8_e5m2 where accuracy allows, or spread the model over more GPUs.{spare}",
+        share=totals.share(totals.full_s),
+        knobs=knobs.named("more-pool"),
+        key="sglang.pool-full",
+    )
 
 
-def _retractions(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _retractions(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     if not log.retractions:
-        return []
+        return
     lines = dict.fromkeys((log.line("retraction"), log.line("last-retraction")))
-    return [
-        RawFinding(
-            f"{log.retracted} requests were taken back because the KV pool was full, and computed again later",
-            tuple(Quote(line) for line in lines),
-            "Raise --schedule-conservativeness (1.3, say), lower --max-running-requests, or give the pool more memory.",
-            "warning",
-            knobs=knobs.named("retractions"),
-            key="sglang.retractions",
-        )
-    ]
+    yield RawFinding(
+        f"{log.retracted} requests were taken back because the KV pool was full, and computed again later",
+        tuple(Quote(line) for line in lines),
+        "Raise --schedule-conservativeness (1.3, say), lower --max-running-requests, or give the pool more memory.",
+        "warning",
+        knobs=knobs.named("retractions"),
+        key="sglang.retractions",
+    )
 
 
-def _capped(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _capped(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     """Requests wait although the pool has room: the cap on running requests is the limit."""
     totals = log.served.totals
     if log.cap is None or totals.capped < max(2, totals.decodes // 10):
-        return []
-    return [
-        RawFinding(
-            f"requests waited in {totals.capped} of {totals.decodes} decode lines at the cap of {log.cap} running "
-            f"requests, with the KV pool at most {log.capped_kv_share:.0%} full",
-            (Quote(log.line("limits"), "max_running_requests"), Quote(log.line("capped"))),
-            "Raise --max-running-requests, and --cuda-graph-max-bs-decode with it.",
-            share=totals.share(totals.capped_s),
-            knobs=knobs.named("cap"),
-            key="sglang.cap",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"requests waited in {totals.capped} of {totals.decodes} decode lines at the cap of {log.cap} running "
+        f"requests, with the KV pool at most {log.capped_kv_share:.0%} full",
+        (Quote(log.line("limits"), "max_running_requests"), Quote(log.line("capped"))),
+        "Raise --max-running-requests, and --cuda-graph-max-bs-decode with it.",
+        share=totals.share(totals.capped_s),
+        knobs=knobs.named("cap"),
+        key="sglang.cap",
+    )
 
 
-def _compiles(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
+def _compiles(log: SglangTally, _: EngineKnobs) -> Iterator[RawFinding]:
     if not log.late_compiles:
-        return []
-    return [
-        RawFinding(
-            f"kernels were compiled while the run was being measured ({log.late_compiles} lines)",
-            (Quote(log.line("compile")),),
-            "The first run of a setting pays this once. Compile before (sglang.compile_deep_gemm, a warm-up with the "
-            "same shapes) and measure again; do not count this run.",
-            "warning",
-            key="sglang.late-compiles",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"kernels were compiled while the run was being measured ({log.late_compiles} lines)",
+        (Quote(log.line("compile")),),
+        "The first run of a setting pays this once. Compile before (sglang.compile_deep_gemm, a warm-up with the "
+        "same shapes) and measure again; do not count this run.",
+        "warning",
+        key="sglang.late-compiles",
+    )
 
 
-def _chunks(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _chunks(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     """Prefill keeps running requests from their next token: in one long stretch, or over the whole log."""
     totals, stretch = log.served.totals, log.longest
     share = totals.share(totals.starved_s)
@@ -221,11 +208,12 @@ def _chunks(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
             "running requests got no token"
         )
         quotes = (Quote(log.line("stretch-first")), Quote(log.line("stretch-last")))
-        return [RawFinding(claim, quotes, advice, severity, share, tried, key)]
+        yield RawFinding(claim, quotes, advice, severity, share, tried, key)
+        return
     if share is None or share < _STARVED_SHARE or totals.busy_s < 5 or not log.line("starved"):
-        return []
+        return
     claim = f"prefill took {share:.0%} of the working time while other requests were waiting for their next token"
-    return [RawFinding(claim, (Quote(log.line("starved")),), advice, severity, share, tried, key)]
+    yield RawFinding(claim, (Quote(log.line("starved")),), advice, severity, share, tried, key)
 
 
 def _offline(log: SglangTally) -> bool:
@@ -233,41 +221,30 @@ def _offline(log: SglangTally) -> bool:
     return log.result is not None or log.line("benchmark") > 0 or not log.line("ready")
 
 
-def _answers(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
+def _answers(log: SglangTally, _: EngineKnobs) -> Iterator[RawFinding]:
     failed = sum(count for code, count in log.refused.items() if code.startswith("5") and code != "503")
     if failed < 2 or not log.line("answered-5"):
-        return []
-    return [
-        RawFinding(
-            f"{failed} requests were answered with a server error",
-            (Quote(log.line("answered-5")),),
-            "Look for the exception above each; a measurement with failed requests does not count.",
-            "warning",
-            key="sglang.server-errors",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"{failed} requests were answered with a server error",
+        (Quote(log.line("answered-5")),),
+        "Look for the exception above each; a measurement with failed requests does not count.",
+        "warning",
+        key="sglang.server-errors",
+    )
 
 
-def _stop(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
-    if not log.stop_line:
-        return []
-    advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
-    return [RawFinding("the server was told to stop", (Quote(log.line("stop")),), advice, "note", key="sglang.stopped")]
-
-
-def _never_ready(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
+def _never_ready(log: SglangTally, _: EngineKnobs) -> Iterator[RawFinding]:
     if not log.line("settings") or log.limits or log.failures or log.stop_line or log.last_work_line:
-        return []
-    return [
-        RawFinding(
-            "the log ends before the engine was ready, without saying why",
-            (Quote(log.line("settings"), "ServerArgs("),),
-            "It is still starting, or was killed from outside (time limit, memory of the node): look at the batch "
-            "system's record of the job.",
-            "warning",
-            key="sglang.never-ready",
-        )
-    ]
+        return
+    yield RawFinding(
+        "the log ends before the engine was ready, without saying why",
+        (Quote(log.line("settings"), "ServerArgs("),),
+        "It is still starting, or was killed from outside (time limit, memory of the node): look at the batch "
+        "system's record of the job.",
+        "warning",
+        key="sglang.never-ready",
+    )
 
 
 def _held_up_by_kv(log: SglangTally) -> list[RawFinding]:
@@ -300,13 +277,11 @@ def _is_much(side: KvInFlight) -> bool:
     return side.many > 0 and side.many >= _MUCH * side.lines
 
 
-def _notices(log: SglangTally, _: EngineKnobs) -> list[RawFinding]:
-    claims = []
+def _notices(log: SglangTally, _: EngineKnobs) -> Iterator[RawFinding]:
     for kind, claim, advice in _NOTICES:
         if line := log.line(kind):
             severity: Severity = "note" if kind == "deprecated" else "advice"
-            claims.append(RawFinding(claim, (Quote(line),), advice, severity, key=f"sglang.{kind}"))
-    return claims
+            yield RawFinding(claim, (Quote(line),), advice, severity, key=f"sglang.{kind}")
 
 
 _NOTICES = (

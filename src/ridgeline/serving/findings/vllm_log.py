@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.records.finding import Finding
@@ -12,12 +12,13 @@ from ridgeline.serving.engines.knobs.releases import parse_version
 from ridgeline.serving.engines.vllm.defaults import usual_fraction
 from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.engines.vllm.tally import VllmTally, tally_vllm_log
-from ridgeline.serving.findings.knobs import EngineKnobs
 from ridgeline.serving.findings.served import (
+    EngineKnobs,
     Served,
     failure_claims,
     queue_growth,
     served_figures,
+    told_to_stop,
     what_limits,
 )
 
@@ -32,10 +33,19 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.args})
     served = Served(VLLM.name, log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = failure_claims(VLLM, failed, log.last_work_line, knobs)
-    for rule in (_preemptions, _pool, _cap, _hits, _starved, _stop):
+    claims = [*failure_claims(VLLM, failed, log.last_work_line, knobs)]
+    for rule in (_preemptions, _pool, _cap, _hits, _starved):
         claims += rule(log, knobs)
-    return cited(source, log.texts(), [*claims, *queue_growth(served), *what_limits(served)])
+    return cited(
+        source,
+        log.texts(),
+        [
+            *claims,
+            *told_to_stop(VLLM, log.line("stop") if log.stop_line else 0),
+            *queue_growth(served),
+            *what_limits(served),
+        ],
+    )
 
 
 def _portray(lines: Iterable[str]) -> LogSummary:
@@ -49,93 +59,76 @@ def _portray(lines: Iterable[str]) -> LogSummary:
     return LogSummary(tuple(figures), log.args)
 
 
-def _preemptions(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _preemptions(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     if not log.preempted or not log.line("preemption"):
-        return []
-    return [
-        RawFinding(
-            f"{log.preempted} requests were preempted for lack of KV cache and computed again",
-            (Quote(log.line("preemption"), "reempt"),),
-            "Raise --gpu-memory-utilization, lower --max-num-seqs, or use --kv-cache-dtype fp8 where accuracy allows.",
-            "warning",
-            knobs=knobs.named("retractions"),
-            key="vllm.preemptions",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"{log.preempted} requests were preempted for lack of KV cache and computed again",
+        (Quote(log.line("preemption"), "reempt"),),
+        "Raise --gpu-memory-utilization, lower --max-num-seqs, or use --kv-cache-dtype fp8 where accuracy allows.",
+        "warning",
+        knobs=knobs.named("retractions"),
+        key="vllm.preemptions",
+    )
 
 
-def _pool(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _pool(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     totals = log.served.totals
     if not totals.full:
-        return []
+        return
     size = [Quote(log.line("pool"))] if log.line("pool") else []
-    return [
-        RawFinding(
-            f"the KV cache was full in {totals.full} of {log.rows} throughput lines while requests waited",
-            (*size, Quote(log.line("full"), "KV cache usage")),
-            "The cache limits the batch: give it more memory, or spread the model over more GPUs. Requests may "
-            "also have been preempted, which 0.32 does not log: see vllm:num_preemptions_total of /metrics.",
-            share=totals.share(totals.full_s),
-            # the CPU build's pool is set by an environment variable that the log does not repeat
-            knobs=() if any(c.device == "CPU" for c in log.caches) else knobs.named("more-pool"),
-            key="vllm.pool-full",
-        )
-    ]
+    yield RawFinding(
+        f"the KV cache was full in {totals.full} of {log.rows} throughput lines while requests waited",
+        (*size, Quote(log.line("full"), "KV cache usage")),
+        "The cache limits the batch: give it more memory, or spread the model over more GPUs. Requests may "
+        "also have been preempted, which 0.32 does not log: see vllm:num_preemptions_total of /metrics.",
+        share=totals.share(totals.full_s),
+        # the CPU build's pool is set by an environment variable that the log does not repeat
+        knobs=() if any(c.device == "CPU" for c in log.caches) else knobs.named("more-pool"),
+        key="vllm.pool-full",
+    )
 
 
-def _cap(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _cap(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     totals = log.served.totals
     if log.cap is None or not totals.capped:
-        return []
-    return [
-        RawFinding(
-            f"requests waited at the cap of {log.cap} running sequences with the KV cache below 80%",
-            (Quote(log.line("limits"), "max_num_seqs"), Quote(log.line("capped"), "Running")),
-            "Raise --max-num-seqs.",
-            share=totals.share(totals.capped_s),
-            knobs=knobs.named("cap"),
-            key="vllm.cap",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"requests waited at the cap of {log.cap} running sequences with the KV cache below 80%",
+        (Quote(log.line("limits"), "max_num_seqs"), Quote(log.line("capped"), "Running")),
+        "Raise --max-num-seqs.",
+        share=totals.share(totals.capped_s),
+        knobs=knobs.named("cap"),
+        key="vllm.cap",
+    )
 
 
-def _hits(log: VllmTally, _: EngineKnobs) -> list[RawFinding]:
+def _hits(log: VllmTally, _: EngineKnobs) -> Iterator[RawFinding]:
     if log.prefix_hit_share <= _HITS:
-        return []
-    return [
-        RawFinding(
-            f"up to {log.prefix_hit_share:.0%} of prompt tokens came from the prefix cache",
-            (Quote(log.line("hits"), "Prefix cache hit rate"),),
-            "If users do not share these prefixes, the prompts were seen before and the result is too good: use new "
-            "seeds, or --no-enable-prefix-caching for a measurement.",
-            "warning",
-            key="vllm.contaminated",
-        )
-    ]
+        return
+    yield RawFinding(
+        f"up to {log.prefix_hit_share:.0%} of prompt tokens came from the prefix cache",
+        (Quote(log.line("hits"), "Prefix cache hit rate"),),
+        "If users do not share these prefixes, the prompts were seen before and the result is too good: use new "
+        "seeds, or --no-enable-prefix-caching for a measurement.",
+        "warning",
+        key="vllm.contaminated",
+    )
 
 
-def _starved(log: VllmTally, knobs: EngineKnobs) -> list[RawFinding]:
+def _starved(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     totals = log.served.totals
     share = totals.share(totals.starved_s)
     if share is None or share < _STARVED_SHARE:
-        return []
-    return [
-        RawFinding(
-            f"prompts were read while running requests got hardly a token, for {share:.0%} of the working time",
-            (Quote(log.line("starved"), "Avg prompt throughput"),),
-            "Under a latency limit, lower --max-num-batched-tokens so that prefill and decode share a step.",
-            share=share,
-            knobs=knobs.named("chunk"),
-            key="vllm.prefill-starves-decode",
-        )
-    ]
-
-
-def _stop(log: VllmTally, _: EngineKnobs) -> list[RawFinding]:
-    if not log.stop_line:
-        return []
-    advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
-    return [RawFinding("the server was told to stop", (Quote(log.line("stop")),), advice, "note", key="vllm.stopped")]
+        return
+    yield RawFinding(
+        f"prompts were read while running requests got hardly a token, for {share:.0%} of the working time",
+        (Quote(log.line("starved"), "Avg prompt throughput"),),
+        "Under a latency limit, lower --max-num-batched-tokens so that prefill and decode share a step.",
+        share=share,
+        knobs=knobs.named("chunk"),
+        key="vllm.prefill-starves-decode",
+    )
 
 
 ANALYZER = Analyzer(

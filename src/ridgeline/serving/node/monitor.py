@@ -5,23 +5,64 @@
     ...
     metrics = monitor.stop()        # {"gpu_util_mean": 0.83, "energy_j": 51234.0, "host_cpu_share": 0.12, ...}
 
-Every second is a line of samples.csv at once, so a run that was killed keeps what was seen of it, and
-`summary(read_samples(...), from_s, until_s)` gives the figures of any part of it again, the measured window for one.
+Every second is a line of samples.csv at once, so a run that was killed keeps what was seen of it:
+
+    time_s,host_cpu_share,host_memory_bytes,gpu0_util,gpu0_memory_bytes,gpu0_sm_mhz,gpu0_memory_mhz,gpu0_power_w,...
+
+A last row that was cut short is left out. An empty cell is something the driver would not tell.
 """
 
 from __future__ import annotations
 
+import csv
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 
-from ridgeline.serving.node.nvml import GpuSource, open_gpus
-from ridgeline.serving.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
+from ridgeline.errors import ReadError
+from ridgeline.serving.node.nvml import GpuSample, Nvml, open_gpus
 
 _FILE = "samples.csv"
+HOST_COLUMNS = ("time_s", "host_cpu_share", "host_memory_bytes")
+GPU_COLUMNS = ("util", "memory_bytes", "sm_mhz", "memory_mhz", "power_w", "energy_j", "temperature_c")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    time_s: float
+    host_cpu_share: float | None
+    host_memory_bytes: float | None
+    gpus: tuple[GpuSample, ...] = ()
+
+
+def read_samples(lines: Iterable[str]) -> list[Sample]:
+    """ReadError when the first line is not a header of ours."""
+    rows = csv.reader(lines)
+    header = next(rows, [])
+    if not header or header[: len(HOST_COLUMNS)] != list(HOST_COLUMNS):
+        raise ReadError(f"not a samples.csv: it begins with {','.join(header)[:80]!r}, not with {HOST_COLUMNS[0]}")
+    count = sum(name.startswith("gpu") and name.endswith("_util") for name in header)
+    samples = []
+    for row in rows:
+        if len(row) != len(header):
+            continue
+        cells = dict(zip(header, map(_number, row), strict=True))
+        time_s = cells["time_s"]
+        if time_s is not None:
+            gpus = tuple(GpuSample(**{name: cells.get(f"gpu{n}_{name}") for name in GPU_COLUMNS}) for n in range(count))
+            samples.append(Sample(time_s, cells["host_cpu_share"], cells["host_memory_bytes"], gpus))
+    return samples
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
 
 
 class Monitor:
@@ -33,7 +74,7 @@ class Monitor:
         self._interval_s = interval_s
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._gpus: GpuSource | None = None
+        self._gpus: Nvml | None = None
 
     def start(self) -> None:
         source = open_gpus()

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says about its GPUs: through NVML where that works, else through nvidia-smi.
+"""What the NVIDIA driver says about its GPUs: samples of them through NVML, facts through nvidia-smi.
 
 Whatever a GPU or its driver does not support is None.
 """
@@ -9,15 +9,23 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
-
-from ridgeline.serving.node.samples import GpuSample
-
-# What the command nvidia-smi says: the one place that runs it and reads its table.
+from dataclasses import dataclass
+from typing import Any
 
 _LIMIT_S = 30.0
-_SAMPLE_LIMIT_S = 10.0
-_SAMPLE = ("utilization.gpu", "memory.used", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """`util` is the share of the last second in which a kernel ran; `energy_j` counts from the driver's start."""
+
+    util: float | None = None
+    memory_bytes: float | None = None
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    temperature_c: float | None = None
 
 
 def query(columns: Sequence[str], *, visible_only: bool = False, limit_s: float = _LIMIT_S) -> list[list[str]]:
@@ -56,65 +64,16 @@ def mebibytes(cell: str) -> float | None:
     return None if size is None else size * 2**20
 
 
-class _NvidiaSmi:
-    """GPUs watched through the command, where the library cannot be loaded; a call takes 0.1 s of a core."""
-
-    name = "nvidia-smi"
-
-    def __init__(self) -> None:
-        self.count = len(self._rows())
-
-    def read(self) -> tuple[GpuSample, ...]:
-        rows = self._rows()
-        if len(rows) != self.count:
-            raise OSError(f"nvidia-smi shows {len(rows)} of {self.count} GPUs")
-        return tuple(map(_sample_of, rows))
-
-    def _rows(self) -> list[list[str]]:
-        return query(_SAMPLE, visible_only=True, limit_s=_SAMPLE_LIMIT_S)
-
-    def close(self) -> None:
-        pass
-
-
-def _sample_of(row: Sequence[str]) -> GpuSample:
-    use, memory, sm, memory_clock, power, heat = row
-    percent = _number(use)
-    return GpuSample(
-        util=None if percent is None else percent / 100.0,
-        memory_bytes=mebibytes(memory),
-        sm_mhz=_number(sm),
-        memory_mhz=_number(memory_clock),
-        power_w=_number(power),
-        temperature_c=_number(heat),
-    )
-
-
-class GpuSource(Protocol):
-    count: int
-    name: str
-
-    def read(self) -> tuple[GpuSample, ...]: ...
-
-    def close(self) -> None: ...
-
-
-def open_gpus() -> GpuSource | str:
+def open_gpus() -> Nvml | str:
     """The GPUs this process may use, or why there is nothing to watch."""
     try:
         return Nvml()
     except OSError as error:
-        reason = str(error)
-    try:
-        return _NvidiaSmi()
-    except OSError as error:
-        return f"no GPU is watched: {reason}; {error}"
+        return f"no GPU is watched: {error}"
 
 
 class Nvml:
     """The driver's own library. OSError when it cannot be loaded or finds no GPU."""
-
-    name = "NVML"
 
     def __init__(self) -> None:
         try:

@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -216,14 +216,12 @@ def processor_check(text: str | None = None) -> Check:
     return Check("processor", "ok", f"{detail}, no bfloat16: start an engine on the CPU with --dtype float32")
 
 
-# Network adapters (ibv_devinfo): which ports NCCL may use, and the line that tells it.
-
-_LINE = re.compile(r"^\s*(hca_id|port|state|link_layer|active_mtu):\s*(\S+)")
+# Network adapters: which ports NCCL may use, and the line that tells it.
 
 
 @dataclass(frozen=True, slots=True)
 class _HcaPort:
-    """`rate` in words as the kernel gives them ('400 Gb/sec (4X NDR)'), empty where the source does not say."""
+    """`rate` in words as the kernel gives them: '400 Gb/sec (4X NDR)'."""
 
     device: str
     port: int
@@ -233,42 +231,11 @@ class _HcaPort:
 
     @property
     def is_infiniband(self) -> bool:
-        # older drivers print IB for it
-        return self.link_layer.lower() in ("infiniband", "ib")
+        return self.link_layer == "InfiniBand"
 
 
-def _read_ibv_devinfo(lines: Iterable[str]) -> list[_HcaPort]:
-    """Every port, in the order of the text. A port without a link layer (old drivers) has an empty one."""
-    return list(_ports(lines))
-
-
-def _ports(lines: Iterable[str]) -> Iterator[_HcaPort]:
-    device, port = "", 0
-    seen: dict[str, str] = {}
-    for line in lines:
-        found = _LINE.match(line)
-        if found is None:
-            continue
-        name, value = found.groups()
-        if name in ("hca_id", "port") and port:
-            yield _port(device, port, seen)
-            port, seen = 0, {}
-        if name == "hca_id":
-            device = value
-        elif name == "port" and value.isdigit():
-            port = int(value)
-        else:
-            seen[name] = value
-    if port:
-        yield _port(device, port, seen)
-
-
-def _port(device: str, port: int, seen: dict[str, str]) -> _HcaPort:
-    return _HcaPort(device, port, seen.get("link_layer", ""), seen.get("state") == "PORT_ACTIVE")
-
-
-def _read_infiniband_folder(root: Path = Path("/sys/class/infiniband")) -> list[_HcaPort]:
-    """The kernel's own view, where ibv_devinfo is not installed; empty on a host without such adapters."""
+def _list_ports(root: Path = Path("/sys/class/infiniband")) -> list[_HcaPort]:
+    """As the kernel has them; empty on a host without such adapters."""
     ports = []
     for folder in sorted(root.glob("*/ports/*"), key=lambda p: (p.parts[-3], len(p.name), p.name)):
         if folder.name.isdigit():
@@ -276,17 +243,6 @@ def _read_infiniband_folder(root: Path = Path("/sys/class/infiniband")) -> list[
             link_layer, rate = text_of(folder / "link_layer").strip(), text_of(folder / "rate").strip()
             ports.append(_HcaPort(folder.parts[-3], int(folder.name), link_layer, "ACTIVE" in state, rate))
     return ports
-
-
-def _list_ports(folder: Path = Path("/sys/class/infiniband")) -> list[_HcaPort]:
-    """By the kernel, which also knows rates; by ibv_devinfo where /sys is not mounted (some containers)."""
-    if ports := _read_infiniband_folder(folder):
-        return ports
-    try:
-        done = subprocess.run(["ibv_devinfo"], capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return _read_ibv_devinfo(done.stdout.splitlines())
 
 
 def _hca_line(ports: Sequence[_HcaPort]) -> str | None:

@@ -20,8 +20,7 @@ from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.operating_point import keeps_limits
 from ridgeline.serving.service.routers import can_queue
-from ridgeline.serving.service.servers import FULL_KV_SHARE, server_of
-from ridgeline.serving.service.service import Service, ServiceUnit
+from ridgeline.serving.service.service import FULL_KV_SHARE, Service, ServiceUnit, server_of
 from ridgeline.serving.traffic.requests import Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate

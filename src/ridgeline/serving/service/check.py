@@ -21,8 +21,7 @@ from ridgeline.serving.service.kubernetes import manifests
 from ridgeline.serving.service.members import Member, members_of, room_for_router
 from ridgeline.serving.service.render import TARGETS
 from ridgeline.serving.service.routers import ROUTERS
-from ridgeline.serving.service.servers import server_of
-from ridgeline.serving.service.service import Service
+from ridgeline.serving.service.service import Service, server_of
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 _ASK_S = 60.0  # for an interpreter to say whether it has a module
@@ -119,7 +118,7 @@ def _no_python(python: str, package: str, where: tuple[str, str]) -> Iterator[Pr
 
 
 def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
-    asked = sum(service.slots(unit) * unit.gpus for unit in service.units)
+    asked = sum(unit.replicas * unit.gpus for unit in service.units)
     amd = Path("/dev/kfd").exists()  # nvidia-smi does not know its GPUs
     if not server_of(service.engine).loads_model or not asked or amd:
         return
@@ -130,7 +129,7 @@ def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
     why = f" ({gpus})" if isinstance(gpus, str) else ""
     taken = 0
     for n, unit in enumerate(service.units):
-        taken += service.slots(unit) * unit.gpus
+        taken += unit.replicas * unit.gpus
         if taken > have:
             what = f"{asked} GPUs are asked for in all, and this machine has {have}{why}"
             yield Problem(("units", n, "gpus"), f"{what}; ask for fewer, or {elsewhere}")

@@ -33,8 +33,7 @@ from ridgeline.serving.planner.scheme import Scheme
 from ridgeline.serving.service.file import service_from, service_text
 from ridgeline.serving.service.members import Member, members_of, variable
 from ridgeline.serving.service.routers import can_queue
-from ridgeline.serving.service.servers import server_of
-from ridgeline.serving.service.service import USUAL_ROUTER
+from ridgeline.serving.service.service import USUAL_ROUTER, server_of
 from ridgeline.workloads.base import NO_WEIGHTS, Workload
 
 # SGLang waits five minutes by default, longer than clients do; prompts that wait only for KV room need a few seconds.

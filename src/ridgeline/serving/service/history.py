@@ -41,23 +41,13 @@ class Started:
         return self.ready and not self.ended
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleChange:
-    """The latest decision of `keep` about the number of servers of a role."""
-
-    at_s: float
-    wanted: int
-    why: str
-    up: bool
-
-
 @dataclass
 class ServiceHistory:
     """What an act still has to do follows from its lines alone, so that whoever comes next can go on with it.
 
     A member that is `leaving` is ended when it is empty and started again, one that is `retiring` is only ended, one
     that was planned without a ticket is handed over, one that is ready and neither drained nor leaving is in the
-    router. One that is `growing` is started and becomes a member when it makes tokens.
+    router.
     """
 
     started: dict[str, Started] = field(default_factory=dict)
@@ -69,12 +59,7 @@ class ServiceHistory:
     replacing: dict[str, str] = field(default_factory=dict)  # member -> the one that will take its place
     not_replaced: dict[str, float] = field(default_factory=dict)  # when that failed last
     second: set[str] = field(default_factory=set)  # servers that run in their second slot: they were replaced
-    growing: dict[str, str] = field(default_factory=dict)  # server that scaling adds -> its role
-    before_coming: dict[str, int] = field(default_factory=dict)  # generation of one that grows or replaces, before that
-    added: set[str] = field(default_factory=set)  # first slots that scaling added to those of the file
-    removed: set[str] = field(default_factory=set)  # or took from them
-    scale_changes: dict[str, ScaleChange] = field(default_factory=dict)  # by role
-    not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
+    before_coming: dict[str, int] = field(default_factory=dict)  # generation of one that replaces, before that
     keeper_restarts: dict[str, list[tuple[float, str]]] = field(default_factory=dict)  # when, and why
     retries: dict[str, float] = field(default_factory=dict)  # member -> when an action that failed is tried again
     is_down: bool = False  # or on its way there
@@ -105,7 +90,7 @@ class ServiceHistory:
             (self.by_command.add if event.get("command") else self.by_command.discard)(name)
         elif what == "replacing":
             self.replacing[name] = str(event["by"])
-            self._comes(str(event["by"]))
+            self.before_coming[str(event["by"])] = self.generation(str(event["by"]))
         elif what == "replaced":
             self.replacing.pop(name, None)
             self.second ^= {first_slot(name)}
@@ -116,15 +101,6 @@ class ServiceHistory:
         elif what == "retired":
             self.retiring.pop(name, None)
             self.retired.add(name)
-        elif what in ("growing", "shrinking"):
-            self._apply_scaling(name, event)
-        elif what == "grown":
-            self.growing.pop(name, None)
-            self.added.add(first_slot(name))
-            self.removed.discard(first_slot(name))
-        elif what == "grow-failed":
-            self.growing.pop(name, None)
-            self.not_grown[str(event["role"])] = at_s
         elif what == "drained":
             self.drained.add(name)
             self.leaving.pop(name, None)
@@ -152,21 +128,6 @@ class ServiceHistory:
         elif what == "ended":
             start.ended = str(event["reason"]) or "ended"
 
-    def _apply_scaling(self, name: str, event: Mapping[str, Any]) -> None:
-        role, at_s, up = str(event["role"]), float(event.get("at", 0.0)), event["event"] == "growing"
-        self.scale_changes[role] = ScaleChange(at_s, int(event["to"]), str(event.get("why", "")), up)
-        if up:
-            self.growing[name] = role
-            self._comes(name)
-            self.retiring.pop(name, None)
-        else:
-            self.added.discard(first_slot(name))
-            self.removed.add(first_slot(name))
-            self.retiring[name] = float(event["until"])
-
-    def _comes(self, name: str) -> None:
-        self.before_coming[name] = self.started[name].generation if name in self.started else 0
-
     def _forget(self) -> None:
         """What a service that is taken down leaves behind for the next one: nothing but who runs where."""
         for each in fields(ServiceHistory):
@@ -191,7 +152,7 @@ class ServiceHistory:
     @property
     def moving(self) -> set[str]:
         """Whom something is being done to: what they show meanwhile says nothing about how they are."""
-        return {*self.leaving, *self.retiring, *self.replacing.values(), *self.growing} | self.commanded
+        return {*self.leaving, *self.retiring, *self.replacing.values()} | self.commanded
 
     @property
     def out(self) -> set[str]:
@@ -199,7 +160,7 @@ class ServiceHistory:
         return self.moving | self.drained
 
     def was_started(self, name: str) -> bool:
-        """One that grows or replaces: since it began to, not at an earlier time."""
+        """One that replaces another: since it began to, not at an earlier time."""
         return self.generation(name) > self.before_coming.get(name, 0)
 
     def restarts(self, name: str, why: tuple[str, ...] = ()) -> list[float]:

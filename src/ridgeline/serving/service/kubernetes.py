@@ -18,10 +18,10 @@ import yaml
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.knobs.releases import release_written
 from ridgeline.serving.service import probe
+from ridgeline.serving.service.members import ServerPlace, server_argv
 from ridgeline.serving.service.quoting import in_comment, in_pod, shell_line
 from ridgeline.serving.service.routers import ROUTERS, discovery_argv
-from ridgeline.serving.service.servers import ServerPlace, server_argv, server_of
-from ridgeline.serving.service.service import Service, ServiceUnit
+from ridgeline.serving.service.service import Service, ServiceUnit, server_of
 
 # Pods of servers and of the router: containers, what they are given, and how Kubernetes sees that they work.
 

@@ -1,17 +1,112 @@
-"""The processes of a service: one for each server, and the router last."""
+"""The processes of a service: one for each server, as the home of its engine starts it, and the router last.
+
+`$address`, `$head` and `$rank` are known to the start script on the node (`scripts.py`).
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.records.launch import OnNode
 from ridgeline.records.run import Resources
-from ridgeline.serving.service.quoting import shell_line
+from ridgeline.serving.engines.base import ServerLaunch, ServingEngine, Span
+from ridgeline.serving.ports import LAST_PORT, RENDEZVOUS_PORT
+from ridgeline.serving.service.quoting import shell_line, with_key
 from ridgeline.serving.service.routers import metrics_port, router_argv
-from ridgeline.serving.service.servers import ServerPlace, derived_ports, port_step, server_argv, server_of
-from ridgeline.serving.service.service import ROLES, Service, ServiceUnit
+from ridgeline.serving.service.service import ROLES, Service, ServiceUnit, server_of
+
+_ADDRESS, _HEAD, _RANK = OnNode("$address"), OnNode("$head"), OnNode("$rank")
+# what changes the twin's timing; it has these options, and no other knob of an engine
+TWIN_OPTIONS = {
+    "tp": "--tp",
+    "pp": "--pp",
+    "dp": "--dp",
+    "ep": "--ep",
+    "attn_dp": "--attn-dp",
+    "mem_fraction_static": "--mem-fraction",
+    "max_running_requests": "--max-running-requests",
+    "max_queued_requests": "--max-queued-requests",
+    "cuda_graph_max_bs": "--cuda-graph-max-bs",
+    "chunked_prefill_size": "--chunked-prefill-size",
+    "attention_backend": "--attention-backend",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where one server listens. `bootstrap_port` is that of a prefill server; `number` its place among all."""
+
+    port: int
+    bootstrap_port: int
+    first_gpu: int
+    number: int
+    visible_gpus: str = ""  # 2,3: of a machine that it shares; empty where all it sees is its own
+
+
+def server_argv(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
+    """All words of the command line."""
+    engine = server_of(service.engine)
+    if service.engine == "twin":
+        argv = _twin(service, unit, at)
+    else:
+        argv = engine.server_argv(
+            ServerLaunch(
+                service.python,
+                service.model,
+                engine.flags.arguments(unit.settings, service.release),
+                _ADDRESS,
+                at.port,
+                unit.role,
+                at.bootstrap_port,
+                at.number,
+                at.first_gpu,
+                at.visible_gpus,
+                service.served_name,
+                _span(engine, unit, at),
+            )
+        )
+    argv = [*argv, *unit.arguments]
+    return argv if engine.key_variable else with_key(argv, service.api_key_env)
+
+
+def _span(engine: ServingEngine, unit: ServiceUnit, at: ServerPlace) -> Span:
+    step = engine.rendezvous_spacing if _talks_through_ports(engine, unit) else 1
+    return Span(unit.nodes, _HEAD, str(RENDEZVOUS_PORT + at.number * step), _RANK)
+
+
+def _talks_through_ports(engine: ServingEngine, unit: ServiceUnit) -> bool:
+    return engine.talks_through_ports(engine.flags.canonical(unit.settings))
+
+
+def port_step(engine: str, units: Iterable[ServiceUnit]) -> int:
+    """How far apart the servers of a service listen: they may come to share a node."""
+    server = server_of(engine)
+    many = any(unit.nodes == 1 and _talks_through_ports(server, unit) for unit in units)
+    return server.port_spacing if many else 1
+
+
+def derived_ports(service: Service, unit: ServiceUnit, port: int) -> tuple[int, ...]:
+    """Ports that a server binds beside the one it is given."""
+    engine = server_of(service.engine)
+    if unit.nodes > 1 or not _talks_through_ports(engine, unit):
+        return ()
+    return tuple(port + offset for offset in engine.port_offsets[1:] if port + offset <= LAST_PORT)
+
+
+def _twin(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
+    argv = [service.python, "-m", "ridgeline", "twin", "serve", "--model", service.model, "--role", unit.role]
+    argv += ["--host", _ADDRESS, "--port", str(at.port)]
+    argv += ["--served-model-name", service.served_name] if service.served_name else []
+    if unit.role == "prefill":
+        argv += ["--bootstrap-port", str(at.bootstrap_port)]
+    argv += ["--gpu", service.gpu]
+    for name, value in server_of(service.engine).flags.canonical(unit.settings).items():
+        if (option := TWIN_OPTIONS.get(name)) is not None:
+            argv += [option, str(value)]
+    return argv
+
 
 ROUTER = "router"
 SECOND = "-b"  # ends the names of servers that took the place of others
@@ -54,17 +149,9 @@ def first_slot(name: str) -> str:
     return name.removesuffix(SECOND)
 
 
-def members_of(
-    service: Service,
-    second: Collection[str] = (),
-    node_gpus: int | None = None,
-    scaled: Mapping[str, Collection[int]] | None = None,
-) -> list[Member]:
+def members_of(service: Service, second: Collection[str] = (), node_gpus: int | None = None) -> list[Member]:
     """In the order to start them. The servers named in `second` have the names and ports of their second slots: a
     server and the one that takes its place run at the same time, perhaps on one node.
-
-    `scaled` are the numbers of the servers of a role, where they are not the first `replicas`. Each number has ports
-    and GPUs of its own, whoever else runs.
 
     With `node_gpus` they are dealt out over nodes of so many GPUs, without a batch system; else to this machine, or to
     nobody.
@@ -73,12 +160,9 @@ def members_of(
     free, rows = _FreeGpus(node_gpus), itertools.count()
     numbers = {role: itertools.count() for role in ROLES}
     for unit in service.units:
-        active = (scaled or {}).get(unit.role, range(unit.replicas))
-        for number in range(service.slots(unit)):
+        for _ in range(unit.replicas):
             node, gpu = free.take(unit)
             first_row, name = next(rows), server_name(unit.role, next(numbers[unit.role]))
-            if number not in active:
-                continue
             row = first_row + (_second_row(service) if name in second else 0)
             at = _place(service, unit, row, gpu)
             name += SECOND if name in second else ""
@@ -96,10 +180,8 @@ def members_of(
 
 def every_member(service: Service) -> dict[str, Member]:
     """By its name, each that there may ever be, servers in both of their slots."""
-    rules = service.scale.roles if service.scale is not None else {}
-    every: dict[str, range] = {unit.role: range(service.slots(unit)) for unit in service.units if unit.role in rules}
-    first = members_of(service, scaled=every)
-    second = members_of(service, {member.name for member in first}, scaled=every)
+    first = members_of(service)
+    second = members_of(service, {member.name for member in first})
     return {member.name: member for member in (*second, *first)}
 
 
@@ -136,7 +218,7 @@ def _place(service: Service, unit: ServiceUnit, number: int, gpu: int) -> Server
 
 def _second_row(service: Service) -> int:
     """How many places further second slots begin: past all servers, and past the router where its ports lie there."""
-    count, step = sum(service.slots(unit) for unit in service.units), port_step(service.engine, service.units)
+    count, step = sum(unit.replicas for unit in service.units), port_step(service.engine, service.units)
     taken = {service.router.port, metrics_port(service.router)} if service.router is not None else set()
     row = count
     while any(service.first_port + n * step in taken for n in range(row, row + count)):

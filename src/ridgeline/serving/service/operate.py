@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,21 +25,17 @@ from ridgeline.executors.base import Activity, Executor
 from ridgeline.records.run import Ending, Resources
 from ridgeline.serving.engines.failures import leading_cause
 from ridgeline.serving.ports import why_not_free
-from ridgeline.serving.service import keys, probe
-from ridgeline.serving.service.accepted import Accepted
-from ridgeline.serving.service.folder import ServiceFolder
+from ridgeline.serving.service import probe
+from ridgeline.serving.service.folder import Accepted, ServiceFolder
 from ridgeline.serving.service.history import Started
 from ridgeline.serving.service.members import (
     ROUTER,
-    SECOND,
     Member,
     every_member,
-    first_slot,
     members_of,
     router_of,
 )
-from ridgeline.serving.service.servers import server_of
-from ridgeline.serving.service.service import Service
+from ridgeline.serving.service.service import Service, server_of
 from ridgeline.study.lock import LockHeld, StudyLock
 
 # How a member of a service is, at one poll.
@@ -98,7 +94,7 @@ def _asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, ke
         if state.role == ROUTER:
             why = probe.why_refused(state.url, name, key, TOKEN_S)
             return replace(state, state="refuses", detail=why) if why else state
-        found = probe.ask_for_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
+        found = probe.ask_for_token(state.url, name, key, TOKEN_S, path=probe.split_path(engine, state.role))
         if found.good:
             return state
         if found.refused:
@@ -139,7 +135,7 @@ class Operator:
         if service.api_key_env and not self.key:
             raise InputError(
                 f"{service.api_key_env} is empty; set it to the API key, put the key into "
-                f"{keys.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
+                f"{probe.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
             )
 
     @property
@@ -148,7 +144,7 @@ class Operator:
         return self.folder.service
 
     def apply_journal(self) -> None:
-        """The members as they were accepted, each in the slot that it runs in, and those that scaling left or added."""
+        """The members as they were accepted, each in the slot that it runs in."""
         servers = [self._as_accepted(server) for server in self._servers(self.service)]
         self.members = [*servers, *router_of(self.folder.settings_of(ROUTER), servers)]
 
@@ -158,19 +154,7 @@ class Operator:
         return server if own is self.service else every_member(own).get(server.name, server)
 
     def _servers(self, service: Service) -> list[Member]:
-        scaled = service.scale.roles if service.scale is not None else {}
-        every, in_file = every_member(service), {member.name for member in members_of(service)}
-        added, removed = self.folder.added, self.folder.removed
-        return [
-            self._in_its_slot(member, every)
-            for name, member in every.items()
-            if not member.is_router
-            and (name in in_file or name in added)
-            and not (name in removed and member.role in scaled)
-        ]
-
-    def _in_its_slot(self, first: Member, every: Mapping[str, Member]) -> Member:
-        return every[f"{first.name}{SECOND}"] if first.name in self.folder.second else first
+        return [member for member in members_of(service, self.folder.second) if not member.is_router]
 
     def proposed(self) -> list[Member]:
         """The members as the deployment file would have them now. InputError where it could not be read."""
@@ -214,16 +198,10 @@ class Operator:
             )
         return found
 
-    def growth(self, role: str) -> list[Member]:
-        """Servers of a role that could be added, the first number first."""
-        every, taken = every_member(self.service), {first_slot(member.name) for member in self.present}
-        free = [m for name, m in every.items() if m.role == role and name == first_slot(name) and name not in taken]
-        return [self._in_its_slot(member, every) for member in free]
-
     @property
     def present(self) -> list[Member]:
-        """The members, those that will take the place of one or are added, and those that are on their way out."""
-        others = [*self.folder.replacing.values(), *self.folder.retiring, *self.folder.growing]
+        """The members, those that will take the place of one, and those that are on their way out."""
+        others = [*self.folder.replacing.values(), *self.folder.retiring]
         every = every_member(self.service) if others else {}
         return [*self.members, *(self._as_accepted(every[name]) for name in others if name in every)]
 
@@ -374,8 +352,8 @@ class Operator:
         return self.service.served_name or probe.served_model(url, self.key) or self.service.model
 
     def ask_for_token(self, member: Member, limit_s: float) -> bool:
-        url, model, engine = self.folder.url(member), self.model_of(member), self.service.engine
-        return probe.ask_for_token(url, model, self.key, limit_s, engine=engine, role=member.role).good
+        url, path = self.folder.url(member), probe.split_path(self.service.engine, member.role)
+        return probe.ask_for_token(url, self.model_of(member), self.key, limit_s, path=path).good
 
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""
@@ -519,11 +497,6 @@ class Operator:
                 ticket = self.folder.started[member.name].ticket
                 raise SiteError(f"{member.name} did not end within {_END_S:g} s; end it by hand: {ticket}")
             self.executor.wait(POLL_S)
-
-    def is_ending(self, member: Member) -> bool:
-        """Whether this process has cancelled its job."""
-        start = self.folder.started.get(member.name)
-        return start is None or bool(start.ended) or start.ticket in self._cancelled
 
     def cancel(self, member: Member) -> bool:
         """Asks the site to end its job, without waiting for it; whether it has ended."""

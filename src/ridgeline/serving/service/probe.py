@@ -8,15 +8,18 @@ import json
 import os
 import random
 import re
+import stat
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import SiteError
-from ridgeline.serving.service.keys import kept_secret
-from ridgeline.serving.service.servers import server_of
+from ridgeline.errors import InputError, SiteError
+from ridgeline.files import text_of
+from ridgeline.records.secrets import SECRETS_FOLDER
+from ridgeline.serving.service.service import server_of
 
 _TIMEOUT_S = 5.0
 _PAGE_TIMEOUT_S = 3.0  # `keep` asks every two seconds
@@ -128,24 +131,21 @@ def _asked(url: str, body: object, key: str, limit_s: float) -> TokenAnswer:
     return TokenAnswer(why, broken=bool(why))
 
 
+def split_path(engine: str, role: str) -> str:
+    """Where a server of split roles is asked for a token, where its engine has a path for that; else empty."""
+    return server_of(engine).generate_path if role in ("prefill", "decode") else ""
+
+
 def ask_for_token(
-    url: str,
-    model: str,
-    key: str,
-    limit_s: float,
-    *,
-    engine: str = "",
-    role: str = "both",
-    tokens: int = 0,
-    chat: bool | None = None,
+    url: str, model: str, key: str, limit_s: float, *, path: str = "", tokens: int = 0, chat: bool | None = None
 ) -> TokenAnswer:
     """A canary: a request for a few tokens, and what came. Chat is asked as well, unless it is known not to be served.
 
-    Servers of split roles are asked by the path that their engine has for it, if it has one. `tokens` is the length of
-    a random prompt, which no prefix cache has, and whose one token may be any; 0: a word.
+    Servers of split roles are asked by their `path` (`split_path`). `tokens` is the length of a random prompt, which no
+    prefix cache has, and whose one token may be any; 0: a word.
     """
     began_s = time.monotonic()
-    if role in ("prefill", "decode") and (path := server_of(engine).generate_path):
+    if path:
         return replace(_asked(f"{url}{path}", None, key, limit_s), took_s=time.monotonic() - began_s)
     if tokens:
         prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)]
@@ -221,3 +221,20 @@ def _model_card(url: str, key: str) -> dict[str, Any]:
 def key_of(variable: str) -> str:
     """From the environment, or from the file where its owner keeps it."""
     return os.environ.get(variable) or kept_secret(variable) if variable else ""
+
+
+def kept_in(name: str) -> str:
+    """The file of a secret that is not in the environment, as people write it."""
+    return f"~/{SECRETS_FOLDER}/{name}"
+
+
+def kept_secret(name: str) -> str:
+    """From the file that only its owner may read; empty where there is none."""
+    path = Path(kept_in(name)).expanduser()
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return ""
+    if mode & 0o077:
+        raise InputError(f"{path} is open to others (mode {mode:o}); close it with `chmod 600 {path}`")
+    return text_of(path).strip()

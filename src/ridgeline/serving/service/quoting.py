@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ridgeline.records.launch import OnNode
 
@@ -59,3 +59,31 @@ _IN_UNIT = {"%": "%%", "$": "$$", "\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "
 def _alternating(texts: Iterable[str], names: Iterable[str]) -> str:
     first, *others = texts
     return first + "".join(name + text for name, text in zip(names, others, strict=True))
+
+
+# An API key is no word of a command line: the arguments of a process are read by every user of its node, its
+# environment only by its owner. vLLM takes its key from a variable of its own. SGLang (0.5.15) and the routers take one
+# as an argument only, or from a file of arguments; they are started as Python modules, so a line of Python puts the key
+# among the arguments inside the process, where nobody else sees it.
+
+_WITH_KEY = (
+    "import os, runpy, sys; key, module, *argv = sys.argv[1:]; "
+    'sys.argv = [module, *argv, "--api-key", os.environ[key]]; '
+    'runpy.run_module(module, run_name="__main__", alter_sys=True)'
+)
+
+
+def with_key(argv: Sequence[str], variable: str) -> list[str]:
+    """`PYTHON -m MODULE ...` that finds `--api-key` and the variable's value behind its arguments; as it is without."""
+    if not variable:
+        return list(argv)
+    place = argv.index("-m")
+    return [*argv[:place], "-c", _WITH_KEY, variable, *argv[place + 1 :]]
+
+
+def without_key(argv: Sequence[str]) -> list[str]:
+    """As people know the command; how the key gets in is left out."""
+    if _WITH_KEY not in argv:
+        return list(argv)
+    place = argv.index(_WITH_KEY)
+    return [*argv[: place - 1], "-m", *argv[place + 2 :]]

@@ -31,11 +31,10 @@ from ridgeline.serving.ports import claim_row
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.admission import AdmissionLimits, twin_model
 from ridgeline.serving.service.keep.keeper import Keeper
-from ridgeline.serving.service.members import Member
+from ridgeline.serving.service.members import TWIN_OPTIONS, Member
 from ridgeline.serving.service.operate import Operator
 from ridgeline.serving.service.routers import ROUTERS
-from ridgeline.serving.service.servers import TWIN_OPTIONS, server_of
-from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit
+from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit, server_of
 from ridgeline.serving.traffic.requests import RequestRecord, Slo
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic

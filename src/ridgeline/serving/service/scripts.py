@@ -14,8 +14,7 @@ from ridgeline.records.launch import contained, launch
 from ridgeline.records.secrets import reference_lines
 from ridgeline.serving.service.members import ROUTER, Member, variable
 from ridgeline.serving.service.quoting import in_comment, in_shell, shell_line
-from ridgeline.serving.service.servers import server_of
-from ridgeline.serving.service.service import Service
+from ridgeline.serving.service.service import Service, server_of
 
 ADDRESS_FILE, URL_FILE = "address", "url"
 START_FILE = "start.sh"

@@ -1,36 +1,68 @@
-"""What a deployment file describes: servers in units, the router in front of them, and where all of it runs."""
+"""What a deployment file says: servers in units, the router in front of them, and where all of it runs."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from ridgeline.records.secrets import looks_secret
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import NOBODY, NotifyChoice
+from ridgeline.serving.engines.base import ServingEngine, engine_named
+from ridgeline.serving.engines.sglang.engine import Sglang
 from ridgeline.serving.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.study.forms import (
     Accepts,
     DefaultText,
     Duration,
     Environment,
+    FieldName,
     Form,
+    Lines,
     OneLine,
     Single,
     Size,
     ValueUnit,
+    Variable,
     Words,
+    accepted_by,
 )
+from ridgeline.study.schema import NotifyForm
 
 _DAY_S = 86400.0
 ROLES = ("both", "prefill", "decode")
 # Beside sglang-router it adds 0.6 ms to a first token instead of 42, keeps its limits, lets waiting requests in,
 # refuses with Retry-After, and lists the model of a vLLM by its name (docs/guides/deploy.md).
 USUAL_ROUTER: Final = "smg"
+FULL_KV_SHARE = 0.9  # of a server's KV pool: beyond it requests are thrown out and computed again
+
+
+class _TwinEngine(Sglang):
+    """`twin serve` as an engine of a service: SGLang's API, pages and knobs, and none of its processes."""
+
+    packages = ()
+    module = "ridgeline"
+    device_knob = ""
+    image = ""
+    host_variable = ""
+    derived_ports = ()
+    rendezvous_ports = ()
+    port_spacing = rendezvous_spacing = 1
+    works_on_cpus = False
+    loads_model = False
+
+
+_TWIN = _TwinEngine()
+
+
+def server_of(engine: str) -> ServingEngine:
+    """The home of what a deployment file calls its engine."""
+    return _TWIN if engine == "twin" else engine_named(engine)
 
 
 class ServiceUnit(Form):
@@ -117,119 +149,6 @@ class PodChoice(Form):
     )
 
 
-_WEEK_MIN, DAY_MIN = 7 * 24 * 60, 24 * 60
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-def _day_numbers(text: str) -> list[int]:
-    """`mon-fri`, `sat,sun`, `fri-mon`: numbers from Monday, 0. ValueError says what it is not."""
-    found: set[int] = set()
-    for part in text.replace(" ", "").lower().split(","):
-        first, _, last = part.partition("-")
-        if first not in _DAYS or (last or first) not in _DAYS:
-            raise ValueError(f"{text!r} are no days; write such as mon-fri or sat,sun")
-        begin, end = _DAYS.index(first), _DAYS.index(last or first)
-        found |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
-    return sorted(found)
-
-
-def _minute_of_day(text: str) -> int:
-    """`08:00` to `24:00`."""
-    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
-    minute = int(match[1]) * 60 + int(match[2]) if match else -1
-    if match is None or int(match[2]) > 59 or minute > DAY_MIN:
-        raise ValueError(f'{text!r} is not a time of the day; write such as "08:00"')
-    return minute
-
-
-def _read_by(read: Callable[[str], object]) -> AfterValidator:
-    """Text that it reads, as it was written."""
-
-    def accept(text: str) -> str:
-        read(text)
-        return text
-
-    return AfterValidator(accept)
-
-
-_TimeOfDay = Annotated[OneLine, _read_by(_minute_of_day), Accepts('a time of the day such as "08:00"')]
-
-
-class ScheduleEntry(Form):
-    """Limits that hold from one time of the day to another; past midnight where `to` comes before `from`."""
-
-    whose = "a schedule"
-
-    from_: _TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
-    to: _TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
-    days: Annotated[
-        OneLine, _read_by(_day_numbers), Accepts("days such as mon-fri or sat,sun"), DefaultText("every day")
-    ] = Field(default="mon-sun", description="On which days it begins.")
-    least: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never fewer meanwhile."
-    )
-    most: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never more meanwhile."
-    )
-
-    @property
-    def text(self) -> str:
-        return f"{self.from_} to {self.to}{'' if self.days == 'mon-sun' else f' {self.days}'}"
-
-    def spans(self) -> list[tuple[int, int]]:
-        """Where it begins, in minutes of the week, and how long it lasts; once for each day."""
-        begins = _minute_of_day(self.from_)
-        length = (_minute_of_day(self.to) - begins) % DAY_MIN or DAY_MIN
-        return [(day * DAY_MIN + begins, length) for day in _day_numbers(self.days)]
-
-    def holds_at(self, minute: int) -> bool:
-        """In this minute of the week."""
-        return any((minute - begins) % _WEEK_MIN < length for begins, length in self.spans())
-
-    def overlaps(self, other: ScheduleEntry) -> bool:
-        return any(other.holds_at(begins) for begins, _ in self.spans()) or any(
-            self.holds_at(begins) for begins, _ in other.spans()
-        )
-
-
-class RoleScale(Form):
-    """How many servers of a role there are, and the load at which there should be more.
-
-    Without a target they follow the schedule; in a split service, the role that has targets.
-    """
-
-    whose = "scale"
-
-    least: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, description="Never fewer.")
-    most: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
-    running: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Target: requests on each server, running or waiting."
-    )
-    waiting: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        default=None, gt=0, description="Target: of these, how many wait."
-    )
-    kv: Annotated[float | None, DefaultText("not looked at")] = Field(
-        default=None, gt=0, le=1, description="Target: share of each server's KV pool that is used."
-    )
-    schedule: Annotated[list[ScheduleEntry], DefaultText("none")] = Field(
-        default=[], description="Other limits at times of the day."
-    )
-
-    @property
-    def by_load(self) -> bool:
-        return any(target is not None for target in (self.running, self.waiting, self.kv))
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleRules:
-    """How `keep` scales a service: its `roles`, each within its limits."""
-
-    roles: Mapping[str, RoleScale]
-    down_after_s: float = 600.0  # of low load, and after any change, before a server is removed
-    most_servers: int | None = None  # of all roles together
-    timezone: str = ""  # of the schedule; empty: that of the machine
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """`expected` are figures of the plan with their intervals, to hold what is seen against."""
@@ -255,17 +174,11 @@ class Service:
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = field(default_factory=PodChoice)
     notify: NotifyChoice = NOBODY
-    scale: ScaleRules | None = None
     planned_release: str = ""  # what the file names; servers of another one do not start
 
     @property
     def split(self) -> bool:
         return any(unit.role != "both" for unit in self.units)
-
-    def slots(self, unit: ServiceUnit) -> int:
-        """The most servers of a unit that there may be at a time; each has ports of its own, whoever runs."""
-        rule = self.scale.roles.get(unit.role) if self.scale is not None else None
-        return unit.replicas if rule is None else max(unit.replicas, rule.most)
 
     @property
     def secret_variables(self) -> tuple[str, ...]:
@@ -281,3 +194,88 @@ class Service:
     def job_limit_s(self) -> float:
         """After which a member's job is ended by the site. Nobody does that on this machine."""
         return math.inf if self.on_this_machine else self.limit_s or _DAY_S
+
+
+def _key_variable(name: str) -> str:
+    """People write the key itself here. It is not repeated: whatever says so may be kept in a log."""
+    # a key drawn from capitals alone: variables of that length are several words
+    drawn = len(name) >= 20 and "_" not in name
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name) or looks_secret(name) or drawn:
+        raise ValueError(
+            "is not the name of an environment variable in capital letters; if it is the key itself, remove it here, "
+            "put it into a variable such as SERVICE_KEY, and write `api_key_env: SERVICE_KEY`"
+        )
+    return name
+
+
+class ServedEngineForm(Form):
+    """What the servers run."""
+
+    whose = "an engine"
+
+    kind: Annotated[OneLine, accepted_by(server_of), Accepts("sglang, vllm, twin, or an engine of another package")] = (
+        Field(description="The engine; twin: servers that only pretend.", examples=["sglang"])
+    )
+    release: Annotated[OneLine, DefaultText("the newest that is known")] = Field(
+        default="", description="The release whose flags are used, such as 0.5.15."
+    )
+    python: OneLine = Field(default="python3", description="The interpreter of the environment that has the engine.")
+    gpu: Annotated[OneLine, DefaultText("needed by twin only")] = Field(
+        default="", description="What it runs on, such as h200: the twin keeps its time."
+    )
+
+
+class ServiceForm(Form):
+    """A service: servers, their router, and where they run."""
+
+    whose = "a deployment"
+    elsewhere: ClassVar[Mapping[str, str]] = {"scale": "servers are not added or removed by load; set `replicas`"}
+    makes = Service
+    aside = frozenset(("version", "engine", "units", "router", "site", "start", "preflight"))
+
+    version: Annotated[Literal[1], Accepts("1: write 1")] = Field(description="The version of this format.")
+    name: Annotated[OneLine, DefaultText("the file's name")] = Field(
+        default="", description="Shown in jobs and reports."
+    )
+    model: OneLine = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
+    served_name: Annotated[OneLine, DefaultText("the model's")] = Field(description="What requests call it.")
+    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
+        description="Variables that hold tokens of the servers: from the environment, ~/.ridgeline/secrets/NAME or a "
+        "Kubernetes Secret; no file that is written holds their value.",
+    )
+    engine: ServedEngineForm
+    units: list[ServiceUnit] = Field(min_length=1, description="The servers.")
+    router: Annotated[RouterChoice | None, DefaultText("none: one server alone")] = Field(default=None)
+    site: Any = Field(default="local", description="A site's name or file, or the mapping itself.")
+    start: Literal["together", "in-turn"] = Field(
+        default="together",
+        description="in-turn: each server only when the one before is ready, as servers that share a GPU need it.",
+    )
+    first_port: Annotated[int, ValueUnit("")] = Field(
+        ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
+    )
+    first_bootstrap_port: Annotated[int, ValueUnit("")] = Field(
+        ge=1024,
+        le=60000,
+        description="Where decode servers fetch KV from the first prefill server on a node; the next ones follow.",
+    )
+    preflight: Annotated[Lines, DefaultText("none")] = Field(
+        default=[],
+        description="Records of `ridgeline site preflight --json` of the nodes (`nodes/*.json`): their InfiniBand "
+        "adapters.",
+    )
+    host: Annotated[OneLine, DefaultText("loopback here, the node's address on a cluster")] = Field(
+        description="The address that servers and router listen on."
+    )
+    api_key_env: Annotated[OneLine, AfterValidator(_key_variable), DefaultText("no key")] = Field(
+        description="The environment variable that holds the API key."
+    )
+    limit: Annotated[Duration | None, FieldName("limit_s"), DefaultText("a day on a batch system, none here")] = Field(
+        description="Time that a batch system is asked for; `service keep` replaces members before it is over.",
+    )
+    slo: dict[str, float] = Field(description="Limits such as `ttft_p95_ms: 2000`.")
+    expected: dict[str, Any] = Field(description="The plan's figures, each with its interval.")
+    notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
+        default=NotifyForm.model_construct(), description="Whom `service keep` tells what it sees and does."
+    )
+    kubernetes: Annotated[PodChoice, FieldName("pods"), DefaultText("nothing beyond the defaults")]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +14,6 @@ from ridgeline.cli.text.table import json_text
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.serving.service.keep.scaler import RoleScaleState
     from ridgeline.serving.service.members import Member
     from ridgeline.serving.service.operate import MemberState, Operator
     from ridgeline.serving.service.service import Service
@@ -87,24 +84,20 @@ def status(
 
     Example: ridgeline service status service.yaml
     """
-    from ridgeline.serving.service.keep.scaler import scale_states
     from ridgeline.serving.service.scripts import URL_FILE
 
     operator = operator_of(file, folder)
-    states, scale = operator.status(), scale_states(operator, time.time())
+    states = operator.status()
     edited, keys = operator.edited()
     if as_json:
         url = operator.folder.url(operator.front)
-        scaled = {"scale": [asdict(state) for state in scale]} if scale else {}
         members = [asdict(state) for state in states]
         told = {"service": operator.service.name, "url": url, "members": members}
-        print(json_text({**told, "edited": {"members": edited, "keys": keys}, **scaled}))
+        print(json_text({**told, "edited": {"members": edited, "keys": keys}}))
     else:
         print(_status_text(states))
         if edited or keys:
             print(_edited_text(file, edited, keys))
-        if scale:
-            print(_scale_text(scale))
         print(_front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
@@ -113,8 +106,8 @@ def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service drain service.yaml server-1
     """
-    from ridgeline.serving.service.rolling import drain as take_out
-    from ridgeline.serving.service.rolling import refuse_last
+    from ridgeline.serving.service.steps import drain as take_out
+    from ridgeline.serving.service.steps import refuse_last
 
     operator = operator_of(file, folder)
     with operator.commanding():
@@ -127,7 +120,7 @@ def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service undrain service.yaml server-1
     """
-    from ridgeline.serving.service.rolling import undrain as put_back
+    from ridgeline.serving.service.steps import undrain as put_back
 
     operator = operator_of(file, folder)
     with operator.commanding():
@@ -155,8 +148,8 @@ def restart(
 
     Example: ridgeline service restart service.yaml --rolling
     """
-    from ridgeline.serving.service.rolling import canary_restart
-    from ridgeline.serving.service.rolling import restart as start_again
+    from ridgeline.serving.service.steps import canary_restart
+    from ridgeline.serving.service.steps import restart as start_again
 
     operator = operator_of(file, folder, needs_file=True)
     if canary and not rolling:
@@ -176,8 +169,8 @@ def down(file: _File, folder: _Folder = None) -> None:
 
     Example: ridgeline service down service.yaml
     """
-    from ridgeline.serving.service.accepted import DamagedAcceptedError, set_aside
     from ridgeline.serving.service.file import load_service
+    from ridgeline.serving.service.folder import DamagedAcceptedError, set_aside
 
     try:
         operator = operator_of(file, folder)
@@ -190,8 +183,8 @@ def down(file: _File, folder: _Folder = None) -> None:
 def operator_of(file: Path, folder: Path | None, service: Service | None = None, needs_file: bool = False) -> Operator:
     """A file that cannot be read, as one that is being edited, is in the way only of who would apply it."""
     from ridgeline.errors import StudyError
-    from ridgeline.serving.service.accepted import ACCEPTED_FILE
     from ridgeline.serving.service.file import load_service
+    from ridgeline.serving.service.folder import ACCEPTED_FILE
     from ridgeline.serving.service.operate import Operator
 
     root = folder or file.parent / f"{file.stem}.service"
@@ -210,8 +203,7 @@ def service_summary(
 ) -> str:
     """The service in a few lines, then every command line, what a batch system is asked for, and what to know."""
     from ridgeline.serving.engines.knobs.releases import release_text
-    from ridgeline.serving.service.keys import without_key
-    from ridgeline.serving.service.quoting import shell_line
+    from ridgeline.serving.service.quoting import shell_line, without_key
     from ridgeline.serving.service.routers import ROUTERS, router_promise
 
     engine = "the twin" if service.engine == "twin" else release_text(service.engine, service.release)
@@ -248,19 +240,6 @@ def _edited_text(file: Path, members: Sequence[str], keys: Sequence[str]) -> str
     ways += [f"`service restart {file} router`"] if "router" in members else []
     who = ", ".join(members)
     return f"edited, not applied: {named}; {who} would be started with other settings. {' and '.join(ways)} applies it"
-
-
-def _scale_text(states: Sequence[RoleScaleState]) -> str:
-    """A line for each role that is scaled: how many there are, between which limits, and the latest change."""
-    lines = []
-    for state in states:
-        more = "".join(f", {n} {what}" for n, what in ((state.starting, "starting"), (state.leaving, "leaving")) if n)
-        line = f"scale: {state.serving} {state.role} servers serve{more} ({state.limits})"
-        if state.change:
-            at = datetime.fromtimestamp(state.changed_at_s).strftime("%Y-%m-%d %H:%M:%S")
-            line += f"; {at} {state.change}"
-        lines.append(line)
-    return "\n".join(lines)
 
 
 def _status_text(states: Sequence[MemberState]) -> str:

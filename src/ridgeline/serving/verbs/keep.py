@@ -40,8 +40,7 @@ def keep(
     Example: ridgeline service keep service.yaml --dry-run
     """
     from ridgeline.serving.service.file import load_service
-    from ridgeline.serving.service.keep.exporter import serve_metrics
-    from ridgeline.serving.service.keep.keeper import Keeper
+    from ridgeline.serving.service.keep.keeper import Keeper, serve_metrics
     from ridgeline.serving.verbs.deploy import operator_of
     from ridgeline.study.notify import Notifier
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ridgeline.errors import Where
     from ridgeline.serving.service.admission import AdmissionLimits
     from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
-    from ridgeline.serving.service.rehearsed_scaling import RehearsedScaling, ScaledRun
     from ridgeline.serving.service.service import Service
 
 
@@ -47,20 +46,6 @@ class RehearsalArguments:
     write: Annotated[
         bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
     ] = True
-    scale: Annotated[
-        bool, typer.Option("--scale", help="Rehearse the file's `scale` block instead, in virtual time.")
-    ] = False
-    minutes: Annotated[
-        float | None, typer.Option(help="--scale: how long; default: an hour, or all of a trace.", min=0.1)
-    ] = None
-    double_at: Annotated[
-        float | None,
-        typer.Option(help="--scale: minutes after which the load doubles: every request comes twice.", min=0),
-    ] = None
-    server_start: Annotated[float, typer.Option(help="--scale: seconds that a server takes to start.", min=0)] = 120.0
-    begins: Annotated[
-        str, typer.Option(help="--scale: when the traffic begins, for the schedule, such as '2026-11-16 07:30'.")
-    ] = ""
 
 
 @option.takes(RehearsalArguments)
@@ -72,22 +57,14 @@ def rehearse(
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
-    With --scale everything is simulated, so an hour takes seconds: when `service keep` would add and remove servers,
-    why, and how that compares in cost and latency with a fixed number of servers.
-
     Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
     from ridgeline.serving.service.admission import admission_of
     from ridgeline.serving.service.file import load_service
+    from ridgeline.serving.service.rehearsal import known_policies
     from ridgeline.serving.service.rehearsal import rehearse as run
 
-    service = load_service(asked.file)
-    if asked.scale:
-        _scale(service, asked, as_json)
-        return
-    from ridgeline.serving.service.rehearsal import known_policies
-
-    known_policies(service)  # says what is missing before anything takes time
+    known_policies(service := load_service(asked.file))  # says what is missing before anything takes time
     limits = admission_of(service, asked.traffic)
     asked_s = asked.rate or _SHARE_OF_CAPACITY * limits.requests_s
     load = _sustainable_load(asked_s, asked)
@@ -96,24 +73,6 @@ def rehearse(
     if asked.write and not asked.policy:
         _write(asked.file, service, done.choice, limits)
     _say(done, limits, service, _AskedLoad(asked_s, asked.speed), as_json)
-
-
-def _scale(service: Service, asked: RehearsalArguments, as_json: bool) -> None:
-    from datetime import datetime
-
-    from ridgeline.errors import InputError
-    from ridgeline.serving.service.rehearsed_scaling import ScaledTraffic, rehearse_scaling
-
-    try:
-        began = datetime.fromisoformat(asked.begins) if asked.begins else datetime.now()
-    except ValueError:
-        raise InputError(f"--begins {asked.begins!r} is not a time; write such as '2026-11-16 07:30'") from None
-    recorded = Path(asked.traffic).exists()
-    seconds = 60 * asked.minutes if asked.minutes is not None else None if recorded else 3600.0
-    double_s = None if asked.double_at is None else 60 * asked.double_at
-    sent = ScaledTraffic(asked.traffic, asked.rate, seconds, double_s, asked.seed)
-    done = rehearse_scaling(service, sent, asked.server_start, began, _show)
-    print(json_text(done.as_json()) if as_json else scaling_text(done, asked.server_start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,33 +119,6 @@ def _write(file: Path, service: Service, choice: PolicyChoice, limits: Admission
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
-
-
-def scaling_text(done: RehearsedScaling, start_s: float) -> str:
-    """When servers would be added and removed, and why; then cost and limits beside numbers that stay."""
-    run = done.scaled
-    rows: list[tuple[str, ...]] = [("at", "role", "servers", "why")]
-    rows += [(_clock(s), d.role, f"{d.replicas} -> {d.wanted}", d.why) for s, d in run.decisions]
-    lines = _table(rows) if run.decisions else ["nothing was changed"]
-    lines += ["", *_table([_SCALED_HEAD, _scaled_row("scaled", run), *(_scaled_row(n, r) for n, r in done.fixed)])]
-    if done.first_up_s is not None:
-        lines.append(f"scaled up {done.first_up_s:.0f} s after the load doubled")
-    lines.append(f"{run.turns} changes of direction; a server starts in {start_s:g} s")
-    return "\n".join([*lines, "servers, router and time are simulated; the router's own limits are not"])
-
-
-_SCALED_HEAD = ("", "server-hours", "requests", "ttft p95", "tpot p95", "within the SLO", "held")
-
-
-def _scaled_row(name: str, run: ScaledRun) -> tuple[str, ...]:
-    times = [f"{spread.p95:,.0f} ms" if spread else "" for spread in (run.summary.ttft_ms, run.summary.tpot_ms)]
-    kept = "" if run.kept_share is None else f"{run.kept_share:.1%}"
-    held = "" if run.slo_held is None else "yes" if run.slo_held else "no"
-    return (name, f"{run.server_hours:.2f}", f"{run.summary.requests:,}", *times, kept, held)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
 
 
 def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:

@@ -2,24 +2,94 @@
 
 An action is never waited for. Its first line says what is to become of a member, and every later poll goes on with it
 (`steps.py`): so the others stay watched, and whoever comes after a keeper that was killed finds the same line.
+
+While a router has no server it is answered for: 503 with Retry-After, which clients take for a reason to try again. smg
+answers 404 when it knows no server, as if the model's name were wrong, and clients give up; sglang-router and
+vllm-router answer 503 and do not say when to come back. So `keep` adds itself to such a router as a server that refuses
+everything, and leaves when the first server is back. Nothing of ours is in the path of requests that can be served. If
+`keep` ends meanwhile the router finds its address dead, and says 503 by itself.
 """
 
 from __future__ import annotations
 
+import http.server
+import json
 import math
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.history import RESTART
-from ridgeline.serving.service.keep.scale import ScaleDecision
-from ridgeline.serving.service.keep.stand_in import StandIn
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import SECOND, Member, first_slot
-from ridgeline.serving.service.operate import DRAIN_S, Operator
-from ridgeline.serving.service.servers import server_of
+from ridgeline.serving.service.operate import Operator
+from ridgeline.serving.service.routers import RouterAdmin
+from ridgeline.serving.service.service import server_of
 from ridgeline.serving.service.steps import Steps
+
+RETRY_AFTER_S = 5
+_PRIORITY = 1  # of 50 that servers have: by it one of an earlier keeper is known
+_ERROR = {"message": "no server is ready; try again", "type": "server_error", "param": None, "code": "no_server"}
+
+
+class _Refusing(http.server.BaseHTTPRequestHandler):
+    model = ""  # of the service, by which routers know what a server is for
+
+    def do_GET(self) -> None:
+        card = {"id": self.model, "object": "model", "owned_by": "ridgeline"}
+        info = {"model_path": self.model, "served_model_name": self.model}
+        self._answer(200, {"object": "list", "data": [card]} if self.path == "/v1/models" else info)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self._answer(503, {"error": _ERROR})
+
+    def _answer(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        if status == 503:
+            self.send_header("retry-after", str(RETRY_AFTER_S))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class StandIn:
+    """In the router while no server is."""
+
+    def __init__(self) -> None:
+        self._server: http.server.ThreadingHTTPServer | None = None
+        self._url = ""
+
+    def attend(self, admin: RouterAdmin, listed: Mapping[str, Mapping[str, Any]], model: str, serve: bool) -> None:
+        """Comes where no server of the router serves, and goes, with those of earlier keepers, where one does."""
+        if serve:
+            for url in [url for url, row in listed.items() if row.get("priority") == _PRIORITY]:
+                admin.take_away(url)
+        elif self._url not in listed:
+            admin.add(self._listen(admin.url, model), "both", priority=_PRIORITY)
+
+    def _listen(self, router: str, model: str) -> str:
+        """At the address by which this machine reaches the router, and so the router this machine."""
+        if self._server is None:
+            at = urlsplit(router)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
+                towards.connect((at.hostname, at.port))
+                address = towards.getsockname()[0]
+            handler = type("_Refusing", (_Refusing,), {"model": model})
+            self._server = http.server.ThreadingHTTPServer((address, 0), handler)
+            self._url = f"http://{address}:{self._server.server_port}"
+            threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self._url
+
 
 LEAVE_S = 60.0  # a slow server may take so long over what it has
 MOST_RESTARTS = 3  # of one member, lately; what breaks again and again is not cured by another start
@@ -140,47 +210,6 @@ class Actions(Steps):
             folder.record({"event": "replacing", "member": member.name, "by": by, "why": why})
             operator.say(f"{member.name}: {why}; {by} takes its place")
             operator.ensure(operator.member(by))
-
-    def scale(self, decision: ScaleDecision) -> None:
-        """Servers begin to be added; or one leaves the router, finishes what it has and ends."""
-        with self._operator.action():
-            if self._operator.folder.is_down:
-                return
-            names = self._grow(decision) if decision.change > 0 else self._shrink(decision)
-        if names:
-            number = f"from {decision.replicas} to {decision.wanted}"
-            verb = "added" if decision.change > 0 else "removed"
-            text = f"{number} {decision.role} servers: {decision.why}; {', '.join(names)} {verb}"
-            self._operator.say(f"scale: {text}")
-            self._alert("scale-up" if decision.change > 0 else "scale-down", ", ".join(names), text)
-
-    def _grow(self, decision: ScaleDecision) -> list[str]:
-        """Those that still finish what they have come back first: they needn't be started."""
-        operator, folder = self._operator, self._operator.folder
-        free = [member for member in operator.growth(decision.role) if member.name not in folder.retiring]
-        back = [m for m in operator.present if m.name in folder.retiring and m.role == decision.role]
-        chosen = [*(m for m in back if not operator.is_ending(m)), *free][: decision.change]
-        event = {"event": "growing", "role": decision.role, "to": decision.wanted, "why": decision.why}
-        for member in chosen:
-            folder.record({**event, "member": member.name})
-        for member in chosen:
-            operator.ensure(member)
-        return [member.name for member in chosen]
-
-    def _shrink(self, decision: ScaleDecision) -> list[str]:
-        """The last ones by number, of those that nothing else is done to; never the last that serves."""
-        operator, folder = self._operator, self._operator.folder
-        busy = {*folder.leaving, *folder.replacing, *folder.drained}
-        mine = [m for m in operator.servers if m.role == decision.role and m.name not in busy]
-        until_s = round(time.time() + DRAIN_S, 3)
-        event = {"event": "shrinking", "role": decision.role, "to": decision.wanted, "why": decision.why}
-        names = []
-        for member in reversed(mine[decision.change :]):
-            if self._spared(member):
-                folder.record({**event, "member": member.name, "until": until_s})
-                operator.apply_journal()
-                names.append(member.name)
-        return names
 
     def renew_router(self, router: Member, why: str) -> None:
         """It has one address: it is started again, which cuts off what streams through it."""

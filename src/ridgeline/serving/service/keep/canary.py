@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.probe import TokenAnswer
-from ridgeline.serving.service.servers import server_of
 
 _LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 5.0  # unless prompts are in the way, whose requests show that the engine works
@@ -76,6 +75,10 @@ class Canaries:
     _paced_s: float = -1e9  # the last such prompt
     _pacing: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def _path(self) -> str:
+        return probe.split_path(self.engine, self.role)
 
     @property
     def answers(self) -> int:
@@ -182,7 +185,7 @@ class Canaries:
                 self.took.extend((at, max(0.0, s - behind_s) / (1 + self._beside), s) for at, s in came)
 
     def _fly(self) -> None:
-        more = {"engine": self.engine, "role": self.role, "chat": self._chat if self._asks_chat else False}
+        more = {"path": self._path, "chat": self._chat if self._asks_chat else False}
         self._take(self.send(self.url, self.model, self.key, _LIMIT_S, **more))
 
     def _take(self, answer: TokenAnswer) -> None:
@@ -231,7 +234,7 @@ class Canaries:
         good, tokens = False, self._next_tokens()
         began_s = self.clock()
         if tokens:
-            more = {"engine": self.engine, "role": self.role, "tokens": tokens}
+            more = {"path": self._path, "tokens": tokens}
             answer = self.send(self.url, self.model, self.key, _LIMIT_S, **more)
             good = answer.good
             if answer.refused and not answer.wrong_key and not answer.why.startswith("429"):
@@ -250,8 +253,7 @@ class Canaries:
     def _next_tokens(self) -> int:
         """The next longer prompt, far below the context of the model; 0 where there is none."""
         if self._context is None:
-            plain = not (server_of(self.engine).generate_path and self.role in ("prefill", "decode"))
-            self._context = probe.context_tokens(self.url, self.key) if plain else 0
+            self._context = 0 if self._path else probe.context_tokens(self.url, self.key)
         most = self._context // 4
         first = min(PACE_TOKENS[0], most)
         lengths = [first, *(tokens for tokens in PACE_TOKENS[1:] if tokens <= most)]

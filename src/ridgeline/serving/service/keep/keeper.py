@@ -1,8 +1,8 @@
 """Keeping a service running. One loop of four parts:
 
-- what was **accepted** to run (`serving/service/accepted.py`), read again at every poll: nothing is started otherwise;
+- what was **accepted** to run (`serving/service/folder.py`), read again at every poll: nothing is started otherwise;
 - what is **seen** (`seen.py`): a poll of every member and what comes of the canaries;
-- what is **judged** (`watch.py`, `scale.py`): concerns that several polls agree on;
+- what is **judged** (`watch.py`): concerns that several polls agree on;
 - what is **done** (`actions.py`, step by step in `service/steps.py`), with its reason in the journal before it happens.
 
 Nothing here waits for a server: a restart is begun, and the server is put back by a later poll that finds it ready. So
@@ -12,24 +12,55 @@ the others stay watched meanwhile, and a keeper that was killed at any point is 
 from __future__ import annotations
 
 import errno
+import gzip
+import http.server
 import math
+import os
+import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ParamSpec
 
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError, RidgelineError, SiteError
 from ridgeline.serving.service.history import RESTART_FAILED
 from ridgeline.serving.service.keep.actions import Actions
-from ridgeline.serving.service.keep.canary import REFUSALS
-from ridgeline.serving.service.keep.logs import rotate
-from ridgeline.serving.service.keep.scaler import RoleScaleState, Scaler
-from ridgeline.serving.service.keep.seen import Seen
+from ridgeline.serving.service.keep.canary import OUTCOMES, REFUSALS
+from ridgeline.serving.service.keep.seen import MEMBER_STATES, Seen
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.operate import Operator
 from ridgeline.study.lock import LockHeld
+
+_LARGEST_BYTES = 100_000_000
+_KEPT = 3  # older parts, as NAME.1.gz (the latest) and so on
+
+
+def rotate(path: Path, largest_bytes: int | None = None) -> bool:
+    """Whether it was large enough. Lines that are written in the moment of it may be lost, as with copytruncate."""
+    try:
+        if path.stat().st_size < (_LARGEST_BYTES if largest_bytes is None else largest_bytes):
+            return False
+    except FileNotFoundError:
+        return False
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with path.open("rb") as source, gzip.open(partial, "wb", compresslevel=1) as out:
+            shutil.copyfileobj(source, out)
+    except OSError:
+        partial.unlink(missing_ok=True)  # the disk is full, perhaps: this shall not fill it further
+        raise
+    for number in range(_KEPT - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}.gz")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{number + 1}.gz"))
+    partial.replace(path.with_name(f"{path.name}.1.gz"))
+    os.truncate(path, 0)
+    return True
+
 
 P = ParamSpec("P")
 
@@ -60,7 +91,7 @@ def renewal_lead_s(limit_s: float, starting_s: float) -> float:
 # what `keep` sends alerts of and counts, from 0 on
 ALERTS = (
     "dead", "back-off", "hung", "slow", "refuses", "wrong-key", "given-up", "kv-cliff", "failed",
-    "replace-failed", "scale-up", "scale-down", "scale-failed", "scale-limit", "serves-again",
+    "replace-failed", "serves-again",
 )  # fmt: skip
 
 
@@ -78,8 +109,6 @@ class Keeper:
     clock: Callable[[], float] = time.monotonic
     alert: Callable[[str, str, str], None] = lambda kind, member, text: None
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("polls", *ALERTS), 0)))
-    scaled: tuple[RoleScaleState, ...] = ()  # how many of each role there are, and their limits
-    wall: Callable[[], float] = time.time
     _said: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,7 +116,6 @@ class Keeper:
         self._actions = Actions(self.operator, self.file, self._notify)
         self._absent: dict[str, int] = {}  # polls in a row at which the router did not list it
         self._failed: dict[str, tuple[int, float]] = {}  # by member: failures in a row, and the next try
-        self._scaler: Scaler | None = None
         self._refused: dict[str, str] = {}  # by member: why its canaries are refused, as people were told
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -138,7 +166,6 @@ class Keeper:
             self._go_on(members)
             self._renew()
             self._rotate_logs(members)
-        self._scale()
 
     # judging
 
@@ -199,7 +226,7 @@ class Keeper:
             self._attempt(member.name, self._actions.go_on, member, listed)
         begun = [m for m in self.operator.present if m.name not in folder.started]
         for member in begun:
-            if member.name in folder.replacing.values() or member.name in folder.growing:
+            if member.name in folder.replacing.values():
                 self._attempt(member.name, self._actions.go_on, member, listed)
         for member in members:
             if member.is_router or listed is None or member.name in folder.out or not folder.serves(member.name):
@@ -239,7 +266,7 @@ class Keeper:
         """Jobs of a batch system end at their limit: each member gives its place to another one before, in turn."""
         operator, folder = self.operator, self.operator.folder
         limit_s = operator.service.job_limit_s
-        if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing or folder.growing:
+        if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing:
             return
         starts = [s.ready_at_s - s.at_s for s in folder.started.values() if s.ready]
         lead_s = renewal_lead_s(limit_s, max(starts, default=0.0) * len(operator.members))
@@ -254,26 +281,6 @@ class Keeper:
             elif left[member.name] < lead_s / 2 or not any(poll.on_it for poll in self.seen.polls.values()):
                 self._attempt(member.name, self._actions.renew_router, member, why)
             return
-
-    def _scale(self) -> None:
-        operator, folder = self.operator, self.operator.folder
-        if operator.service.scale is None:
-            self._scaler, self.scaled = None, ()
-            return
-        if self._scaler is None or self._scaler.rules != operator.service.scale:
-            self._scaler = Scaler(operator, self.clock, self.wall)
-        in_router = [m.name for m in operator.servers if m.name not in folder.out and folder.serves(m.name)]
-        polls = {name: self.seen.polls[name] for name in in_router if name in self.seen.polls}
-        for decision in self._scaler.poll(polls):
-            if decision.short:
-                if self._say("scale", f"{decision.role} needs more servers", decision.why):
-                    self._notify("scale-limit", decision.role, "needs more servers than its limits allow")
-            elif self.dry_run:
-                would = f"would go from {decision.replicas} to {decision.wanted} {decision.role} servers"
-                self._say("scale", would, decision.why)
-            else:
-                self._attempt(f"scale {decision.role}", self._actions.scale, decision)
-        self.scaled = self._scaler.states()
 
     def _rotate_logs(self, members: Sequence[Member]) -> None:
         if not self.operator.service.on_this_machine or self.counts["polls"] % _ROTATE_EVERY:
@@ -294,3 +301,61 @@ class Keeper:
         self._said[key] = now_s
         self.operator.say(f"{member}: {kind} ({what})")
         return True
+
+
+_STATUSES = ("2xx", "4xx", "5xx")
+
+
+def _metrics_text(keeper: Keeper) -> str:
+    """Of its last poll; the journal is not read again for it."""
+    seen, labels = keeper.seen.states, f'service="{keeper.operator.service.name}"'
+    kinds = sorted(kind for kind in list(keeper.counts) if kind != "polls")
+    # by what came of each canary: the share that is not answered is the server's error rate, with and without users
+    families: dict[str, list[tuple[dict[str, str], float]]] = {
+        "keep_polls_total": [({}, keeper.counts["polls"])],
+        "keep_events_total": [({"kind": kind}, keeper.counts[kind]) for kind in kinds],
+        "member_starts_total": [({"member": row.member}, row.starts) for row in seen],
+        "member_stalled": [({"member": row.member}, int(row.stalled)) for row in seen],
+        "member_next_try_seconds": [({"member": row.member}, round(row.next_try_s)) for row in seen],
+        "member_state": [
+            ({"member": row.member, "state": s}, int(s == row.state)) for row in seen for s in MEMBER_STATES
+        ],
+        "member_canaries_total": [
+            ({"member": row.member, "outcome": o}, row.canaries[o]) for row in seen for o in OUTCOMES
+        ],
+        "member_requests_total": [
+            ({"member": row.member, "status": s}, row.requests[s]) for row in seen for s in _STATUSES
+        ],
+    }
+    lines = []
+    for name, rows in families.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines.append(f"# TYPE ridgeline_{name} {kind}")
+        for own, value in rows:
+            more = "".join(f',{key}="{text}"' for key, text in own.items())
+            lines.append(f"ridgeline_{name}{{{labels}{more}}} {value}")
+    return "\n".join([*lines, ""])
+
+
+def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
+    """In a thread of its own, until `shutdown`. SiteError where the port is taken."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            body = _metrics_text(keeper).encode() if found else b"see /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("content-type", "text/plain; version=0.0.4")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Page)
+    except OSError as error:
+        raise SiteError(f"127.0.0.1:{port}: {error.strerror}; choose another port for --metrics") from None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server

@@ -14,7 +14,7 @@ from ridgeline.serving.service.keep.canary import REFUSALS, Canaries, RouterCana
 from ridgeline.serving.service.keep.watch import HUNG_AFTER_S, Concern, ServerPoll, Watch, poll_from
 from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.servers import server_of
+from ridgeline.serving.service.service import server_of
 
 MEMBER_STATES = ("ready", "drained", "leaving", "starting", "back-off", "ended", "refuses")
 

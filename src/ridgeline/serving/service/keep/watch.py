@@ -29,7 +29,7 @@ from itertools import takewhile
 from statistics import median
 
 from ridgeline.serving.service import probe
-from ridgeline.serving.service.servers import FULL_KV_SHARE, server_of
+from ridgeline.serving.service.service import FULL_KV_SHARE, server_of
 
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
 UNKNOWN_PACE_S = 120.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
@@ -115,6 +115,7 @@ class EngineForm(Form):
     Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself.
     """
 
+    elsewhere: ClassVar[Mapping[str, str]] = {"bake_into": "baked caches are kept as a folder; remove this"}
     model: Text = Field(
         description="A preset or, with dummy weights, a config.json (made on the node, no download), a folder "
         "(relative ones, ./models/x, start at the study file), or what the engine knows.",
@@ -155,11 +156,6 @@ class EngineForm(Form):
     prepare: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
         description="One-time steps: rehearse, bake; of SGLang also deepgemm, fused-moe, deepep, eplb.",
-    )
-    bake_into: Literal["folder", "tar", "overlay"] = Field(
-        default="folder",
-        description="What bake keeps its caches as: a folder of many files; a tar, unpacked on the node's own disk by "
-        "each job; an overlay image, mounted by Apptainer.",
     )
     sources: Annotated[Text, DefaultText("none")] = Field(
         default="", description="A checkout of the engine's repository, for steps that are scripts of it."
@@ -237,10 +233,13 @@ class RealServeForm(ServeForm):
 class OfflineForm(EngineForm):
     """A serving engine's own offline benchmark: everything is sent at once."""
 
-    elsewhere = dict.fromkeys(
-        ("concurrency", "rate", "burstiness", "slo", "workers", "alone", "questions", "perplexity"),
-        "an offline run sends everything at once; use the serve kind",
-    )
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **EngineForm.elsewhere,
+        **dict.fromkeys(
+            ("concurrency", "rate", "burstiness", "slo", "workers", "alone", "questions", "perplexity"),
+            "an offline run sends everything at once; use the serve kind",
+        ),
+    }
 
 
 def read_options(
@@ -300,7 +299,6 @@ def read_options(
         engines=engines,
         ready_limit_s=form.ready_limit,
         prepare=tuple(form.prepare),
-        bake_into=form.bake_into,
         sources=absolute(form.sources, home) if form.sources else "",
         home=home,
         problems=tuple(problems),

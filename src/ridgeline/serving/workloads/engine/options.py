@@ -17,6 +17,7 @@ from ridgeline.serving.engines.install import Install
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 
 ENGINE_KNOB = "engine"
+REHEARSE, BAKE = "rehearse", "bake"  # the one-time steps of every engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,6 @@ class EngineOptions:
     engines: Mapping[str, Install] = field(default_factory=dict)
     ready_limit_s: float = 1800.0
     prepare: tuple[str, ...] = ()
-    bake_into: str = "folder"  # one of the stores of `prepare.py`
     sources: str = ""
     home: Path = Path()  # where relative names of engines and models start
     problems: tuple[Problem, ...] = ()

@@ -160,7 +160,7 @@ def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path)
     if asked.version and version and not re.match(rf"{re.escape(asked.version)}(?!\d)", version):
         yield f"the study says release {asked.version}, the engine is {version}"
     for name, value in asked.echo.items():
-        if name in log.echo and not _same(name, value, log.echo[name], asked.attention_groups):
+        if name in log.echo and not _same(value, log.echo[name]):
             yield f"asked for {name} {value}, the engine applied {log.echo[name]}"
     limit, wanted = log.running_limit, asked.echo.get("max_running_requests")
     groups = asked.attention_groups
@@ -175,13 +175,11 @@ def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path)
             yield f"asked for {name}={asked.nccl[name]}, NCCL says {other or 'nothing of it'}"
 
 
-def _same(name: str, asked: Value, echoed: object, groups: int) -> bool:
+def _same(asked: Value, echoed: object) -> bool:
     if isinstance(asked, bool) or isinstance(echoed, bool):
         return bool(asked) == bool(echoed)
     if isinstance(asked, int | float) and isinstance(echoed, int | float):
-        # of run folders written before 0.1.0, whose session.json holds the whole engine's chunk
-        shares = (asked, rank_share(int(asked), groups)) if name == "chunked_prefill_size" else (asked,)
-        return any(math.isclose(share, echoed, rel_tol=1e-9) for share in shares)
+        return math.isclose(asked, echoed, rel_tol=1e-9)
     return str(asked) == str(echoed) or _parsed(asked) == _parsed(echoed)
 
 

@@ -1,7 +1,15 @@
-"""The files of a run folder and the environment of a run: what an engine is started with, on one node or many."""
+"""The files of a run folder and the environment of a run: what an engine is started with, on one node or many.
+
+One-time steps would otherwise be paid inside a measurement, and are kept per model, GPU, layout and engine release.
+`rehearse` is every engine's: it runs the first trial's own command once and throws the result away, so that Triton's,
+FlashInfer's and torch.compile's caches are full afterwards. `bake` does the same with caches of its own, from which all
+later runs of this release, GPU and model start, whatever else uses the user's caches. The others are the engine's own;
+its dialect lists them. Some are scripts of its repository, not of its package: `sources` names a checkout.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import sys
@@ -9,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ridgeline.errors import Problem, near
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import Binding, contained, launch, rank_text
 from ridgeline.records.run import PROFILE_FOLDER, Resources
@@ -16,19 +25,98 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
-from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, RENDEZVOUS, ServingEngine, Span
+from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, RENDEZVOUS, ServingEngine, Span, StepNeeds
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.knobs.releases import NEWEST, OWN_CHOICE
 from ridgeline.serving.model.config import preset_names
 from ridgeline.serving.ports import RENDEZVOUS_PORT, SGLANG_PORT
-from ridgeline.serving.workloads.engine.dummy import DUMMY, LOAD_FORMAT, DummyWeights
-from ridgeline.serving.workloads.engine.names import ENV_NAME, KnobNames
-from ridgeline.serving.workloads.engine.options import EngineOptions
-from ridgeline.serving.workloads.engine.prepare import PrepareStep, container_options, given_arguments, steps
+from ridgeline.serving.workloads.engine.options import BAKE, REHEARSE, EngineOptions
 from ridgeline.serving.workloads.engine.reading import AskedSettings
-from ridgeline.serving.workloads.engine.rules import predicted_tok_s
+from ridgeline.serving.workloads.engine.settings import (
+    DUMMY,
+    ENV_NAME,
+    LOAD_FORMAT,
+    DummyWeights,
+    KnobNames,
+    predicted_tok_s,
+)
 from ridgeline.workloads.base import NO_WEIGHTS, ServedAs
 from ridgeline.workloads.run_folder import build_lines, pasted_run
+
+# other values of these ask for other kernels or another record
+_DECIDING = (
+    "tp", "pp", "dp", "ep", "attn_dp", "moe_dense_tp_size", "moe_a2a_backend", "quantization", "dtype",
+    "kv_cache_dtype", "ep_num_redundant_experts",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareStep:
+    """`command` runs in the folder that is kept ("" for a rehearsal, which runs the trial's own); `everywhere`: on all
+    nodes of the job; `serves`: it is a server, which the session loads and asks for its record."""
+
+    name: str
+    key: str
+    command: str = ""
+    everywhere: bool = True
+    serves: bool = False
+
+    @property
+    def script(self) -> str:
+        return f"prepare-{self.name}.sh" if self.command else "engine.sh"
+
+    def as_json(self) -> dict[str, object]:
+        return {"step": self.name, "key": self.key, "own": bool(self.command), "serves": self.serves}
+
+
+def step_problems(options: EngineOptions, dialect: ServingEngine) -> Iterator[Problem]:
+    known = (REHEARSE, BAKE, *dialect.steps)
+    for index, step in enumerate(options.prepare):
+        where = ("workload", "prepare", index)
+        if step not in known:
+            yield Problem(where, f"no such step for {dialect.name}; {near(step, known)}")
+        elif step not in (REHEARSE, BAKE) and (script := dialect.steps[step].script) and not options.sources:
+            yield Problem(
+                where, f"{step} is {script} of the engine's repository; give `sources`, the folder of a checkout"
+            )
+
+
+def step_refusal(options: EngineOptions, dialect: ServingEngine, nodes: int) -> str | None:
+    """Why a step cannot be done for a trial on so many nodes."""
+    for name, step in dialect.steps.items():
+        if name in options.prepare and nodes < step.least_nodes:
+            return f"prepare: {name} needs {step.least_nodes} nodes or more; leave it out"
+    return None
+
+
+def steps_of(
+    options: EngineOptions, dialect: ServingEngine, install: Install, values: Mapping[str, Value], cluster: Span
+) -> list[PrepareStep]:
+    """The steps of a trial in the dialect's order; the GPU's name is added to the key on the node."""
+    version = dialect.release_of(install)
+    layout = {name: values[name] for name in _DECIDING if name in values}
+    engine = [dialect.name, install.python, install.container, list(version)]
+    needs = StepNeeds(install.python, dialect.flags.arguments(values, version), values, cluster, options.sources)
+    made = []
+    for name in (*dialect.steps, BAKE, REHEARSE):  # a rehearsal runs the engine with what the other steps give it
+        if name not in options.prepare:
+            continue
+        decides = [name, *engine, options.model, options.sources, cluster.nodes, layout]
+        key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
+        if step := dialect.steps.get(name):
+            made.append(PrepareStep(name, key, step.command(needs), step.everywhere, step.serves))
+        else:
+            made.append(PrepareStep(name, key))
+    return made
+
+
+def given_arguments(dialect: ServingEngine, prepare: Sequence[str], values: Mapping[str, Value]) -> list[str]:
+    """Flags that hand an engine what its steps kept, unless the study sets them itself."""
+    found = []
+    for name, step in dialect.steps.items():
+        if name in prepare and step.flag and step.flag not in values:
+            found += [f"--{step.flag.replace('_', '-')}", f"${step.variable}"]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +337,7 @@ class Scripts:
 
     def _steps(self, settings: Settings, resources: Resources) -> list[PrepareStep]:
         install = self._options.install(settings)
-        return steps(self._options, self._dialect, install, self._names.values(settings), Span(resources.nodes))
+        return steps_of(self._options, self._dialect, install, self._names.values(settings), Span(resources.nodes))
 
     def _session(self, settings: Settings, resources: Resources, env: Mapping[str, str]) -> dict[str, object]:
         install = self._options.install(settings)
@@ -308,7 +396,6 @@ class Scripts:
                 "[ -r ./env ] && . ./env   # launchers other than srun bring no environment along\n"
             )
         site = self.site(install)
-        site = replace(site, container_options=container_options(self._options, site))
         if keeps:
             # a step may be several commands, and leaves its results where it runs
             inside = f"sh -c {shlex.quote(command)}" if site.container else command

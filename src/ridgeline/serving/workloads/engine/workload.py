@@ -27,13 +27,12 @@ from ridgeline.serving.engines.base import NSYS, TORCH, ServingEngine
 from ridgeline.serving.engines.failures import signatures
 from ridgeline.serving.engines.knobs.releases import NEWEST, release_text
 from ridgeline.serving.traffic.limits import terms
-from ridgeline.serving.workloads.engine import prepare, rules
 from ridgeline.serving.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
-from ridgeline.serving.workloads.engine.names import MOST_VALUES, KnobNames
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, IN_PLACE
 from ridgeline.serving.workloads.engine.reading import QUESTION_METRICS, read_run
-from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts
+from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts, step_problems, step_refusal
 from ridgeline.serving.workloads.engine.session.process import STOPPING_S
+from ridgeline.serving.workloads.engine.settings import MOST_VALUES, KnobNames, refusal
 from ridgeline.workloads.base import ServedAs, Terms, Workload
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
@@ -101,7 +100,7 @@ class EngineWorkload(Workload):
             *self._alone_problems(),
             *self._profile_problems(),
             *self._names.problems(serves=self._serves),
-            *prepare.problems(self._options, self._dialect),
+            *step_problems(self._options, self._dialect),
         ]
 
     def _alone_problems(self) -> list[Problem]:
@@ -156,9 +155,9 @@ class EngineWorkload(Workload):
             name = self._dialect.name
             return f"{name}-offline runs on one node, this asks for {asked.nodes}; use {name}-serve with `concurrency`"
         install = self._options.install(settings)
-        if reason := prepare.refusal(self._options, self._dialect, asked.nodes, self._scripts.site(install)):
+        if reason := step_refusal(self._options, self._dialect, asked.nodes):
             return reason
-        return rules.refusal(
+        return refusal(
             self._dialect,
             self._options,
             install,

@@ -54,25 +54,9 @@ def _read(play: str) -> _Play:
     """Facts by name; lines with the part of the run that they belong to."""
     with open(play, encoding="utf-8") as file:
         text = file.read()
-    if text.startswith("{"):
-        return _read_json(text)
     rows = [row.split("\t", 3) for row in text.split("\n")[:-1]]
     facts = {row[0]: row[1] for row in rows if len(row) == 2}
     return facts, [(row[0], float(row[1]), row[2] == "stamped", row[3]) for row in rows if len(row) == 4]
-
-
-def _read_json(text: str) -> _Play:
-    """A play.json, as folders of 0.1 have it."""
-    import json
-
-    old = json.loads(text)
-    compiling = old["compile"] or {"key": "", "at_s": 0.0, "seconds": 0.0, "lines": []}
-    kernels = [(n / len(compiling["lines"]), True, line) for n, line in enumerate(compiling["lines"])]
-    facts = {name: str(old[name]) for name in ("ranks", "startup_s", "benchmark_s", "exit_code")}
-    facts |= {"compile": compiling["key"], "compile_at_s": compiling["at_s"], "compile_s": compiling["seconds"]}
-    facts["bench"] = json.dumps(old["bench"]).replace('"<', "<").replace('>"', ">")
-    parts = (("compile", kernels), ("startup", old["startup"]), ("benchmark", old["benchmark"]))
-    return facts, [(part, *line) for part, lines in parts for line in lines]
 
 
 def _scaled(text: str, speed: float) -> str:

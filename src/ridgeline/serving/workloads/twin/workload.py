@@ -47,11 +47,10 @@ from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.serving.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
-from ridgeline.serving.workloads.engine.dummy import DUMMY, LOAD_FORMAT
 from ridgeline.serving.workloads.engine.form import read_options as engine_options
-from ridgeline.serving.workloads.engine.names import NO_MORE_THAN_SENT, KnobNames
 from ridgeline.serving.workloads.engine.options import IN_PLACE
 from ridgeline.serving.workloads.engine.scripts import PastedServer, Scripts, made_model
+from ridgeline.serving.workloads.engine.settings import DUMMY, LOAD_FORMAT, NO_MORE_THAN_SENT, KnobNames
 from ridgeline.serving.workloads.twin import player
 from ridgeline.serving.workloads.twin.form import TwinForm, read_options
 from ridgeline.serving.workloads.twin.log import compose

@@ -1,35 +1,126 @@
-"""One-time steps on the node: done once for model, GPU, layout and release, and kept in the user's cache."""
+"""What is made on the node before the engine starts: model, data, environment; and one-time steps.
+
+The former are removed again. A step is done once for model, GPU, layout and release, and kept in the user's cache.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ridgeline.serving.engines.base import KEEP, OFFLINE_RESULT, ServingEngine
+from ridgeline.files import write_whole
+from ridgeline.serving.engines.base import DATASET, HEAD, KEEP, MODEL, OFFLINE_RESULT, PORT, RENDEZVOUS, ServingEngine
 from ridgeline.serving.engines.failures import FailureCause
-from ridgeline.serving.workloads.engine.options import Load
-from ridgeline.serving.workloads.engine.prepare import BAKE, CACHES, CACHES_INSIDE, FOLDER, IMAGE, OVERLAY, TAR
+from ridgeline.serving.traffic.prompts import Prompts
+from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.workloads.engine.options import BAKE, Load
 from ridgeline.serving.workloads.engine.session import process as node
-from ridgeline.serving.workloads.engine.session.baked import (
-    DONE,
-    Manifest,
-    NodeFolder,
-    image_suffix,
-    image_tool,
-    make_image,
-    make_tar,
-    packed,
-    unpack,
-)
-from ridgeline.serving.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
-from ridgeline.serving.workloads.engine.session.files import add_environment
 from ridgeline.serving.workloads.engine.session.load import POLL_S, await_ready, measure_offline, plan_of, send_other
+from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis
+from ridgeline.serving.workloads.engine.session.rank import RANKS
+
+ENVIRONMENT, _MADE_MODEL = "session.env", "model"
+# launchers other than srun start processes on other nodes with next to no environment. Nothing that a batch system sets
+# node by node: CUDA_VISIBLE_DEVICES may hold the identities of the first node's GPUs, which the second does not have
+_FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+_MOST_DECOYS = 6000
+
+
+def make_files(
+    folder: Path, load: Load, ports: tuple[int, int], head: str, *, model: str, make_model: bool, decoys: int | None
+) -> None:
+    """`ports` are the server's and the rendezvous's, `head` is where other nodes find it. An offline benchmark reads
+    data, with so many decoys a request."""
+    if make_model:
+        from ridgeline.serving.model.folder import write_model_folder
+
+        write_model_folder(model, folder / _MADE_MODEL)
+        model = str(folder / _MADE_MODEL)
+    if decoys is not None:
+        _write_dataset(load, folder / DATASET, min(decoys * load.requests, _MOST_DECOYS))
+        (folder / OFFLINE_RESULT).unlink(missing_ok=True)
+    values = {PORT: str(ports[0]), MODEL: model, HEAD: head, RENDEZVOUS: str(ports[1])}
+    values |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}
+    (folder / ENVIRONMENT).write_text(_exports(values))
+
+
+def add_environment(folder: Path, values: Mapping[str, str]) -> None:
+    """More of what the scripts of a run folder read; the last word for a name counts."""
+    with (folder / ENVIRONMENT).open("a") as file:
+        file.write(_exports(values))
+
+
+def remove_files(folder: Path) -> None:
+    """What takes space and can be made again; clusters count files."""
+    shutil.rmtree(folder / _MADE_MODEL, ignore_errors=True)
+    for name in (DATASET, ENVIRONMENT, RANKS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _exports(values: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def _write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
+    """The traffic in ShareGPT's form, which every engine's offline benchmark reads. A ShareGPT file is taken as it is.
+
+    A text of n words is n tokens; engines skip conversations of fewer than four. `decoys` are conversations without an
+    answer: SGLang draws its warm-up prompts from all of the file and measures only those with an answer, so with many
+    of them the warm-up sees next to nothing of what is measured.
+    """
+    source = Path(load.traffic)
+    if source.is_absolute() and source.read_text(errors="replace").lstrip()[:1] == "[":
+        shutil.copyfile(source, path)
+        return
+    prompts, answers, others = (Prompts(load.seed + n) for n in range(3))
+    rows = []
+    for number in range(decoys):
+        text = others.text(Arrival(number, 0.0, 8, 1)).decode()
+        rows.append({"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": ""}]})
+    for arrival in load.recipe(paced=False).arrivals():
+        asked = replace(arrival, input_tokens=max(4, arrival.input_tokens))
+        answer = replace(arrival, input_tokens=max(4, arrival.output_tokens), prefix_hashes=())
+        turns = (("human", prompts.text(asked)), ("gpt", answers.text(answer)))
+        rows.append({"conversations": [{"from": who, "value": text.decode()} for who, text in turns]})
+    path.write_text(json.dumps(rows))
+
+
+DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What baked caches say of themselves; their folder's name says for which GPU, model and layout they are.
+
+    `ready_s` is how long the start took that filled them.
+    """
+
+    release: str
+    ready_s: float | None
+    baked_s: float
+
+    @classmethod
+    def of(cls, kept: Path) -> Manifest | None:
+        """None where there is none, or it was not finished."""
+        try:
+            said = json.loads((kept / DONE).read_text())
+            cold_s = None if said["ready_s"] is None else float(said["ready_s"])
+            return cls(str(said["release"]), cold_s, float(said["baked_s"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def write(self, kept: Path) -> None:
+        """As the last step of baking: without it nothing is there."""
+        write_whole(kept / DONE, json.dumps(asdict(self)) + "\n", survives_power_cut=False)
+
 
 _STEP_S = 4 * 3600.0  # for one step, at most
 _ANSWER_S = 300.0
@@ -39,8 +130,7 @@ _BAKE_REQUESTS = 64  # under which a server compiles its kernels
 
 @dataclass(slots=True)
 class Preparation:
-    """All steps of one session. `started` starts a command, with its log and on so many nodes; `unpack` is what other
-    nodes are told: the folder of baked caches on their own disks, and the tar that holds them."""
+    """All steps of one session. `started` starts a command, with its log and on so many nodes."""
 
     folder: Path
     spec: Mapping[str, Any]
@@ -49,9 +139,6 @@ class Preparation:
     port: int
     started: Callable[[str, Path, int], node.EngineProcess]
     measured: dict[str, Any]  # of the session; what it starts from is said there
-    unpack: dict[str, str] = field(default_factory=dict)
-    local: NodeFolder | None = None
-    filling: Path | None = None
 
     def run(self) -> None:
         """Do what was not done before, and tell the engine, by its environment, where the results are."""
@@ -66,71 +153,26 @@ class Preparation:
 
     def _bake(self, step: Mapping[str, Any], kept: Path) -> None:
         """Start from caches that are full, and say so; fill them first where there are none for this release, GPU and
-        model, or they are damaged."""
-        release, gpu = str(self.measured.get("engine_version") or ""), node.gpu_name()
+        model."""
+        release = str(self.measured.get("engine_version") or "")
         baked = Manifest.of(kept)
-        if baked is not None and (why := baked.why_not(kept, release, gpu, str(step["key"]))):
-            say(f"ridgeline: {kept} {why}: baked anew")
+        if baked is not None and baked.release != release:
+            say(f"ridgeline: {kept} was baked by release {baked.release}, this is {release}: baked anew")
             baked = None
-        store = str(step.get("store", FOLDER))
-        if store == TAR:
-            self.local = NodeFolder(kept.name)
-            self.unpack |= {"folder": str(self.local.path), "tar": ""}
         if baked is None:
             started = time.monotonic()
-            filled = self._filled(step, kept, store)
-            if filled is None:
-                return  # the failure is found again, and judged, in the run that counts
-            ready_s, file = filled
-            baked_s = round(time.monotonic() - started, 3)
-            baked = Manifest(release, ready_s, baked_s, gpu, str(step["key"]), **file)
-            baked.write(kept)
-        elif self.local is not None:
-            unpack(kept / baked.file, self.local.path)
-        self._start_from(kept, baked, store)
-
-    def _start_from(self, kept: Path, baked: Manifest, store: str) -> None:
-        place, where = kept, str(kept / baked.file)
-        if self.local is not None:
-            place = self.local.path
-            self.unpack["tar"] = where
-            where += f", unpacked to {place}"
-            add_environment(self.folder, {CACHES: str(place)})
-        elif store == OVERLAY:
-            place = Path(CACHES_INSIDE)
-            add_environment(self.folder, {CACHES: "", IMAGE: where})
-        add_environment(self.folder, self._caches(place))
-        self.measured["baked"] = {**baked.as_json(), "folder": str(kept)}
-        without = "" if baked.ready_s is None else f"; without them it was ready after {baked.ready_s:g} s"
-        say(f"ridgeline: starts from caches baked in {where}{without}")
-
-    def _filled(self, step: Mapping[str, Any], kept: Path, store: str) -> tuple[float | None, dict[str, Any]] | None:
-        """Fill caches and keep them: how long that start took, and the file that holds them. None: it failed."""
-        if store == FOLDER:
             shutil.rmtree(kept, ignore_errors=True)
             kept.mkdir(parents=True)
             found = self._fill(step, self._caches(kept))
             if found is None:
                 shutil.rmtree(kept, ignore_errors=True)
-            return None if found is None else (found.get("ready_s"), {})
-        if self.local is not None:
-            place = seen = self.local.path
-            suffix, make = ".tar", lambda path: make_tar(place, path)
-        else:
-            tool = image_tool()  # before hours are spent on what it is to hold
-            self.filling = root = kept / f".filling-{os.getpid()}"  # where all nodes see it
-            seen, place = Path(CACHES_INSIDE), root / CACHES_INSIDE.lstrip("/")
-            suffix, make = image_suffix(tool), lambda path: make_image(tool, root, path)
-        place.mkdir(parents=True, mode=0o700)
-        found = self._fill(step, {CACHES: str(place), **self._caches(seen)})
-        return None if found is None else (found.get("ready_s"), packed(kept, suffix, make))
-
-    def give_back(self) -> None:
-        """The disk space of what this session filled or unpacked."""
-        if self.local is not None:
-            self.local.give_back()
-        if self.filling is not None:
-            shutil.rmtree(self.filling, ignore_errors=True)
+                return  # the failure is found again, and judged, in the run that counts
+            baked = Manifest(release, found.get("ready_s"), round(time.monotonic() - started, 3))
+            baked.write(kept)
+        add_environment(self.folder, self._caches(kept))
+        self.measured["baked"] = {**asdict(baked), "folder": str(kept)}
+        without = "" if baked.ready_s is None else f"; without them it was ready after {baked.ready_s:g} s"
+        say(f"ridgeline: starts from caches baked in {kept}{without}")
 
     def _caches(self, place: Path) -> dict[str, str]:
         """Those that the study does not place itself."""

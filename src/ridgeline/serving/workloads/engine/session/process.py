@@ -1,4 +1,4 @@
-"""The engine as a process of its own, and what must be back when it has gone: memory of the GPUs, the port."""
+"""The engine as a process of its own, why it ended, and what must be back when it has gone: GPU memory, the port."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from contextlib import nullcontext
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.records.run import signal_name
+from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.failures import FailureCause, cause_of
 from ridgeline.serving.node.nvml import query
 from ridgeline.serving.ports import is_free
 
@@ -174,3 +178,34 @@ def host_oom_kills() -> int:
         return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
     except (OSError, ValueError, IndexError):
         return 0
+
+
+class EngineFailed(Exception):  # noqa: N818  the engine's failure, not ours
+    def __init__(self, cause: FailureCause, exit_code: int = 1) -> None:
+        super().__init__(cause.text)
+        self.cause, self.exit_code = cause, exit_code
+
+
+class ExitDiagnosis:
+    """Looks at an engine that ended. Made before it starts, so that the kernel's count of kills can be compared."""
+
+    def __init__(self, dialect: ServingEngine, log: Path) -> None:
+        self._dialect, self._log = dialect, log
+        self._oom_kills = host_oom_kills()
+
+    def failed(self, code: int) -> EngineFailed:
+        return EngineFailed(self._cause(code), code)
+
+    def _cause(self, code: int) -> FailureCause:
+        if host_oom_kills() > self._oom_kills:
+            return FailureCause("host-oom", 0, "the kernel ended a process of this job for its memory (oom-kill)")
+        log = self._dialect.read(TextFile(self._log))
+        if found := cause_of(log.failures, log.weights_loaded):
+            return found
+        lines = [(n, line) for n, line in enumerate(TextFile(self._log), 1) if line.strip()]
+        number, text = lines[-1] if lines else (0, "it wrote nothing")
+        if "No module named" in text or code == 127:
+            return FailureCause("missing", number, text)
+        if code < 0:
+            return FailureCause("signal", number, f"died by {signal_name(-code)}; its last line: {text}")
+        return FailureCause("died", number, f"exit code {code}; its last line: {text}")

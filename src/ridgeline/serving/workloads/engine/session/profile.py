@@ -25,8 +25,8 @@ from ridgeline.records.run import PROFILE_FOLDER
 from ridgeline.serving.engines.base import NSYS, ServingEngine
 from ridgeline.serving.engines.failures import FailureCause
 from ridgeline.serving.workloads.engine.session import process as node
-from ridgeline.serving.workloads.engine.session.causes import EngineFailed
 from ridgeline.serving.workloads.engine.session.load import POLL_S, send_other
+from ridgeline.serving.workloads.engine.session.process import EngineFailed
 
 _WRITE_S = 120.0  # for an engine to write what it has recorded, and to answer that it has stopped
 _SETTLE_S = 5.0  # after that, for its files to be seen here

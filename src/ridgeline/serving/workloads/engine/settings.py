@@ -1,0 +1,357 @@
+"""A study's settings as its engine takes them: flags and environment, which of them cannot start, and dummy weights.
+
+A setting is refused only where it certainly does not start. A risk is not refused: it may be the optimum.
+
+Dummy weights have a model's shape, and most of its speed. Two things are not in the shape: which experts a token goes
+to, and whether a draft's tokens are accepted. Dummy values are tiny, so where a model adds a bias to its router's
+scores (DeepSeek-V3, GLM-4.5, Kimi) the bias alone decides, and every token of every batch reads the same few experts: a
+GLM-4.5-Air shape in FP8 on an H200 with SGLang 0.5.15 had 12.9 ms between tokens at 32 requests, and 33.3 ms with
+tokens spread over all experts. Engines have a switch for that, which is set unless the study sets it itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
+
+from ridgeline.errors import InputError, Problem, Where, near, nearest
+from ridgeline.records.expression import Value
+from ridgeline.records.measurement import metrics_of
+from ridgeline.records.run import Resources
+from ridgeline.records.site import Site
+from ridgeline.records.space import Continuous, Discrete, Settings
+from ridgeline.records.study import Study
+from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.install import Install, flags_of
+from ridgeline.serving.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
+from ridgeline.serving.engines.knobs.releases import NEWEST, Version, release_meant
+from ridgeline.serving.engines.layout_rules import layout_problems
+from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
+from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
+from ridgeline.serving.model.config import load_model, model_from_text
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, EngineOptions
+from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
+
+MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
+NO_MORE_THAN_SENT = ("goodput", "requests_s", "total_tok_s", "output_tok_s", "input_tok_s")
+ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+class KnobNames:
+    """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
+
+    def __init__(self, study: Study, options: EngineOptions, dialect: ServingEngine) -> None:
+        self._study, self._options, self._dialect = study, options, dialect
+
+    def values(self, settings: Settings) -> dict[str, Value]:
+        """All settings that are flags, under our names: constants, overruled by knobs and derived values."""
+        names, called, knows = set(self._flag_names), self._dialect.flags.called, self._dialect.flags.knows
+        knobs = {called(n): v for n, v in settings.items() if (n in names or knows(n)) and v is not None}
+        fixed = {called(name): value for name, value in self._options.flags.items()}
+        return self._dialect.flags.canonical({**fixed, **knobs})
+
+    def problems(self, *, serves: bool) -> Iterator[Problem]:
+        yield from self.knob_problems(self._dialect.release_of(self._own_install))
+        yield from field_problems(self._study, self.templates())
+        yield from self.metric_problems("serve" if serves else "offline")
+
+    @property
+    def _own_install(self) -> Install:
+        """The study's engine at its baseline, without the knob `engine`."""
+        return self._options.install({n: v for n, v in self._study.baseline.items() if n != ENGINE_KNOB})
+
+    def templates(self) -> Iterator[tuple[Where, str]]:
+        yield ("workload", "engine"), self._options.engine
+        yield ("workload", "version"), self._options.version
+        for name, text in self._options.env.items():
+            yield ("workload", "env", name), text
+
+    def knob_problems(self, release: Version) -> Iterator[Problem]:
+        """Names that are no knobs of this release, and values that a knob cannot have."""
+        yield from self._unknown_names(release)
+        yield from self._wrong_values()
+
+    @cached_property
+    def _flag_names(self) -> tuple[str, ...]:
+        """Names of the study that are flags of this engine in any of its releases."""
+        knows = self._dialect.flags.knows
+        unknown = [n for n in self._used_names() if not knows(n)]
+        found = self._installed(tuple(unknown)) if unknown else {}
+        return tuple(n for n in self._used_names() if knows(n) or n in found)
+
+    @property
+    def asked_flags(self) -> tuple[str, ...]:
+        """Flags of the study that our table does not have: only the engine itself knows them."""
+        return tuple(name for name in self._flag_names if not self._dialect.flags.knows(name))
+
+    def _used_names(self) -> list[str]:
+        names = [*self._study.space.names, *self._options.flags]
+        return [n for n in dict.fromkeys(names) if n != ENGINE_KNOB and not ENV_NAME.fullmatch(n)]
+
+    def _installed(self, wanted: tuple[str, ...]) -> Mapping[str, str]:
+        """Flags of the installed engine, asked only when the table does not know a name that must be a flag."""
+        derived = set(self._study.space.derived)
+        if all(name in derived or name in self._read_elsewhere() for name in wanted):
+            return {}
+        install = self._own_install
+        return {} if install.container else flags_of(install, self._dialect.introspect())
+
+    def _read_elsewhere(self) -> set[str]:
+        """Knobs that need not be flags, because something else of the study reads them."""
+        return names_read(self._study, (text for _, text in self.templates()))
+
+    def _unknown_names(self, release: Version) -> Iterator[Problem]:
+        flags, elsewhere, known_flags = self._dialect.flags, self._read_elsewhere(), set(self._flag_names)
+        for where, name in self._places():
+            if name == ENGINE_KNOB or (ENV_NAME.fullmatch(name) and where[0] == "space"):
+                continue
+            if name in elsewhere - known_flags:
+                continue
+            if name not in known_flags:
+                yield Problem(where, f"no such knob for {self._whose}; {self._meant(name, release)}")
+            elif not (self._options.engines or self._options.engine_fields) and (gap := flags.missing(name, release)):
+                yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+
+    def rate_remarks(self) -> list[str]:
+        """That nothing can serve more than it is sent, where the goal asks for as much as can be."""
+        metric, rate_s = self._study.goal.metric, self._options.load.rate_s
+        if rate_s is None or metric not in NO_MORE_THAN_SENT:
+            return []
+        return [
+            f"at {rate_s:g} requests/s no setting has a {metric} beyond what is sent: those that keep up look alike; "
+            "raise `rate` beyond what the best one serves, or load by `concurrency`"
+        ]
+
+    @property
+    def _whose(self) -> str:
+        kind, title = self._study.workload.kind, self._dialect.title or self._dialect.name
+        return kind if kind.startswith(self._dialect.name) else f"{kind}, which simulates {title}"
+
+    def _meant(self, name: str, release: Version) -> str:
+        """The engine's own name for what another one calls so; else the nearest name, or the usual ones."""
+        flags = self._dialect.flags
+        if own := flags.own_name(name, release):
+            return f"{self._dialect.title or self._dialect.name} calls it {own}"
+        known = [*flags.names(release), ENGINE_KNOB]
+        if meant := nearest(name, known):
+            return f"did you mean {meant if meant in flags.flags else flags.own_name(meant, release) or meant}?"
+        # hundreds of flags help nobody: where none is close, the usual ones are shown
+        return near(name, flags.usual_names(release))
+
+    def _places(self) -> Iterator[tuple[Where, str]]:
+        for knob in self._study.space.knobs:
+            yield ("space", knob.name), knob.name
+        for name in self._options.flags:
+            yield ("workload", "flags", name), name
+
+    def _wrong_values(self) -> Iterator[Problem]:
+        flags, wrong_value = set(self._flag_names), self._dialect.flags.wrong_value
+        for knob in self._study.space.knobs:
+            values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
+            if isinstance(knob, Discrete) and len(values) > MOST_VALUES:
+                values = (values[0], values[-1])
+            if knob.name in flags and (wrong := next((w for v in values if (w := wrong_value(knob.name, v))), "")):
+                yield Problem(("space", knob.name), wrong)
+        for name, value in self._options.flags.items():
+            if wrong := wrong_value(name, value):
+                yield Problem(("workload", "flags", name), wrong)
+
+    def metric_problems(self, maker: str) -> Iterator[Problem]:
+        """Goals and guards that name what `maker` does not measure."""
+        yield from metric_problems(self._study, metrics_of("run", maker))
+        goal = self._study.goal
+        if goal.metric == "goodput" and not self._study.workload.options.get("slo"):
+            yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")
+
+
+def refusal(
+    dialect: ServingEngine,
+    options: EngineOptions,
+    install: Install,
+    values: Mapping[str, Value],
+    version: Version,
+    asked: Resources,
+    site: Site,
+) -> str | None:
+    """Why this setting, under our names, cannot start; None where nothing is certain."""
+    model = known_model(options)
+    if (reason := dialect.refusal(model, values, install, version)) is not None:
+        return reason
+    try:
+        layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
+        settings = settings_of(values, _settings_base(version)) if dialect.simulated else EngineSettings()
+    except InputError as error:
+        return str(error)
+    gpu = _gpu(options.gpu)
+    if model is None:
+        return None
+    if problems := layout_problems(model, layout, gpu, settings, role_of(values)):
+        return str(problems[0])
+    if gpu is None or not dialect.simulated:
+        return None
+    plan = plan_memory(model_of(model, values), gpu, layout, settings, role_of(values))
+    return f"cannot start: {plan.reason}" if plan.verdict == STARTUP_OOM else None
+
+
+def _expected_deployment(
+    options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site
+) -> Deployment | None:
+    """What the twin would simulate for these settings; None where model or GPU are not known here.
+
+    InputError says which value the engine would not take.
+    """
+    model, gpu = known_model(options), _gpu(options.gpu)
+    if model is None or gpu is None:
+        return None
+    layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
+    cluster = make_cluster(gpu, layout.nodes, layout.gpus_per_node)
+    return Deployment(model_of(model, values), cluster, layout, settings_of(values, _settings_base(version)))
+
+
+def predicted_tok_s(
+    options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site, *, paced: bool
+) -> float | None:
+    """What the twin expects of the engine, said before it runs; None where it cannot know model and GPU."""
+    from ridgeline.serving.twin.simulate import simulate
+
+    try:
+        deployment = _expected_deployment(options, values, version, asked, site)
+        if deployment is None:
+            return None
+        return simulate(deployment, options.load.recipe(paced=paced)).summary.total_tok_s
+    except InputError:  # a memory plan that cannot start is one of these
+        return None
+
+
+def _settings_base(version: Version) -> EngineSettings:
+    """The defaults of a release."""
+    return DEFAULTS if version == NEWEST else EngineSettings(version=version)
+
+
+def known_model(options: EngineOptions) -> Model | None:
+    """None where its shape cannot be read here."""
+    return _model(options.shape or options.model, options.config)
+
+
+@lru_cache(maxsize=16)
+def _model(name: str, recorded: str) -> Model | None:
+    """The model's shape where it can be read here; an engine may know names and paths that this machine does not."""
+    try:
+        return model_from_text(recorded, name) if recorded else load_model(name)
+    except (InputError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=16)
+def _gpu(name: str) -> Gpu | None:
+    if not name:
+        return None
+    try:
+        return load_gpu(name)
+    except InputError:
+        return None
+
+
+DUMMY, LOAD_FORMAT = "dummy", "load_format"
+WEIGHTS_RECORD = "weights"  # of `Study.recorded`, beside the interpreters and the model
+_OFF = ("", "0", "false", "no", "n", "off")
+
+
+class DummyWeights:
+    """The dummy weights of a study, if it has any. `asked_env` is what the study itself puts into the environment."""
+
+    def __init__(self, study: Study, options: EngineOptions, dialect: ServingEngine, names: KnobNames) -> None:
+        self._study, self._options, self._dialect, self._names = study, options, dialect, names
+
+    @property
+    def used(self) -> bool:
+        """By any setting of the study."""
+        return DUMMY in self._values_of(LOAD_FORMAT)
+
+    def routing_env(self, settings: Settings, asked_env: Mapping[str, str]) -> dict[str, str]:
+        """The engine's own switch that spreads tokens over all experts; nothing where the study or its site has it."""
+        switch = self._dialect.even_routing
+        if switch is None or not self._may_route(settings) or not self._has_switch(settings) or self._begun_without:
+            return {}
+        if any(name in asked_env or name in self._study.site.env for name in switch.variables):
+            return {}
+        return {switch.variable: switch.value}
+
+    def record(self, settings: Settings, asked_env: Mapping[str, str]) -> dict[str, object]:
+        """What the journal keeps: that weights were dummies, and what spread their tokens."""
+        if not self.used:
+            return {}
+        env = {**self._study.site.env, **asked_env, **self.routing_env(settings, asked_env)}
+        variables = () if self._dialect.even_routing is None else self._dialect.even_routing.variables
+        routing = {name: env[name] for name in variables if name in env}
+        return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **({"routing": routing} if routing else {})}}
+
+    def doubts(self, all_settings: Iterable[tuple[Settings, Mapping[str, str]]]) -> list[str]:
+        """Why real weights would show something else, over settings with the environment that each asks for."""
+        if not self.used:
+            return []
+        found = [text for settings, env in all_settings if (text := self._routing_doubt(settings, env))]
+        drafts = [name for name in self._dialect.draft_knobs if any(v not in _NO_DRAFT for v in self._values_of(name))]
+        if drafts:
+            found.append(
+                f"{drafts[0]}: with dummy weights no drafted token is ever accepted, so what is measured of drafts is "
+                "their cost without their gain: too slow, and no ground to choose them by"
+            )
+        return list(dict.fromkeys(found))
+
+    def _routing_doubt(self, settings: Settings, asked_env: Mapping[str, str]) -> str:
+        if not self._may_route(settings):
+            return ""
+        switch, title = self._dialect.even_routing, self._dialect.title or self._dialect.name
+        env = {**self._study.site.env, **asked_env, **self.routing_env(settings, asked_env)}
+        fast = "collapsed routing: dummy weights may send all tokens to the same few experts, which is too fast"
+        fast += " (2 and 2.6 times in two shapes on an H200)"
+        if known_model(self._options) is None:
+            fast = f"if this model has experts, {fast}"
+        if switch is None:
+            return f"{fast}; {title} has no switch against it that is known here"
+        since = ".".join(map(str, switch.since))
+        if not self._has_switch(settings):
+            release = ".".join(map(str, self._dialect.release_of(self._options.install(settings))))
+            return f"{fast}; {title} {release} has no switch against it, {since} and later have"
+        if self._begun_without:
+            return f"{fast}; this campaign was begun without {switch.variable}={switch.value}"
+        if all(env.get(name, "").lower() in _OFF for name in switch.variables):
+            return f"{fast}; the study itself has {switch.variable} off"
+        if around := switch.bypassed(self._names.values(settings), self._options.gpu):
+            return f"{fast}; {switch.variable} does not reach {around}, whose kernels route tokens themselves"
+        if self._dialect.release_of(self._options.install(settings)) == NEWEST:
+            unread = "and its release cannot be read here: say it by `version`"
+            return f"{fast}; {title} has a switch against it from {since} on, {unread}"
+        return ""
+
+    def _may_route(self, settings: Settings) -> bool:
+        """Dummy weights of a model with experts, or of one whose shape is not known here: a dense one never asks."""
+        model = known_model(self._options)
+        return self._names.values(settings).get(LOAD_FORMAT) == DUMMY and (model is None or model.experts is not None)
+
+    def _has_switch(self, settings: Settings) -> bool:
+        switch = self._dialect.even_routing
+        release = self._dialect.release_of(self._options.install(settings))
+        return switch is not None and release_meant(release) >= switch.since
+
+    @property
+    def _begun_without(self) -> bool:
+        """Whether this is a folder to be read whose runs were made before the switch was set by default."""
+        recorded = self._study.recorded
+        return recorded is not None and WEIGHTS_RECORD not in recorded
+
+    def _values_of(self, name: str) -> Iterator[Value | None]:
+        """All that a flag may be in this study, under its own name or the engine's."""
+        called = self._dialect.flags.called
+        yield from (value for flag, value in self._options.flags.items() if called(flag) == called(name))
+        for knob in self._study.space.knobs:
+            if called(knob.name) == called(name) and not isinstance(knob, Continuous):
+                yield from knob.values
+
+
+_NO_DRAFT = (None, "", "none", "default", False)
