@@ -107,7 +107,7 @@ def searched(folder: Path) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("calm", "sampler", "attempts"), [("random", "random", 14), ("tpe", "tpe", 6)], indirect=["calm"]
+    ("calm", "sampler", "attempts"), [("random", "random", 14), ("guided", "guided", 6)], indirect=["calm"]
 )
 def test_killed_at_random_moments(tmp_path: Path, calm: Calm, sampler: str, attempts: int) -> None:
     (tmp_path / "study.yaml").write_text(STUDY.replace("SAMPLER", sampler))

@@ -41,7 +41,7 @@ def searched(folder: Path) -> list[tuple[Any, ...]]:
     return [(e["point"], e["proposer"], e.get("why")) for e in trials]
 
 
-@pytest.fixture(scope="module", params=["random", "tpe"])
+@pytest.fixture(scope="module", params=["random", "guided"])
 def calm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example with fewer trials, one sampler each, run to its end."""
     home = tmp_path_factory.mktemp("twin")

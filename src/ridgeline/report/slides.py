@@ -68,7 +68,7 @@ _WORTH_BLOCKS = 0.05  # a possible gain, as a share, that is worth more blocks
 _STAGES = {Stage.SENTINEL: "baseline again", Stage.CONFIRM: "confirmation"}
 _MOST_ALIKE = 7  # rows beside a figure
 _FEWEST_LINES, _FEW_LINES, _SHORT_LINE = 4, 7, 60  # too few for a slide; whose text may be larger; characters of one
-_LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
+_LEARNING = ("guided", "tpe")  # samplers (`tpe` until 0.2) whose next trial depends on the last
 _LEAST_GAP = 1.005  # of a ratio, below which nothing is earned back
 
 

@@ -40,7 +40,7 @@ def study(folder: Path, goal: str = "rate", **options: object) -> Study:
 
 
 def trial(build: Path | None = None) -> Trial:
-    return Trial(1, POINT, SPACE.settings(POINT), Stage.SEARCH, "tpe", build=build)
+    return Trial(1, POINT, SPACE.settings(POINT), Stage.SEARCH, "guided", build=build)
 
 
 def run(folder: Path, **usage: float) -> Run:

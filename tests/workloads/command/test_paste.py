@@ -107,7 +107,7 @@ def run_and_paste(
 ) -> tuple[tuple[int, list[object]], tuple[int, list[object]]]:
     workload = CommandWorkload(study)
     assert workload.problems() == []
-    trial = Trial(1, study.baseline, study.space.settings(study.baseline), Stage.SEARCH, "tpe")
+    trial = Trial(1, study.baseline, study.space.settings(study.baseline), Stage.SEARCH, "guided")
     job = workload.prepare(trial, home / "runs/1")
     script.write(job, study.site, script.render(job, study.site))
     ended = shell(home, "run", "sh", "run.sh", cwd=job.folder), started(home, "run")
