@@ -16,7 +16,7 @@ from ridgeline.serving.node.samples import GpuSample, Sample
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
 METRICS = known_metrics()
-TABLES = [SRC / place for place in ("records/measurement.py", "serving/metrics.py", "nwchem/metrics.py")]
+TABLES = [SRC / place for place in ("records/measurement.py", "serving/metrics.py", "nwchem/output.py")]
 UNITS = {row.unit for row in METRICS.values()} - {""}
 # A rate's unit is nobody else's word: standing alone or at the end of a heading, it is a copy. Sentences may have it.
 RATES = {unit for unit in UNITS if "/" in unit}

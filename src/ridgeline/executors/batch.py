@@ -326,7 +326,7 @@ class BatchExecutor(Executor):
         files.write(SUBMISSION_FILE, f"{name}\n{job.limit_s:g}")
         with submitting(files.path / SUBMISSION_FILE) as lock:
             _submitted_s[self.dialect.name] = time.monotonic()
-            return self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
+            return self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name, job), keep_open=lock)
 
     def _accepted(self, files: Folder, job_id: str) -> str:
         files.write(TICKET_FILE, job_id)

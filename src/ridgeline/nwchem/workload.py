@@ -15,9 +15,7 @@ from ridgeline.errors import Problem, Where
 from ridgeline.files import read_text, text_of
 from ridgeline.nwchem.failures import SIGNATURES
 from ridgeline.nwchem.form import PROGRESS_RANK, NwchemForm, environment, knob_problems, read_options
-from ridgeline.nwchem.input import render_input
-from ridgeline.nwchem.metrics import ENERGY
-from ridgeline.nwchem.output import NwchemOut, read_nwchem_out
+from ridgeline.nwchem.output import ENERGY, NwchemOut, read_nwchem_out
 from ridgeline.nwchem.start import (
     ARRIVED,
     INPUT,
@@ -29,6 +27,7 @@ from ridgeline.nwchem.start import (
     needs_rank_script,
     profiler,
     rank_script,
+    render_input,
 )
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
@@ -96,7 +95,7 @@ def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
     }
     if facts.integrated_density is not None and facts.electrons:
         table["density_error"] = abs(facts.integrated_density - facts.electrons)
-    if facts.ga is not None:
+    if facts.ga.calls:
         table["ga_peak_bytes"] = facts.ga.peak_bytes
         table["ga_get_calls"] = facts.ga.calls.get("get")
         table["ga_acc_calls"] = facts.ga.calls.get("acc")

@@ -49,7 +49,7 @@ class Prior(ABC):
         return ()
 
 
-class FunctionPrior(Prior):
+class _FunctionPrior(Prior):
     """A plain function as a prior: it has no name and no bound, and cannot say what it rests on."""
 
     def __init__(self, expected: Expects) -> None:
@@ -57,6 +57,10 @@ class FunctionPrior(Prior):
 
     def __call__(self, point: Point) -> Expectation | None:
         return self._expected(point)
+
+
+def as_prior(given: Prior | Expects) -> Prior:
+    return given if isinstance(given, Prior) else _FunctionPrior(given)
 
 
 class Sampler(ABC):

@@ -15,9 +15,7 @@ from ridgeline.executors.dialect import (
     JobReply,
     JobStatus,
     Phase,
-    Refusal,
     RefusalRule,
-    judge,
     walltime_minutes,
 )
 from ridgeline.executors.options import BatchOptions, option, takes_options
@@ -49,6 +47,7 @@ class Tide(BatchDialect):
     job_variable = "TIDE_JOB"
     nodes_text = "uname -n"
     directive = "#TIDE"
+    refusals = _REFUSALS
     kept_options = ("output",)
 
     def directives(self, job: Job, site: Site) -> list[str]:
@@ -57,18 +56,12 @@ class Tide(BatchDialect):
         queue = {"queue": site.queue} if site.queue else {}
         return [f"{self.directive} {name}={value}" for name, value in {**options, **queue}.items()]
 
-    def job_name(self, name: str, tag: str) -> str:
-        return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:100] + f"-{tag}"
-
-    def submit_command(self, script: Path, name: str) -> list[str]:
+    def submit_command(self, script: Path, name: str, job: Job) -> list[str]:
         return [*_QUEUE, "submit", str(script), name]
 
     def job_id(self, answer: JobReply) -> str | None:
         found = re.search(r"^(\d+)$", answer.stdout, re.MULTILINE)
         return found[1] if found else None
-
-    def refusal(self, answer: JobReply, site: Site) -> Refusal:
-        return judge(_REFUSALS, "tide", answer, site)
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         return [*_QUEUE, "list"]

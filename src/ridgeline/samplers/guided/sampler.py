@@ -14,7 +14,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import Expects, FunctionPrior, Prior, Refusal, Sampler, read_options
+from ridgeline.samplers.base import Expects, Prior, Refusal, Sampler, as_prior, read_options
 from ridgeline.samplers.sequence import SequenceSampler, filling, is_of_space, keys, legality
 from ridgeline.study.forms import DefaultText, ExpressionText, Form, ValueUnit
 
@@ -80,7 +80,7 @@ class GuidedSampler(Sampler):
         self._trials_left = trials_left
 
     def expect(self, prior: Prior | Expects) -> None:
-        self._prior = prior if isinstance(prior, Prior) else FunctionPrior(prior)
+        self._prior = as_prior(prior)
 
     def recall(self, earlier: Sequence[Observation]) -> None:
         # observations of another space guide nobody, and the first trials must not rest on them

@@ -66,7 +66,7 @@ class DialectContract:
         dialect = self.dialect()
         lines = dialect.directives(_job(tmp_path), _SITE)
         assert all(line.startswith(f"{dialect.directive} ") for line in lines)
-        submit = dialect.submit_command(tmp_path / "run.sh", "name")
+        submit = dialect.submit_command(tmp_path / "run.sh", "name", _job(tmp_path))
         assert any(BATCH_OUTPUT in text for text in (*lines, *submit))
         assert set(dialect.kept_options) <= {dialect.option(line) for line in lines}
 
@@ -90,12 +90,12 @@ class DialectContract:
         done = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
-    def test_all_jobs_are_asked_for_by_one_command(self) -> None:
+    def test_all_jobs_are_asked_for_by_one_command(self, tmp_path: Path) -> None:
         dialect = self.dialect()
         commands = [
             dialect.poll_command(["11", "12", "13"]),
             dialect.cancel_command("11"),
-            dialect.submit_command(Path("/s/run.sh"), "name"),
+            dialect.submit_command(tmp_path / "run.sh", "name", _job(tmp_path)),
             *dialect.history_commands(["11", "12"]),
             *dialect.find_commands("name"),
         ]
