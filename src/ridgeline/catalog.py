@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
-        "command": "ridgeline.workloads.command.workload:CommandWorkload",
+        "command": "ridgeline.workloads.command:CommandWorkload",
         "python": "ridgeline.workloads.python_function:PythonWorkload",
     },
     "executors": {

@@ -37,7 +37,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render, render_env
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.base import Workload
+from ridgeline.workloads.base import Workload, field_problems, metric_problems, names_read
 from ridgeline.workloads.run_folder import (
     OWN_FOLDER,
     build_lines,
@@ -47,7 +47,6 @@ from ridgeline.workloads.run_folder import (
     pasted_file,
     pasted_run,
 )
-from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
 # What an NWChem run measured, whether it may count, and whether it was run as asked.
 

@@ -20,7 +20,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Builds, Goal, JobLimits, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.command.workload import CommandWorkload
+from ridgeline.workloads.command import CommandWorkload
 
 SPACE = Space(
     (

@@ -20,7 +20,7 @@ from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Builds, Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.command.workload import CommandWorkload
+from ridgeline.workloads.command import CommandWorkload
 from ridgeline.workloads.run_folder import _is_one_program
 
 # writes down how it was started, and what it found in its folder

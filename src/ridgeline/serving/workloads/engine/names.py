@@ -15,7 +15,7 @@ from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.install import Install, flags_of
 from ridgeline.serving.engines.knobs.releases import Version
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, EngineOptions
-from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
+from ridgeline.workloads.base import field_problems, metric_problems, names_read
 
 MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
 NO_MORE_THAN_SENT = ("goodput", "requests_s", "total_tok_s", "output_tok_s", "input_tok_s")
