@@ -360,16 +360,8 @@ def _spent(
 
 def _upper(values: Any, number: float) -> float:
     """The limit that so many of the values reach."""
-    whole = int(number)
-    if whole < 1 or not len(values):
-        return 8.0
-    whole = min(whole, len(values))
-    # looked for among the largest alone, as far as every 32nd value tells which these are
-    few = np.sort(values[::32])
-    largest = values[values >= few[max(0, len(few) - 1 - whole // 16)]]
-    if len(largest) >= whole:
-        values = largest
-    return float(np.partition(values, len(values) - whole)[len(values) - whole])
+    at = len(values) - min(int(number), len(values))
+    return float(np.partition(values, at)[at]) if at < len(values) else 8.0
 
 
 def _wilcoxon(stored: Sequence[float], new: Sequence[float]) -> float:

@@ -295,7 +295,7 @@ class Chooser:
 
     def _observed_data(self, observations: Sequence[Observation], scale: Scale) -> ObservedData:
         points = [observation.point for observation in observations]
-        rows = self._features.of_observed(points)
+        rows = self._features.of(points)
         values = scale.values([observation.score for observation in observations])
         expected = self._expectations(scale)
         keys = [point_key(point) for point in points]

@@ -60,7 +60,6 @@ class Features:
             self._places += _parts(knob)
         widths = [places.width for places in self._places] + [1] * after_others
         self.columns: Columns = np.repeat(np.arange(len(widths)), widths)
-        self._before: tuple[Sequence[Point], Array] = (), self.of([])
 
     def column(self, knob: int) -> int:
         """The first feature of this knob."""
@@ -80,15 +79,6 @@ class Features:
         found = rows.copy()
         found[:, -1] = 0.0
         return found
-
-    def of_observed(self, points: Sequence[Point]) -> Array:
-        """As `of`, for a list that mostly grows: what it began with last time is not worked out again."""
-        before, rows = self._before
-        if len(before) > len(points) or any(a is not b for a, b in zip(before, points, strict=False)):
-            before, rows = (), self.of([])
-        rows = np.concatenate([rows, self.of(points[len(before) :])])
-        self._before = points, rows
-        return rows
 
 
 def _parts(knob: Knob) -> Sequence[_Places]:
