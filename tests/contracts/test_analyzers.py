@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.diagnose.readers.lines import TextFile
-from ridgeline.testing.contracts import held_to
+from ridgeline.testing.contracts import as_lines, held_to
 from ridgeline.testing.contracts.analyzers import AnalyzerContract
-from ridgeline.testing.contracts.torn import as_lines
 from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"

@@ -18,8 +18,7 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, JobStatus, Phase, RefusalRule
 from ridgeline.records.run import Cause, Job, Resources
 from ridgeline.records.site import Site
-from ridgeline.testing.contracts.dialects import DialectContract
-from ridgeline.testing.contracts.executors import ExecutorContract
+from ridgeline.testing.contracts.executors import DialectContract, ExecutorContract
 
 # A host is taken while the job that its file in the spool names is alive. A job is PID@HOST of the first of its hosts.
 _ALIVE = 'alive() { on "${1#*@}" "kill -0 ${1%@*} 2>/dev/null"; }'

@@ -25,9 +25,18 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE, STARTED_FILE, TICKET_FILE, WAITING_FILE, Executor
 from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE
-from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, JobStatus, OutputReport, Phase
+from ridgeline.executors.dialect import (
+    BATCH_OUTPUT,
+    BatchDialect,
+    BatchOptions,
+    Blame,
+    JobReply,
+    JobStatus,
+    OutputReport,
+    Phase,
+    option,
+)
 from ridgeline.executors.energy import measured_joules
-from ridgeline.executors.options import BatchOptions, option
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import BATCH_METER, Site

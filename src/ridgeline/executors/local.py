@@ -13,6 +13,9 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
@@ -26,11 +29,11 @@ from ridgeline.executors.machine import (
     machine_counters,
     pinned,
 )
-from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.processes import CLAIM_FILE, Process, claim_script, now_s, read_claim
 from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
+from ridgeline.study.forms import DefaultText, Form, OneLine
 from ridgeline.study.state_files import state_file, state_text
 
 _LOOKS_PER_LIMIT = 8
@@ -375,6 +378,15 @@ _COMPILERS = frozenset(
 )
 _SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
 _GRACE_S = 3.0  # between asking a job to end and ending it
+
+
+class LocalOptions(Form):
+    """Options of `batch: local`."""
+
+    whose = "local"
+    mpirun: Annotated[OneLine, DefaultText("the one on the PATH")] = Field(
+        default="", description="The program that starts ranks, instead of `mpirun`."
+    )
 
 
 class LocalExecutor(Executor):

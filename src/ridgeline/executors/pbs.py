@@ -16,6 +16,7 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,
     BatchDialect,
+    BatchOptions,
     Blame,
     JobReply,
     JobStatus,
@@ -24,12 +25,13 @@ from ridgeline.executors.dialect import (
     RefusalRule,
     core_count,
     memory_bytes,
+    option,
+    takes_options,
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
     worded,
 )
-from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 from ridgeline.study.forms import Accepts, DefaultText, OneLine

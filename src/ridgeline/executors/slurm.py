@@ -15,6 +15,7 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,
     BatchDialect,
+    BatchOptions,
     Blame,
     JobReply,
     JobStatus,
@@ -23,12 +24,12 @@ from ridgeline.executors.dialect import (
     core_count,
     memory_bytes,
     takes_all_gpus,
+    takes_options,
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
     worded,
 )
-from ridgeline.executors.options import BatchOptions, takes_options
 from ridgeline.records.run import Cause, Ending, Job, Resources, is_signal
 from ridgeline.records.site import Site
 

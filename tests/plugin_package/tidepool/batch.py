@@ -11,14 +11,16 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,
     BatchDialect,
+    BatchOptions,
     Blame,
     JobReply,
     JobStatus,
     Phase,
     RefusalRule,
+    option,
+    takes_options,
     walltime_minutes,
 )
-from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
