@@ -60,6 +60,7 @@ class NodeRuns:
         self._runs: list[NodeRun] = []
         self._weighed = 0  # how many runs there were when odds were last due
         self._found: dict[tuple[Direction, float], tuple[NodeEffect, ...]] = {}
+        self._counted: dict[float, list[NodeEffect]] = {}  # every node with its runs up to now, by level
         for run in runs:
             self.add(run)
 
@@ -74,6 +75,7 @@ class NodeRuns:
         if run.value <= 0 or not run.nodes:
             return
         self._runs.append(run)
+        self._counted = {}
         count = len(self._runs)
         if count <= EACH_RUN or count - self._weighed >= min(_NEW_SHARE * count, MOST_NEW):
             self._weighed, self._found = count, {}
@@ -97,7 +99,8 @@ class NodeRuns:
         if (found := self._found.get((direction, level))) is None:
             found = self._found[direction, level] = self._weigh(direction, level)
         known = {effect.node: effect for effect in found}
-        now = _undecided(self._runs, level)
+        if (now := self._counted.get(level)) is None:
+            now = self._counted[level] = _undecided(self._runs, level)
         return [replace(known.get(each.node, each), runs=each.runs, repeated=each.repeated) for each in now]
 
     def _weigh(self, direction: Direction, level: float) -> tuple[NodeEffect, ...]:

@@ -31,7 +31,9 @@ def prior_of(study: Study, workload: Workload) -> Prior | None:
     other = workload if workload.predicts else workload.predictor()
     if isinstance(other, str) or not other.predicts:
         return None
-    return _StudyPrior(study, other.expectation, other.sensitivities, other.highest, called=other.predicts)
+    bound = other.highest if study.goal.direction == "maximize" else None
+    highest = None if bound is None else study.goal.score(bound)
+    return _StudyPrior(study, other.expectation, other.sensitivities, highest, other.predicts)
 
 
 def unpredicted(found: CheckedStudy) -> list[str]:
@@ -51,13 +53,8 @@ class _StudyPrior(Prior):
     study: Study
     predicted: _Predicted
     leaned: _Sensitivities
-    bound: float | None = None
+    highest: float | None = None
     called: str = ""
-
-    @property
-    def highest(self) -> float | None:
-        goal = self.study.goal
-        return None if self.bound is None or goal.direction != "maximize" else goal.score(self.bound)
 
     def __call__(self, point: Point) -> Expectation | None:
         try:
