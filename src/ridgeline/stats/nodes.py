@@ -80,15 +80,6 @@ class NodeRuns:
         if count <= EACH_RUN or count - self._weighed >= min(_NEW_SHARE * count, MOST_NEW):
             self._weighed, self._found = count, {}
 
-    def looked_at(self) -> tuple[NodeRun, ...]:
-        """Of the runs when odds were last due, those of repeated settings and the latest others."""
-        runs = self._runs[: self._weighed]
-        times = Counter(run.setting for run in runs)
-        again = [at for at, run in enumerate(runs) if times[run.setting] > 1][-MOST_RUNS:]
-        once = [at for at, run in enumerate(runs) if times[run.setting] == 1]
-        latest = once[len(once) - min(len(once), MOST_RUNS - len(again)) :]
-        return tuple(runs[at] for at in sorted([*again, *latest]))
-
     def of(self, setting: str) -> tuple[int, Mapping[str, int], tuple[str, ...]]:
         """How often a setting ran, how often on each node, and where last."""
         same = [run for run in self._runs if run.setting == setting]
@@ -104,12 +95,22 @@ class NodeRuns:
         return [replace(known.get(each.node, each), runs=each.runs, repeated=each.repeated) for each in now]
 
     def _weigh(self, direction: Direction, level: float) -> tuple[NodeEffect, ...]:
-        known = _undecided(self._runs[: self._weighed], level)
+        runs = self._runs[: self._weighed]
+        known = _undecided(runs, level)
         if len(known) < 2:
             return tuple(known)
         from ridgeline.stats.slow_nodes import judged  # numpy comes with it, which most verbs can do without
 
-        return judged(self.looked_at(), known, 1.0 if direction == "maximize" else -1.0)
+        return judged(looked_at(runs), known, 1.0 if direction == "maximize" else -1.0)
+
+
+def looked_at(runs: Sequence[NodeRun]) -> tuple[NodeRun, ...]:
+    """Those of repeated settings and the latest others."""
+    times = Counter(run.setting for run in runs)
+    again = [at for at, run in enumerate(runs) if times[run.setting] > 1][-MOST_RUNS:]
+    once = [at for at, run in enumerate(runs) if times[run.setting] == 1]
+    latest = once[len(once) - min(len(once), MOST_RUNS - len(again)) :]
+    return tuple(runs[at] for at in sorted([*again, *latest]))
 
 
 def _undecided(runs: Sequence[NodeRun], level: float) -> list[NodeEffect]:

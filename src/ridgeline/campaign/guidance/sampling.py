@@ -21,13 +21,12 @@ _FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupE
 
 _Predicted = Callable[[Settings], Expectation | None]
 _Sensitivities = Callable[[Settings], tuple[float, ...]]
-_Prediction = tuple[_Predicted, _Sensitivities, float | None]  # and the highest value that any setting can have
 
 
 def prior_of(study: Study, workload: Workload) -> Prior | None:
     """None where nobody expects anything. A prior that fails at a point expects nothing there."""
     if (formula := _formula(study)) is not None:
-        return _StudyPrior(study, *formula, called="formula")
+        return _StudyPrior(study, formula, called="formula")
     other = workload if workload.predicts else workload.predictor()
     if isinstance(other, str) or not other.predicts:
         return None
@@ -52,7 +51,7 @@ class _StudyPrior(Prior):
 
     study: Study
     predicted: _Predicted
-    leaned: _Sensitivities
+    leaned: _Sensitivities = lambda settings: ()
     highest: float | None = None
     called: str = ""
 
@@ -75,11 +74,7 @@ class _StudyPrior(Prior):
             return ()
 
 
-def _on_nothing(settings: Settings) -> tuple[float, ...]:
-    return ()
-
-
-def _formula(study: Study) -> _Prediction | None:
+def _formula(study: Study) -> _Predicted | None:
     text = study.search.options.get(_FORMULA)
     if not text:
         return None
@@ -90,7 +85,7 @@ def _formula(study: Study) -> _Prediction | None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return Expectation(float(value)) if is_number else None  # type: ignore[arg-type]
 
-    return predicted, _on_nothing, None
+    return predicted
 
 
 _LITTLE_LEFT = "little is left to find"
