@@ -88,7 +88,7 @@ def long_journal(folder: Path, trials: int) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        for sampler in ("random", "tpe"):
+        for sampler in ("random", "guided"):
             study = root / f"{sampler}.yaml"
             study.write_text(STUDY.replace("TRIALS", "200").replace("SAMPLER", sampler))
             seconds, megabytes = measured("tune", str(study), "--out", str(root / sampler))
@@ -96,7 +96,7 @@ def main() -> None:
             cost = f"{seconds / runs * 1000:6.1f} ms a run over {runs} runs"
             print(f"{sampler:7} {cost}, start and report included; {megabytes:.0f} MB")
         print(f"{'plain':7} {plain_loop(200):6.1f} ms a run: sh -c from a Python loop, nothing kept")
-        for sampler in ("random", "tpe"):
+        for sampler in ("random", "guided"):
             long_journal(root / sampler, 10_000)
             seconds, megabytes = measured("status", str(root / sampler), "--json")
             print(f"{sampler:7} status of 10,000 trials {seconds:5.2f} s, {megabytes:.0f} MB")

@@ -145,7 +145,7 @@ def main() -> None:
         truths = [truth for truth in map(toy.truth, legal) if truth is not None]
         print(f"\n{toy.name}: {len(legal):,} legal points, {1 - len(truths) / len(legal):.0%} of them fail")
         print("  sampler   crashes paid    found (of best)    seen     ask")
-        for name in ("grid", "random", "tpe", "guided"):
+        for name in ("grid", "random", "guided"):
             scores = [
                 search(toy, name, seed, arguments.trials, arguments.noise, max(truths))
                 for seed in range(arguments.seeds)

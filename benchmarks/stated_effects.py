@@ -114,7 +114,7 @@ def main() -> None:
     asked = parser.parse_args()
     print("sampler  trials  stated   real  covered   seen")
     total: Counter[str] = Counter()
-    for sampler, trials in itertools.product(("random", "tpe"), (8, 12, 20, 40, 60)):
+    for sampler, trials in itertools.product(("random", "guided"), (8, 12, 20, 40, 60)):
         counts: Counter[str] = Counter()
         for seed in range(asked.campaigns):
             counts += score(campaign(1000 * seed + trials, sampler, trials, asked.noise, asked.disturbed))

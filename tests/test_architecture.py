@@ -152,7 +152,7 @@ def test_the_rule_would_catch_a_breach() -> None:
     assert not permitted("records.run", "study.journal")
     assert not permitted("serving.engines.base", "serving.twin.simulate.simulate")
     assert not permitted("serving.load.bench", "serving.twin.simulate.simulate")
-    assert not permitted("campaign.check", "samplers.tpe")
+    assert not permitted("campaign.check", "samplers.fixed")
     assert not permitted("campaign.check", "serving.engines.base")
     assert not permitted("cli.main", "nwchem.workload")
     assert not permitted("nwchem.workload", "serving.metrics")

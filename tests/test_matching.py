@@ -19,7 +19,7 @@ from ridgeline.records.matching import TooSlow, values
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.run import Cause, Ending
-from ridgeline.workloads.command.extract import ByRegex, Metric, MetricMissing
+from ridgeline.workloads.extract import ByRegex, Metric, MetricMissing
 from tests.campaign.harness import study
 
 ENDLESS = re.compile(r"(a+)+$", re.MULTILINE)

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-from ridgeline import catalog  # noqa: E402
+from benchmarks.search.peers import made_by  # noqa: E402
 from ridgeline.records.observation import Expectation, Observation  # noqa: E402
 from ridgeline.records.space import Discrete, Point, Space  # noqa: E402
+from ridgeline.samplers.base import Prior  # noqa: E402
 
 LESSONS, ASKS = 500, 10
 
@@ -30,7 +31,7 @@ def speed(point: Point) -> float:
 
 
 @dataclass(frozen=True)
-class _Foretold:
+class _Foretold(Prior):
     """Six things that it rests on, as the twin has."""
 
     power: float
@@ -47,7 +48,7 @@ def main() -> None:
     space = Space(tuple(Discrete(f"k{i}", tuple(range(6)), True) for i in range(8)), {})
     for name in ("guided", "expecting", "reversed", "tpe"):
         kind = "tpe" if name == "tpe" else "guided"
-        sampler = catalog.part("samplers", kind)(space, 0, {}, lambda point: None)
+        sampler = made_by(kind)(space, 0, {}, lambda point: None)
         if name in ("expecting", "reversed"):
             sampler.expect(_Foretold(-1.0 if name == "reversed" else 1.0))
         rng = random.Random(0)

@@ -32,12 +32,11 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 from benchmarks.search.hidden import CLUSTERS, Hidden, predicted  # noqa: E402
 from benchmarks.search.oracle import best_of, by_physics, by_twin  # noqa: E402
+from benchmarks.search.peers import made_by  # noqa: E402
 from benchmarks.search.race import BUDGETS, Noise, Race, race  # noqa: E402
 from benchmarks.search.standings import Bounds, Claimed, show, show_claims, show_small_budgets  # noqa: E402
-from ridgeline import catalog  # noqa: E402
 from ridgeline.records.observation import Observation  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
-from ridgeline.samplers.base import PredictsRest  # noqa: E402
 
 NOISE = Noise(heavy_tail=0.05)
 EARLIER = 30  # observations of an earlier study
@@ -56,7 +55,7 @@ def _sampler(name: str, job: Job) -> Any:
     number, seed, physics, *_, tables = job
     hidden = _hidden(number, tables, physics, seed)
     kind = "guided" if name in TWINS or name in STUDIES or name == "blind" else name
-    sampler = catalog.part("samplers", kind)(hidden.study.study.space, seed, {}, hidden.refusal)
+    sampler = made_by(kind)(hidden.study.study.space, seed, {}, hidden.refusal)
     if name in TWINS:
         sampler.expect(hidden.prior(TWINS[name]))
     if name in STUDIES:
@@ -117,7 +116,7 @@ def one(job: Job) -> tuple[int, Race, Claimed]:
     if (value := hidden.truth(baseline)) is not None:
         sampler.tell(Observation(baseline, math.exp(value)))
     claim = _Claim(hidden)
-    watch = claim.watch if isinstance(sampler, PredictsRest) else lambda sampler: False
+    watch = claim.watch
     result = race(sampler, name, seed, claim.truth, trials, NOISE, hidden.node_hours, math.exp, watch, at_most=at_most)
     return number, result, (name, claim.at, claim.missed)
 

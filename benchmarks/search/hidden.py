@@ -21,7 +21,7 @@ from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance.sampling import prior_of
 from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, point_key
-from ridgeline.samplers.base import SensitivityPrior
+from ridgeline.samplers.base import Prior
 from ridgeline.serving.traffic.requests import Slo, summarise
 from ridgeline.serving.twin.factors import NAMES
 from ridgeline.serving.twin.simulate import SimulationResult
@@ -124,7 +124,7 @@ class Hidden:
         score = self._scores[point_key(point)]
         return None if score is None else score - self.best
 
-    def prior(self, how: str = "") -> SensitivityPrior:
+    def prior(self, how: str = "") -> Prior:
         """What the twin says, the reverse of it (`turned`), or what it says of other settings (`muddled`)."""
         others = list(self.legal)
         if how == "muddled":
@@ -157,7 +157,7 @@ class Hidden:
 
 
 @dataclass(frozen=True)
-class _TablePrior:
+class _TablePrior(Prior):
     said: Table
     moves: _Sensitivities
     turned: bool

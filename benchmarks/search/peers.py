@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.search.tpe import TpeSampler
+from ridgeline import catalog
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Space
 
@@ -85,4 +87,10 @@ class OptunaGaussian:
         self._study.tell(self._trial, cost)
 
 
-PEERS: Mapping[str, Callable[..., Any]] = {"smac": Smac, "optuna-gp": OptunaGaussian}
+def made_by(name: str) -> Callable[..., Any]:
+    """What makes the sampler of this name, a peer's or ours."""
+    found: Callable[..., Any] = PEERS.get(name) or catalog.part("samplers", name)
+    return found
+
+
+PEERS: Mapping[str, Callable[..., Any]] = {"smac": Smac, "optuna-gp": OptunaGaussian, "tpe": TpeSampler}

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point
-from ridgeline.samplers.base import TakesBudget
+from ridgeline.samplers.base import Sampler
 
 NODES = 4
 SLOW_NODE = 0.08  # the last node is so much slower than its peers
@@ -98,7 +98,7 @@ def race(
         if number > trials and found_at is not None:
             break
         start = time.perf_counter()
-        if isinstance(sampler, TakesBudget):
+        if isinstance(sampler, Sampler):
             sampler.plan(max(1, trials - number + 1))
         if claimed_at is None and little_left(sampler):
             claimed_at, missed = number - 1, math.expm1(-best_tried)

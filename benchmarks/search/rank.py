@@ -21,10 +21,9 @@ import numpy as np  # noqa: E402
 
 from benchmarks.search.race import Noise  # noqa: E402
 from benchmarks.search.tables import Table, read_tables  # noqa: E402
-from ridgeline.samplers.guided.blend import Blend  # noqa: E402
 from ridgeline.samplers.guided.features import Features  # noqa: E402
 from ridgeline.samplers.guided.gaussian import Array  # noqa: E402
-from ridgeline.samplers.guided.model import ObservedData  # noqa: E402
+from ridgeline.samplers.guided.model import Blend, ObservedData  # noqa: E402
 
 OBSERVED = (8, 16, 32)
 MOST = 1_500  # rows of a table that are looked at

@@ -29,7 +29,6 @@ from benchmarks.search.made import cut, made  # noqa: E402
 from benchmarks.search.race import CLOSE, LOOKS, Noise, Race, race  # noqa: E402
 from benchmarks.search.tables import Table, read_tables  # noqa: E402
 from benchmarks.search.verdict import capped, show_ratios, show_regrets  # noqa: E402
-from ridgeline import catalog  # noqa: E402
 
 _tables: dict[str, Table] = {}
 
@@ -56,7 +55,7 @@ def _never(sampler: Any) -> bool:
 def _one(job: tuple[str, str, int, int, float, bool, Mapping[str, object]]) -> tuple[str, Race]:
     name, sampler_name, seed, trials, spread, claims, options = job
     table = _table(name, seed)
-    make = peers.PEERS.get(sampler_name) or catalog.part("samplers", sampler_name)
+    make = peers.made_by(sampler_name)
     sampler = make(table.space, seed, options, lambda point: None)
     left = _little_left if claims else _never
     return name, race(

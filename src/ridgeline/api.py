@@ -59,7 +59,7 @@ from ridgeline.report.table import Row, rows
 from ridgeline.study.codec import Extension
 from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
 from ridgeline.study.yaml_tree import resolve
-from ridgeline.workloads.function_source import function_source
+from ridgeline.workloads.python_function import function_source
 
 GivenStudy = str | Path | Mapping[str, Any]
 Tell = Callable[[str], None]

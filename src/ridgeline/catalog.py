@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
-        "command": "ridgeline.workloads.command.workload:CommandWorkload",
+        "command": "ridgeline.workloads.command:CommandWorkload",
         "python": "ridgeline.workloads.python_function:PythonWorkload",
     },
     "executors": {
@@ -34,9 +34,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "samplers": {
         "guided": "ridgeline.samplers.guided.sampler:GuidedSampler",
-        "grid": "ridgeline.samplers.grid:GridSampler",
-        "random": "ridgeline.samplers.random:RandomSampler",
-        "tpe": "ridgeline.samplers.tpe:TpeSampler",
+        "grid": "ridgeline.samplers.fixed:GridSampler",
+        "random": "ridgeline.samplers.fixed:RandomSampler",
     },
     "kinds": {
         "search": "ridgeline.campaign.kinds.search:SearchQuestion",
@@ -60,6 +59,9 @@ TABLE: dict[str, dict[str, str]] = {
         "failed-program": "ridgeline.diagnose.job_output:OWN",
     },
 }
+
+
+_GONE = {"tpe": "it is gone since 0.3: write guided, also into the study.yaml of a campaign that is to go on"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,8 @@ def part(room: str, name: str) -> Any:
     for entry in _plugins(room):
         if entry.name == name:
             return _from(_package(entry), name, entry.load)
-    raise InputError(f"{name!r} is not among the {room}; {near(name, names(room))}{not_loaded()}")
+    remedy = _GONE.get(name) or near(name, names(room))
+    raise InputError(f"{name!r} is not among the {room}; {remedy}{not_loaded()}")
 
 
 def names_of_family(room: str, called: str) -> list[str]:

@@ -47,7 +47,7 @@ def tune(folder: Path, study: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "out/journal.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
+@pytest.mark.parametrize("sampler", ["grid", "random", "guided"])
 def test_a_missing_compiler_costs_one_trial_of_all(tmp_path: Path, sampler: str) -> None:
     events = tune(tmp_path, STUDY.replace("SAMPLER", sampler))
     asked = [e["settings"] for e in events if e["event"] == "trial" and e["stage"] == "search"]

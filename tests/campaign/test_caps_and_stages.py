@@ -20,6 +20,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Continuous, Discrete, Space, point_key
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.samplers.base import Sampler
 from tests.campaign.harness import campaign, study
 from tests.campaign.test_ledger import NOW_S, history
 
@@ -110,7 +111,7 @@ def test_profiles_name_the_baseline_and_the_setting(tmp_path: Path) -> None:
 # stages
 
 
-class Noted:
+class Noted(Sampler):
     """Proposes the first point of its space that it was not told of."""
 
     def __init__(self, space: Space) -> None:

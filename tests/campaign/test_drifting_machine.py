@@ -18,6 +18,7 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.insights import insights
+from ridgeline.samplers.base import Sampler
 from ridgeline.testing import MemorySite, ScriptedAnswer
 from tests.campaign.harness import campaign, study
 
@@ -99,7 +100,7 @@ def test_the_value_that_is_shown_is_the_one_that_was_measured(tmp_path: Path) ->
     assert answer.candidate.value == first.metrics["rate"]
 
 
-class Listening:
+class Listening(Sampler):
     """A sampler that keeps what it is told, and proposes what is left of a list."""
 
     def __init__(self) -> None:
@@ -136,7 +137,7 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
         asked = study(
             root,
             budget=Budget(trials=20),
-            search=SearchStage(sampler="tpe", seed=3, sentinel_every=2),
+            search=SearchStage(sampler="guided", seed=3, sentinel_every=2),
             confirm=ConfirmStage(top=1, blocks=3),
         )
         world, left = MemorySite(), set(stops)

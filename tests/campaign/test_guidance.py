@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline import catalog
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance import warm_start
@@ -21,7 +22,7 @@ from ridgeline.errors import InputError, StoreError, StudyError
 from ridgeline.records.observation import Expectation, Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Settings, Space
 from ridgeline.records.study import DEFAULT_SAMPLER, Budget, ConfirmStage, Goal, JobLimits, SearchStage
-from ridgeline.samplers.base import BoundedPrior
+from ridgeline.samplers.base import Sampler
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
@@ -209,7 +210,7 @@ def test_a_damaged_warm_start_says_what_to_do(tmp_path: Path) -> None:
         warm_start.kept(tmp_path)
 
 
-class Recording:
+class Recording(Sampler):
     """Proposes x in turn and keeps what it is told."""
 
     def __init__(self) -> None:
@@ -218,8 +219,9 @@ class Recording:
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
         return Proposal({"x": len({each.point["x"] for each in self.seen}), "y": 0})
 
-    def forget(self) -> None:
+    def forget(self) -> bool:
         self.seen = []
+        return True
 
     def tell(self, observation: Observation) -> None:
         self.seen.append(observation)
@@ -257,10 +259,10 @@ def test_the_journal_says_why_the_search_ended_and_what_more_could_bring(tmp_pat
     assert len(tried(events)) < 9
 
 
-def test_a_campaign_whose_journal_names_no_sampler_goes_on_with_tpe(tmp_path: Path) -> None:
+def test_a_campaign_whose_journal_names_no_sampler_goes_on_with_the_default(tmp_path: Path) -> None:
     plain = written(tmp_path, "old").study
     assert plain.search.sampler == DEFAULT_SAMPLER
-    assert SearchQuestion().applied_to(plain).search.sampler == "tpe"
+    assert SearchQuestion().applied_to(plain).search.sampler == DEFAULT_SAMPLER
     assert SearchQuestion(sampler="guided").applied_to(plain).search.sampler == "guided"
     named = written(tmp_path, "named", more=", sampler: random").study
     assert SearchQuestion(sampler="guided").applied_to(named).search.sampler == "random"
@@ -391,8 +393,31 @@ def test_a_rate_bounds_what_any_setting_can_reach(tmp_path: Path) -> None:
         (tmp_path / "study.yaml").write_text(text)
         found = check_study(tmp_path / "study.yaml")
         prior = prior_of(found.study, found.workload)
-        assert isinstance(prior, BoundedPrior)
+        assert prior is not None
         bounds[load, goal] = prior.highest
     (at_a_rate, *others) = bounds.values()
     assert at_a_rate == pytest.approx(5, rel=0.25), "120 drawn arrivals"
     assert others == [None, None]
+
+
+class Duck:
+    """Has what a sampler has, and is none."""
+
+    def __init__(self, *given: object) -> None: ...
+
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
+
+    def tell(self, observation: Observation) -> None: ...
+
+
+def test_a_sampler_must_be_a_subclass_and_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(catalog.TABLE["samplers"], "duck", "tests.campaign.test_guidance:Duck")
+    with pytest.raises(
+        StudyError, match=r"\.yaml:\d+: .*the sampler duck is not a subclass of ridgeline\.samplers\.base\.Sampler"
+    ):
+        written(tmp_path, "duck", more=", sampler: duck")
+
+
+def test_who_asks_for_tpe_is_told_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"'tpe' is not among the samplers; it is gone since 0\.3: write guided"):
+        written(tmp_path, "gone", more=", sampler: tpe")

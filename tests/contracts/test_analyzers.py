@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.testing.contracts import held_to
+from ridgeline.testing.contracts import as_lines, held_to
 from ridgeline.testing.contracts.analyzers import AnalyzerContract
-from ridgeline.testing.contracts.torn import as_lines
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 GROUPS = (

@@ -1,4 +1,4 @@
-"""Every batch system of the catalog keeps the promises of ridgeline.testing.contracts.dialects."""
+"""Every batch system of the catalog keeps the promises of ridgeline.testing.contracts.executors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.slurm import COLUMNS
 from ridgeline.records.site import Site
 from ridgeline.testing.contracts import held_to
-from ridgeline.testing.contracts.dialects import DialectContract
+from ridgeline.testing.contracts.executors import DialectContract
 
 ROOT = Path(__file__).resolve().parents[2]
 

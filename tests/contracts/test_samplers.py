@@ -33,8 +33,3 @@ class TestGuided(SamplerContract):
 
 class TestRandom(SamplerContract):
     name = "random"
-
-
-class TestTpe(SamplerContract):
-    name = "tpe"
-    eager = MappingProxyType({"startup": 2})

@@ -18,7 +18,7 @@ from ridgeline.serving.engines.nccl_log import read_nccl_log
 from ridgeline.serving.engines.sglang.log import read_offline_jsonl, read_sglang_log
 from ridgeline.serving.engines.vllm.log import read_vllm_log
 from ridgeline.serving.findings.kernels import read_nsys
-from ridgeline.testing.contracts.torn import as_lines, mutated
+from ridgeline.testing.contracts import as_lines, mutated
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 Reader = Callable[[Iterable[str]], object]

@@ -336,7 +336,7 @@ def test_the_users_directives_win_and_the_state_files_stay_ours() -> None:
 def test_output_is_named_where_nobody_can_change_it_and_nobody_else_inherits_it(tmp_path: Path) -> None:
     """On the command line: it wins over users' directives, and a script that is handed over by hand has none."""
     for dialect, wanted in ((Slurm(), "--output=batch.out"), (Pbs(), f"{tmp_path}/batch.out")):
-        assert wanted in dialect.submit_command(tmp_path / "run.sh", "name")
+        assert wanted in dialect.submit_command(tmp_path / "run.sh", "name", job(tmp_path))
         assert "batch.out" not in "".join(dialect.directives(job(tmp_path), Site()))
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.executors import other_load
-from ridgeline.executors.other_load import MachineCounters, load_between, machine_counters
+from ridgeline.executors import machine
+from ridgeline.executors.machine import MachineCounters, load_between, machine_counters
 
 BEFORE = MachineCounters(at_s=100.0, cores=4, idle_s=1000.0, stolen_s=5.0, throttled_s=1.0, own_s=2.0)
 
@@ -38,10 +38,10 @@ def test_counters_that_cannot_be_believed_say_nothing(later: MachineCounters) ->
 
 def test_the_kernels_counters_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat, groups = tmp_path / "stat", tmp_path / "cgroup"
-    monkeypatch.setattr(other_load, "_STAT", stat)
-    monkeypatch.setattr(other_load, "OWN_GROUPS", groups)
-    monkeypatch.setattr(other_load, "CGROUP", tmp_path / "fs")
-    monkeypatch.setattr(other_load, "_TICKS_PER_S", 100)
+    monkeypatch.setattr(machine, "_STAT", stat)
+    monkeypatch.setattr(machine, "OWN_GROUPS", groups)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path / "fs")
+    monkeypatch.setattr(machine, "_TICKS_PER_S", 100)
     assert machine_counters() is None, "not there"
     stat.write_text("cpu  1 2 3 400 500 6 7 800 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n")
     groups.write_text("0::/user/mine\n")

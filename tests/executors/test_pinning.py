@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.executors import processes
-from ridgeline.executors.processes import FreeCores, allowed_cores
+from ridgeline.executors import machine
+from ridgeline.executors.machine import FreeCores, allowed_cores
 
 
 @given(st.integers(1, 16), st.lists(st.one_of(st.integers(1, 20), st.none()), max_size=30))
@@ -57,12 +57,12 @@ def test_the_controllers_own_affinity_is_respected() -> None:
 def test_a_quota_of_the_control_group_counts_in_whole_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, expected: int | None
 ) -> None:
-    monkeypatch.setattr(processes, "CGROUP", tmp_path)
-    monkeypatch.setattr(processes, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
     (tmp_path / "own").write_text("0::/slice/job\n")
     (tmp_path / "slice/job").mkdir(parents=True)
     (tmp_path / "slice/job/cpu.max").write_text(f"{quota}\n")
-    assert processes.quota_cores() == expected
+    assert machine.quota_cores() == expected
 
 
 def test_whole_cores_come_before_hardware_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +71,6 @@ def test_whole_cores_come_before_hardware_threads(tmp_path: Path, monkeypatch: p
         topology.mkdir(parents=True)
         (topology / "thread_siblings_list").write_text(f"{siblings}\n")
         (topology / "physical_package_id").write_text("0\n")
-    monkeypatch.setattr(processes, "CPU", tmp_path)
+    monkeypatch.setattr(machine, "CPU", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     assert allowed_cores(4)[:2] == [0, 1]

@@ -41,13 +41,13 @@ def searched(folder: Path) -> list[tuple[Any, ...]]:
     return [(e["point"], e["proposer"], e.get("why")) for e in trials]
 
 
-@pytest.fixture(scope="module", params=["random", "tpe"])
-def calm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example with fewer trials, one sampler each, run to its end."""
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with fewer trials, of a sampler that knows nothing of memory, run to its end."""
     home = tmp_path_factory.mktemp("twin")
     shutil.copytree(EXAMPLE, home, dirs_exist_ok=True)
     text = (home / "study.yaml").read_text()
-    changed = text.replace("{seed: 5}", f"{{seed: 5, sampler: {request.param}}}").replace("trials: 36", "trials: 8")
+    changed = text.replace("{seed: 5}", "{seed: 5, sampler: random}").replace("trials: 36", "trials: 8")
     (home / "study.yaml").write_text(changed.replace("{top: 3, blocks: 5}", "{top: 1, blocks: 3}"))
     finish("tune", "study.yaml", "--out", "calm", cwd=home)
     return home / "calm"

@@ -30,7 +30,7 @@ VERDICTS = {
     "scale": "scaling",
     "search": "confirmed",
     "sglang": "unconfirmed",
-    "twin": "keep-baseline",
+    "twin": "no-difference",
 }
 
 
@@ -91,7 +91,7 @@ def test_it_resumes_and_nothing_is_lost_or_run_twice(unpacked: Path, capsys: pyt
     before = events(unpacked)
     kept = ended(unpacked)
     finished = any(event["event"] == "verdict" for event in before)
-    # the twin found nothing better, the engine's budget was too small for a verdict, and the sizes too few runs for one
+    # nothing is shown to be better for the twin, the budget of the engine was too small, the sizes have too few runs
     name = unpacked_name(unpacked)
     better = not name.startswith(("twin", "sglang")) and (finished or not name.startswith("scale"))
     answer = json.loads(say(capsys, "resume", unpacked, "--json", finds=better))

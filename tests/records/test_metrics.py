@@ -15,13 +15,13 @@ from ridgeline.serving.node.monitor import GpuSample, Sample, _summary
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
 METRICS = known_metrics()
-TABLES = [SRC / place for place in ("records/measurement.py", "serving/metrics.py", "nwchem/metrics.py")]
+TABLES = [SRC / place for place in ("records/measurement.py", "serving/metrics.py", "nwchem/output.py")]
 UNITS = {row.unit for row in METRICS.values()} - {""}
 # A rate's unit is nobody else's word: standing alone or at the end of a heading, it is a copy. Sentences may have it.
 RATES = {unit for unit in UNITS if "/" in unit}
 NAMED = {name: value for name, value in vars(measurement).items() if isinstance(value, str) and value in METRICS}
 # These make measurements whose unit is not ours: the study's own, a journal's, a test's.
-OTHERS_UNITS = {"workloads/command/workload.py", "study/codec.py", "testing/__init__.py"}
+OTHERS_UNITS = {"workloads/command.py", "study/codec.py", "testing/__init__.py"}
 
 
 def modules(words: Iterable[str]) -> Iterator[tuple[str, ast.Module]]:
@@ -145,7 +145,7 @@ def test_a_second_goal_that_nothing_measures_is_a_problem_and_the_near_name_is_o
     from ridgeline.records.site import Prices, Site
     from ridgeline.records.space import Discrete, Space
     from ridgeline.records.study import Goal, Study, WorkloadChoice
-    from ridgeline.workloads.study_names import metric_problems
+    from ridgeline.workloads.base import metric_problems
 
     space = Space((Discrete("k", (1, 2), ordered=True),), {})
     goal = Goal("total_tok_s", "maximize")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.samplers.guided.blend import Blend, score_model
 from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess
-from ridgeline.samplers.guided.model import ObservedData, ScoreModel
+from ridgeline.samplers.guided.model import Blend, ObservedData, ScoreModel, score_model
 
 KNOBS = 5
 COLUMNS = np.arange(KNOBS)

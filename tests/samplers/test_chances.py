@@ -9,9 +9,9 @@ import pytest
 
 from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Point, Space
-from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.model import ChanceModel, ObservedData
-from ridgeline.samplers.guided.products import Products
+from ridgeline.samplers.guided.feasibility import ChanceModel
+from ridgeline.samplers.guided.features import Features, Products
+from ridgeline.samplers.guided.model import ObservedData
 from ridgeline.samplers.guided.sampler import GuidedSampler
 
 SIZES = tuple(16 * n for n in range(1, 17))

@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.samplers.guided import effects
-from ridgeline.samplers.guided.effects import EffectsFit, EffectsProcess, fitted_effects
-from ridgeline.samplers.guided.gaussian import GaussianProcess, fitted
+from ridgeline.samplers.guided.gaussian import (
+    EffectsFit,
+    EffectsProcess,
+    GaussianProcess,
+    _effects_posterior,
+    fitted,
+    fitted_effects,
+)
 
 KNOBS = 4
 COLUMNS = np.arange(KNOBS)
@@ -60,9 +65,9 @@ def test_the_slope_is_that_of_the_posterior() -> None:
     squares = ((rows[pairs[0]] - rows[pairs[1]]) ** 2).T
     at = np.random.default_rng(5).normal(0, 0.5, 3 * KNOBS + 2)
     expected = np.zeros(at.size)
-    _, slope = effects._posterior(at, expected, squares, pairs, values)
+    _, slope = _effects_posterior(at, expected, squares, pairs, values)
     for i, step in enumerate(1e-5 * np.eye(at.size)):
-        up, down = (effects._posterior(at + sign * step, expected, squares, pairs, values)[0] for sign in (1, -1))
+        up, down = (_effects_posterior(at + sign * step, expected, squares, pairs, values)[0] for sign in (1, -1))
         assert slope[i] == pytest.approx((up - down) / 2e-5, abs=1e-4)
 
 

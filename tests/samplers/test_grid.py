@@ -5,7 +5,7 @@ import pytest
 from ridgeline.errors import InputError
 from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Space
-from ridgeline.samplers.grid import GridSampler
+from ridgeline.samplers.fixed import GridSampler
 
 SPACE = Space((Discrete("a", (1, 2, 3), True), Discrete("b", ("x", "y"), False)), {})
 

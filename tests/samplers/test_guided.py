@@ -17,10 +17,9 @@ import pytest
 from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
-from ridgeline.samplers.base import PredictsRest, TakesEarlierStudies, TakesPrior
+from ridgeline.samplers.base import Prior
 from ridgeline.samplers.guided.chooser import relative_cost
-from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess
-from ridgeline.samplers.guided.improvement import log_expected_improvement
+from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess, log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, ObservedData, Scale, ScoreModel
 from ridgeline.samplers.guided.sampler import NO_EFFECT, GuidedSampler
 from ridgeline.samplers.guided.view import CAUTION, Ranking, acquisition
@@ -130,7 +129,7 @@ def test_an_expectation_upside_down_is_seen_through() -> None:
     assert trials_to_the_top(guided_by(upside_down)) <= 30
 
 
-class OffAlongA:
+class OffAlongA(Prior):
     """Expects the top at a 4 instead of 13; `rests`: and says that where it lies is uncertain by 4."""
 
     def __init__(self, rests: tuple[float, ...] = (4.0,)) -> None:
@@ -185,11 +184,7 @@ def test_earlier_observations_guide_and_may_be_proposed_again() -> None:
     sampler.recall([Observation(point, score) for point, score in before])
     sampler.tell(Observation({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
     assert trials_to_the_top(sampler) <= 4
-    assert (
-        isinstance(sampler, TakesEarlierStudies)
-        and isinstance(sampler, TakesPrior)
-        and isinstance(sampler, PredictsRest)
-    )
+    assert sampler.takes_earlier and sampler.takes_prior
 
 
 def test_pending_trials_do_not_crowd() -> None:
@@ -333,7 +328,7 @@ def test_where_much_may_be_found_the_search_is_not_over() -> None:
     assert prospect is not None and not prospect.over
 
 
-class _Sent:
+class _Sent(Prior):
     """A prior that expects much of every setting, and knows what no setting exceeds."""
 
     def __init__(self, highest: float | None) -> None:
@@ -564,7 +559,7 @@ def test_what_hardly_any_truth_has_is_not_promised(monkeypatch: pytest.MonkeyPat
     assert found.gain == 0.0
 
 
-class _Twin:
+class _Twin(Prior):
     """Sure of small a; of large a it says little good, with an interval that would allow anything."""
 
     called = "twin"

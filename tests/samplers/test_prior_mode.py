@@ -12,7 +12,7 @@ import pytest
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.guided.model import ObservedData
-from ridgeline.samplers.guided.prior_mode import ModeWeights, PriorMode, mixed, mode_weights
+from ridgeline.samplers.guided.prior import ModeWeights, PriorMode, mixed, mode_weights
 from ridgeline.samplers.guided.sampler import GuidedSampler
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})

@@ -9,8 +9,7 @@ import pytest
 
 from ridgeline.records.expression import Expression
 from ridgeline.records.space import Continuous, Discrete, Knob, Space
-from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.products import MOST_KNOBS, Products
+from ridgeline.samplers.guided.features import MOST_KNOBS, Features, Products
 
 
 def beside(*knobs: Knob, points: list[dict[str, object]]) -> np.ndarray:

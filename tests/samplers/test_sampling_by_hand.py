@@ -15,18 +15,13 @@ import pytest
 from ridgeline.records.expression import Expression
 from ridgeline.records.observation import Observation, Prediction
 from ridgeline.records.space import Continuous, Discrete, Rule, Space, point_key
-from ridgeline.samplers import tpe
-from ridgeline.samplers.encoding import along, decode, encode, shape
-from ridgeline.samplers.filling import _primes, _radical_inverse, filling, halton
-from ridgeline.samplers.grid import GridSampler
+from ridgeline.samplers.fixed import GridSampler, RandomSampler
 from ridgeline.samplers.guided.candidates import PAIRS, Pool, _others, around
 from ridgeline.samplers.guided.chooser import Chooser, _fitted_count
-from ridgeline.samplers.guided.effects import EffectsFit, EffectsProcess
-from ridgeline.samplers.guided.feasibility import credit
-from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.improvement import log_expected_improvement
+from ridgeline.samplers.guided.feasibility import credit, in_common
+from ridgeline.samplers.guided.features import Features, along, shape
+from ridgeline.samplers.guided.gaussian import EffectsFit, EffectsProcess, log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast
-from ridgeline.samplers.guided.start import in_common
 from ridgeline.samplers.guided.view import (
     CAUTION,
     Field,
@@ -38,10 +33,16 @@ from ridgeline.samplers.guided.view import (
     prior_lead,
     screened,
 )
-from ridgeline.samplers.listing import Listing, shuffled
-from ridgeline.samplers.random import RandomSampler
-from ridgeline.samplers.tpe import TpeSampler
-from ridgeline.samplers.walk import SequenceSampler
+from ridgeline.samplers.sequence import (
+    Listing,
+    SequenceSampler,
+    _primes,
+    _radical_inverse,
+    filling,
+    halton,
+    is_of_space,
+    shuffled,
+)
 
 X = Discrete("x", (1, 2, 4, 8), ordered=True)
 MODE = Discrete("mode", ("a", "b", "c"), ordered=False)
@@ -145,7 +146,7 @@ def test_filling_ends_when_a_finite_space_has_no_more() -> None:
 # codes of knobs
 
 
-def test_points_are_coded_by_order_choice_or_share_and_come_back() -> None:
+def test_knobs_are_coded_by_order_choice_or_share() -> None:
     line = Continuous("lr", 1e-4, 1e-2, log=True)
     flat = Continuous("f", 2.0, 6.0)
     dense = Discrete("n", tuple(2**k for k in range(33)), ordered=True, log=True)
@@ -153,12 +154,12 @@ def test_points_are_coded_by_order_choice_or_share_and_come_back() -> None:
     whole = space(X, MODE, line, flat, dense, sparse)
     assert [shape(k) for k in whole.knobs] == ["index", "choice", "share", "share", "share", "index"]
     point = {"x": 4, "mode": "c", "lr": 1e-3, "f": 3.0, "n": 2**8, "m": 2**8}
-    codes = encode(whole, point)
-    assert codes == pytest.approx({"x": 2, "mode": 2, "lr": 0.5, "f": 0.25, "n": 0.25, "m": 8})
-    assert decode(whole, codes or {}) == pytest.approx(point)
+    assert [along(k, point[k.name]) for k in (line, flat, dense)] == pytest.approx([0.5, 0.25, 0.25])
     assert along(flat, 2.0) == 0.0 and along(flat, 6.0) == 1.0 and along(X, 8) == 1.0
-    assert encode(whole, {**point, "x": 3}) is None and encode(whole, {**point, "z": 1}) is None
-    assert encode(space(Discrete("t", (True, 1, 0), ordered=False)), {"t": 1}) == {"t": 1}, "1 is not true"
+    assert is_of_space(whole, point)
+    assert not is_of_space(whole, {**point, "x": 3}) and not is_of_space(whole, {**point, "z": 1})
+    assert not is_of_space(whole, {"x": 4}) and is_of_space(space(Discrete("t", (True, 1, 0), ordered=False)), {"t": 1})
+    assert not is_of_space(space(Discrete("t", (True, False), ordered=False)), {"t": 1}), "1 is not true"
 
 
 # candidates
@@ -346,38 +347,3 @@ def test_the_leading_candidates_are_legal_untried_and_in_order() -> None:
     assert chooser._leading(ranking, field, {"4"}, 2) == [3, 0]
     assert chooser._leading(ranking, field, (), 1) == [2] and chooser._leading(ranking, field, ()) == [2, 3, 0]
     assert asked.count(2) == 1, "asked once"
-
-
-# TPE
-
-
-def test_tpe_fills_the_space_first_and_until_something_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = TpeSampler(space(X, MODE), 1, {"startup": 3}, never)
-    reasons = []
-    for score in (None, None, None, None, 1.0):
-        proposal = sampler.ask()
-        assert proposal is not None
-        reasons.append(proposal.why)
-        sampler.tell(Observation(proposal.point, score))
-    assert reasons[:3] == [f"space-filling start, {n} of 3" for n in (1, 2, 3)]
-    assert reasons[3:] == ["space-filling, since nothing has passed yet"] * 2
-    after = sampler.ask()
-    assert after is not None and "on 5 observations" in after.why
-    fresh = TpeSampler(space(X, MODE), 1, {"startup": 3}, never)
-    pending = [{"x": 1, "mode": "a"}, {"x": 2, "mode": "a"}]
-    waits = fresh.ask(pending)
-    assert waits is not None and waits.why == "space-filling start, 3 of 3" and waits.point not in pending
-
-
-def test_tpe_remembers_the_latest_and_the_best_of_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tpe, "REMEMBERED", 6)
-    line = Discrete("x", tuple(range(100)), ordered=True)
-    sampler = TpeSampler(space(line), 1, {}, never)
-    scores = [5.0, 9.0, None, 1.0, 8.0, 7.0, 0.0, 0.0, 0.0]
-    for x, score in enumerate(scores):
-        sampler.tell(Observation({"x": x}, score))
-    known = [trial.params["x"] for trial in sampler._known_trials()]
-    assert known == [1, 4, 5, 6, 7, 8]
-    failed = sampler._frozen(Observation({"x": 3}, None))
-    assert failed.constraints["failed"] == 1.0 and sampler._frozen(Observation({"x": 3}, 2.0)).value == 2.0
-    assert sampler._frozen(Observation({"x": 1000}, 2.0)) is None, "none of this space"

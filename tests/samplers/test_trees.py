@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.samplers.guided.trees import DEEPEST, TreeOptions, Trees
+from ridgeline.samplers.guided.feasibility import DEEPEST, TreeOptions, Trees
 
 HABIT = TreeOptions(trees=20, cuts=8, leaf=1, shrinkage=1.0)
 SHARP = TreeOptions(trees=20, cuts=8, leaf=1, shrinkage=0.0)

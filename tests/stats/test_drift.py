@@ -12,8 +12,6 @@ from ridgeline.stats.drift import (
     Drift,
     Regimes,
     Repeat,
-    _explained,
-    _most_explained,
     drift,
     outliers,
     regimes,
@@ -110,16 +108,6 @@ def test_runs_along_a_trend_are_not_called_odd_one_by_one() -> None:
     drifted = Drift("trend", -0.3, 0.001, len(values))
     found = outliers([Repeat(v) for v in values], "maximize", drifted)
     assert [(o.index, o.cause) for o in found] == [(n, "trend") for n in (9, 10, 11, 12)]
-
-
-@pytest.mark.parametrize("length", [6, 7, 8, 33, 200])
-def test_shuffled_orders_are_held_to_the_same_measure(length: int) -> None:
-    """The quick way says of an order what the thorough one does."""
-    rng = random.Random(length)
-    for _ in range(50):
-        logs = [rng.gauss(0, 1) + (at > length / 2) * rng.random() for at in range(length)]
-        assert _most_explained(logs) == pytest.approx(max(_explained(logs)[:2]), rel=1e-12)
-    assert _most_explained([1.0] * length) == 0.0
 
 
 def remembering(seed: int, length: int) -> list[float]:

@@ -10,7 +10,17 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.stats import slow_nodes
-from ridgeline.stats.nodes import EACH_RUN, MOST_NEW, MOST_RUNS, NodeRun, NodeRuns, corrected, corrections, node_effects
+from ridgeline.stats.nodes import (
+    EACH_RUN,
+    MOST_NEW,
+    MOST_RUNS,
+    NodeRun,
+    NodeRuns,
+    corrected,
+    corrections,
+    looked_at,
+    node_effects,
+)
 
 
 def runs(seed: int, count: int, slow: dict[str, float], width: int = 1, noise: float = 0.01) -> list[NodeRun]:
@@ -99,7 +109,7 @@ def test_rates_of_a_slow_node_are_raised_and_times_lowered() -> None:
 def test_of_very_many_runs_those_of_repeated_settings_and_the_latest_are_looked_at() -> None:
     once = [NodeRun(f"s{n}", ("a",), 1.0, (), n) for n in range(200)]
     twice = [NodeRun("again", ("b",), 1.0, (), n) for n in (200, 201)]
-    found = NodeRuns([*twice, *once]).looked_at()
+    found = looked_at([*twice, *once])
     assert found[:2] == tuple(twice)
     assert found[2:] == tuple(once[-(MOST_RUNS - 2) :])
 
@@ -271,11 +281,12 @@ def test_runs_and_repeats_are_counted_as_they_come(width: int) -> None:
         nodes = tuple(rng.sample("abcdef", width))
         made.append(NodeRun(f"s{rng.randrange(60)}", nodes, 1.0, (), number))
     counted = NodeRuns(made)
+    effects = {effect.node: effect for effect in counted.effects("maximize")}
     for node in "abcdef":
         elsewhere = {run.setting for run in made if node not in run.nodes}
         here = [run.setting for run in made if node in run.nodes]
-        assert counted._there[node] == len(here)
-        assert counted._repeated[node] == sum(setting in elsewhere for setting in here)
+        assert effects[node].runs == len(here)
+        assert effects[node].repeated == sum(setting in elsewhere for setting in here)
     times, on, last = counted.of(made[0].setting)
     same = [run for run in made if run.setting == made[0].setting]
     assert (times, last) == (len(same), same[-1].nodes)

@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.campaign.check import check_study
 from ridgeline.errors import StudyError
-from ridgeline.workloads.command.workload import first_program
+from ridgeline.workloads.command import first_program
 
 _LINES = {
     "run": ("  run: ./app {k}", "  runn: ./app {k}", "workload.runn: no such key of command; did you mean run?"),

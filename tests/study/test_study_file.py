@@ -40,7 +40,7 @@ def test_the_stencil_study_loads_as_written():
     assert study.baseline == {"block": 32, "threads": 2, "share": 0.5, "opt": "-O2"}
     assert study.presets[0]["unroll"] == 4
     assert study.budget == Budget(trials=40, wall_s=3600.0)
-    assert study.search == SearchStage("tpe", {}, 8, 1)
+    assert study.search == SearchStage("guided", {}, 8, 1)
     assert study.confirm == ConfirmStage(top=2, blocks=5, level=0.95)
     assert study.baseline_stage == BaselineStage(3)
     assert study.job.limit_s == 600.0
@@ -143,7 +143,7 @@ def test_counts_of_a_job_may_follow_a_knob(tmp_path):
 
 def test_problems_found_later_still_get_their_line(tmp_path):
     path = tmp_path / "study.yaml"
-    path.write_text(f"{HEAD}space: {{k: 7}}\nsearch:\n  sampler: tpe\n")
+    path.write_text(f"{HEAD}space: {{k: 7}}\nsearch:\n  sampler: guided\n")
     file = read_study_file(path)
     assert file.line_of(("workload", "run")) == 3
     assert file.line_of(("stages", "search", "sampler")) == 7

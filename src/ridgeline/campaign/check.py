@@ -30,6 +30,7 @@ from ridgeline.records.space import Knob, Point, Settings, Space
 from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, bare_fields, field_names, grouped, wide_fields
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.samplers.base import sampler_class
 from ridgeline.stats.nodes import MOST_URGENT, most_baseline_runs
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.stats.wording import count
@@ -263,7 +264,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
 
     def part(room: str, name: str, *where: str) -> object:
         try:
-            return catalog.part(room, name)
+            return sampler_class(name) if room == "samplers" else catalog.part(room, name)
         except InputError as error:
             problems.append(file.message(where, str(error)))
             return None

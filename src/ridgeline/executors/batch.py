@@ -25,9 +25,18 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE, STARTED_FILE, TICKET_FILE, WAITING_FILE, Executor
 from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE
-from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, JobStatus, OutputReport, Phase
+from ridgeline.executors.dialect import (
+    BATCH_OUTPUT,
+    BatchDialect,
+    BatchOptions,
+    Blame,
+    JobReply,
+    JobStatus,
+    OutputReport,
+    Phase,
+    option,
+)
 from ridgeline.executors.energy import measured_joules
-from ridgeline.executors.options import BatchOptions, option
 from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import BATCH_METER, Site
@@ -78,7 +87,11 @@ class Folder:
         # listing the folder makes a network file system look again
         if self.path.is_dir():
             list(self.path.iterdir())
-        exit_due = seen.ending.cause not in _SUDDEN and seen.ending.signal is None and not _state_failed(seen.ending)
+        exit_due = (
+            seen.ending.cause not in _SUDDEN
+            and seen.ending.signal is None
+            and seen.ending.exit_code != script.STATE_FAILED
+        )
         if exit_due and not self.has(EXIT_FILE):
             return False
         return not dialect.copies_output_back or self.has(BATCH_OUTPUT)
@@ -94,6 +107,8 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> E
     if record is not None:
         ending = replace(
             ending,
+            exit_code=record.exit_code,
+            signal=record.signal,
             started_s=record.started_s or ending.started_s,
             ended_s=record.ended_s or ending.ended_s,
             elapsed_s=ending.elapsed_s if record.elapsed_s is None else record.elapsed_s,
@@ -101,7 +116,6 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> E
             # the shell's own account knows one node only, the batch system's knows all
             usage={**({"cpu_s": record.cpu_s} if record.cpu_s else {}), **{k: v for k, v in ending.usage.items() if v}},
         )
-        ending = replace(ending, exit_code=record.exit_code, signal=record.signal)
     elif ending.cause is Cause.EXITED and not ending.signal and requeued is None:
         ending = _without_exit_file(folder, dialect, ending)
     if stopped is not None and ending.cause in (Cause.EXITED, Cause.LOST):
@@ -150,12 +164,8 @@ def _cut_short(folder: Folder, seen: JobStatus, ending: Ending) -> str:
     )
 
 
-def _state_failed(ending: Ending) -> bool:
-    return ending.exit_code == script.STATE_FAILED
-
-
 def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) -> Ending:
-    if _state_failed(ending):
+    if ending.exit_code == script.STATE_FAILED:
         last = ((folder.read("stderr") or "") + "\n" + (folder.read(BATCH_OUTPUT) or "")).strip()
         said = "; ".join(last.splitlines()[-2:]) or f"run.sh could not write into {folder.path}: is its disk full?"
         return replace(ending, cause=Cause.NODE_FAILED, reason=said)
@@ -326,7 +336,7 @@ class BatchExecutor(Executor):
         files.write(SUBMISSION_FILE, f"{name}\n{job.limit_s:g}")
         with submitting(files.path / SUBMISSION_FILE) as lock:
             _submitted_s[self.dialect.name] = time.monotonic()
-            return self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
+            return self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name, job), keep_open=lock)
 
     def _accepted(self, files: Folder, job_id: str) -> str:
         files.write(TICKET_FILE, job_id)
@@ -391,7 +401,8 @@ class BatchExecutor(Executor):
         now_s = time.monotonic()
         question_due = now_s - self._asked_s >= self.site.poll_s
         if question_due or now_s - self._looked_s >= self.site.poll_s / _LOOKS_PER_QUESTION:
-            endings |= self._by_folders_alone(tickets)
+            endings |= {t: ending for t in tickets if (ending := self._by_folder_alone(t)) is not None}
+            self._looked_s = time.monotonic()
         open_tickets = [ticket for ticket in tickets if ticket not in endings]
         if question_due and open_tickets:
             endings |= self._by_question(open_tickets)
@@ -413,13 +424,9 @@ class BatchExecutor(Executor):
                 break
         return ending if joules is None else replace(ending, usage={**ending.usage, "joules": joules})
 
-    def _by_folders_alone(self, tickets: Collection[str]) -> dict[str, Ending]:
-        """What needs no question: requests that were refused, jobs that wrote down a normal end."""
-        endings = {ticket: self._by_folder_alone(self._watch(ticket), ticket) for ticket in tickets}
-        self._looked_s = time.monotonic()
-        return {ticket: ending for ticket, ending in endings.items() if ending is not None}
-
-    def _by_folder_alone(self, watch: _Watch, ticket: str) -> Ending | None:
+    def _by_folder_alone(self, ticket: str) -> Ending | None:
+        """What needs no question: a request that was refused, a job that wrote down a normal end."""
+        watch = self._watch(ticket)
         if watch.job_id == _REFUSED:
             reason = watch.folder.read(REFUSED_FILE) or "refused by the batch system"
             return Ending(Cause.NEVER_STARTS, reason=reason, charged_s=0.0)
@@ -445,10 +452,8 @@ class BatchExecutor(Executor):
             for watch in missing.values():
                 watch.passed("missing")
         statuses = {**(elsewhere or {}), **statuses}
-        endings = {
-            ticket: self._poll_one(ticket, watch, statuses.get(watch.job_id)) for ticket, watch in watches.items()
-        }
-        return {ticket: ending for ticket, ending in endings.items() if ending is not None}
+        found = {t: self._poll_one(t, watch, statuses.get(watch.job_id)) for t, watch in watches.items()}
+        return {ticket: ending for ticket, ending in found.items() if ending is not None}
 
     def _question(self, watches: Collection[_Watch]) -> tuple[JobReply, Mapping[str, JobStatus] | None]:
         """One command for all of them; None: no answer."""
@@ -460,8 +465,7 @@ class BatchExecutor(Executor):
         return answer, statuses
 
     def _charge(self, statuses: Mapping[str, JobStatus]) -> None:
-        charged = {job_id: seen.charged_s for job_id, seen in statuses.items() if seen.charged_s is not None}
-        self._charged_s |= charged
+        self._charged_s |= {job: seen.charged_s for job, seen in statuses.items() if seen.charged_s is not None}
 
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
         watches = {ticket: _Watch(job_id, Folder(Path(folder))) for ticket, job_id, folder in map(_parts, tickets)}
@@ -555,7 +559,7 @@ class BatchExecutor(Executor):
     def _away(self, answer: JobReply) -> None:
         """No answer is no news; jobs go on without us. Only a long absence is an error."""
         now_s = time.monotonic()
-        self._away_since_s = self._away_since_s if self._away_since_s is not None else now_s
+        self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
         if now_s - self._away_since_s >= self._limit_s("outage_s"):
             said = self.dialect.refusal(answer, self.site).message
             raise SiteError(

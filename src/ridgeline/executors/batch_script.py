@@ -60,8 +60,7 @@ def render(job: Job, site: Site, dialect: BatchDialect) -> str:
         site,
         command=_watched(command, job) + (_GATHER_ERRORS if site.options.get("rank_errors") else ""),
         directives=[*directives, *site.directives],
-        find_home=_find_home(job, dialect, inside),
-        home='"$run_home"',
+        enter=_enter(job, dialect, inside),
         before=_by_hand(dialect, inside) + _before(job, site, dialect, inside),
         keep_state=inside,
     )
@@ -105,7 +104,7 @@ def _with_users(ours: list[str], text: str, dialect: BatchDialect) -> list[str]:
     ]
 
 
-def _find_home(job: Job, dialect: BatchDialect, inside: str) -> str:
+def _enter(job: Job, dialect: BatchDialect, inside: str) -> str:
     """Batch systems run a copy of the script from a spool folder, so it names its own; unless that was copied."""
     named = f"run_home={shlex.quote(str(job.folder.absolute()))}"
     lines = [named, f'{inside} || run_home=$(dirname "$0")']
@@ -113,6 +112,7 @@ def _find_home(job: Job, dialect: BatchDialect, inside: str) -> str:
         # handed over in a folder whose run.sh names the same home: that folder is a copy of it, or it itself
         there = f'[ -n "${{{folder}:-}}" ] && grep -qsxF -e {shlex.quote(named)} "${folder}/{script.SCRIPT_FILE}"'
         lines += [f"if {inside} && {there}; then", f"  run_home=${folder}", "fi"]
+    lines.append(f'cd "$run_home" || exit {script.STATE_FAILED}')
     return "".join(f"{line}\n" for line in lines)
 
 

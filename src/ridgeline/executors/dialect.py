@@ -8,17 +8,84 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from ridgeline.executors.options import BatchOptions, option
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from ridgeline.executors.base import ExecutorFactory
+from ridgeline.files import is_there
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
+from ridgeline.study.forms import FOLDER, Accepts, DefaultText, Form, OneLine, ValueUnit
 
 BATCH_OUTPUT = "batch.out"  # where the batch system's own output of a job that we hand over goes, in the run folder
+
+
+# What a site file may say under `options`: keys that only one batch system knows are in a form beside its dialect.
+
+Made = TypeVar("Made", bound=ExecutorFactory)
+
+
+def takes_options(form: type[Form]) -> Callable[[Made], Made]:
+    """Says by which form the `options` of a site are read before a factory gets them."""
+
+    def marked(factory: Made) -> Made:
+        factory.form = form  # type: ignore[attr-defined]  # what the catalog looks for
+        return factory
+
+    return marked
+
+
+def option(site: Site, form: type[Form], name: str) -> Any:
+    """What the site says, or else the form's default."""
+    return site.options.get(name, form.model_fields[name].default)
+
+
+def _script(name: str, info: ValidationInfo) -> str:
+    path = (info.context or {})[FOLDER] / name
+    if not is_there(path) or not path.is_file():
+        raise ValueError(f"{path.absolute()}: no such file; it is looked for beside the site file")
+    return str(path.absolute())
+
+
+_Seconds = Annotated[float, ValueUnit("seconds"), Field(ge=0)]
+_Script = Annotated[OneLine, AfterValidator(_script), Accepts("the name of a file beside the site file")]
+
+
+class BatchOptions(Form):
+    """Options that all batch systems share."""
+
+    mpirun: Annotated[OneLine, DefaultText("the one on the PATH")] = Field(
+        default="", description="The program that starts ranks, instead of `mpirun`."
+    )
+
+    script: Annotated[_Script | None, DefaultText("one is written for each run")] = Field(
+        default=None,
+        description="Your own job script, run unchanged; it finds the trial's command in $RIDGELINE_COMMAND.",
+    )
+    exclusive: bool = Field(default=False, description="Whole nodes for each job, without neighbours.")
+    walltime_slack_s: _Seconds = Field(
+        default=60.0,
+        description="Extra time each job asks for beyond its own limit, for modules, setup and bookkeeping.",
+    )
+    lost_after_s: _Seconds = Field(
+        default=120.0, description="How long a job may be unknown to queue and accounting before it counts as lost."
+    )
+    outage_s: _Seconds = Field(
+        default=900.0,
+        description="How long the batch system may stay silent before the campaign stops; jobs keep running.",
+    )
+    stuck_after_s: _Seconds = Field(
+        default=600.0, description="How long a job may wait for nodes that are out of service."
+    )
+    settle_s: _Seconds = Field(
+        default=60.0, description="How long a finished job's files may take to show up on a network file system."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +138,15 @@ class Refusal:
     message: str
 
 
+@dataclass(frozen=True)
+class RefusalRule:
+    """`advice` may name {said}, {queue} and {account}."""
+
+    pattern: str
+    blame: Blame
+    advice: str = "{said}"
+
+
 @dataclass(frozen=True, slots=True)
 class OutputReport:
     """What the batch system itself wrote into a job's output: what was used and, where it ended the job, why."""
@@ -80,27 +156,30 @@ class OutputReport:
     reason: str = ""
 
 
-class BatchDialect(Protocol):
+class BatchDialect(ABC):
     """Subclass it and say what has no default here. Readers get whatever was printed, and raise for none of it."""
 
     name: str
     programs: Sequence[str]  # what must be on PATH
-    job_variable: str  # set in every job: its id
+    job_variable: str  # set in every job: its id, which begins with digits
     submit_folder_variable: str = ""  # set in every job, if at all: the folder in which it was handed over
     restart_variable: str = ""  # set in a job that is started again, if at all: how many times so far
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
     hosts_text: str = "uname -n"  # shell text that prints the names of the job's nodes, one a line
-    directive: str  # how a line for the batch system begins in a script
+    directive: str = "#"  # how a line for the batch system begins in a script
     copies_output_back: bool = False  # the batch system's own output file appears some time after the end
     # options, as `option` names them, that users' scripts cannot change: where output goes, no second start
     kept_options: Collection[str] = ()
+    refusals: ClassVar[
+        Sequence[RefusalRule]
+    ] = ()  # what is said of a job that is not taken; the first that fits counts
 
     def directives(self, job: Job, site: Site) -> list[str]:
         """The lines that ask for what the job needs.
 
         Where output goes is for `submit_command` to say, if it can: a script handed over by hand must not write there.
         """
-        ...
+        return []
 
     def doubts(self, resources: Resources, site: Site) -> list[str]:
         """What is likely to go wrong with jobs that ask for this, for want of something in the site file."""
@@ -116,7 +195,8 @@ class BatchDialect(Protocol):
 
     def job_name(self, name: str, tag: str) -> str:
         """A name that holds the tag and that this batch system accepts."""
-        ...
+        plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name)[:100] or "ridgeline"
+        return f"{plain}-{tag}" if tag else plain
 
     def obeys(self, variable: str) -> bool:
         """Whether a command of the batch system, or one inside a job, takes this environment variable for a request.
@@ -126,23 +206,35 @@ class BatchDialect(Protocol):
         """
         return False
 
-    def submit_command(self, script: Path, name: str) -> list[str]:
-        """The batch system's own output goes to BATCH_OUTPUT beside the script."""
-        ...
+    @abstractmethod
+    def submit_command(self, script: Path, name: str, job: Job) -> list[str]:
+        """The batch system's own output goes to BATCH_OUTPUT beside the script.
 
+        `job` says how many nodes it takes (`resources.nodes`), which (`on_nodes`, if any are named) and which it would
+        rather not have (`avoid_nodes`): for whoever has no directives, or has to choose the nodes itself.
+        """
+
+    @abstractmethod
     def job_id(self, answer: JobReply) -> str | None:
-        """The id of the job that was just accepted."""
-        ...
+        """The id of the job that was just accepted, as `job_variable` has it inside the job."""
 
-    def refusal(self, answer: JobReply, site: Site) -> Refusal: ...
+    def refusal(self, answer: JobReply, site: Site) -> Refusal:
+        """Why a command failed, and who is to act."""
+        said = _message(answer) or f"{self.programs[0]} ended with {answer.code} and said nothing"
+        known = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
+        for rule in self.refusals:
+            if re.search(rule.pattern, f"{answer.stdout}\n{answer.stderr}"):
+                return Refusal(rule.blame, rule.advice.format(**known))
+        return Refusal(Blame.SITE_FILE, f"{said}; ask the operator of the cluster, or correct the site file")
 
+    @abstractmethod
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         """One command for all jobs."""
-        ...
 
+    @abstractmethod
     def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
-        """What is said about each job; None when the batch system is away. A job not in it is not known there."""
-        ...
+        """What is said about each job; None when the batch system is away. A job not in it is not known there: then
+        what run.sh wrote at its end decides, and without that it is lost after `lost_after_s`."""
 
     def in_words(self, reason: str) -> str:
         """Why a job waits, as a person says it, with the batch system's own word; empty where it gives no reason.
@@ -159,15 +251,17 @@ class BatchDialect(Protocol):
         """None when that place is away for a while; empty when there is no such place here."""
         return {}
 
+    @abstractmethod
     def find_commands(self, name: str) -> list[list[str]]:
         """Commands whose answers list jobs of this name."""
-        ...
 
+    @abstractmethod
     def read_found(self, answer: JobReply, name: str) -> list[str] | None:
         """Job ids of that name; None when the batch system is away."""
-        ...
 
-    def cancel_command(self, job_id: str) -> list[str]: ...
+    @abstractmethod
+    def cancel_command(self, job_id: str) -> list[str]:
+        """What tells run.sh to stop (SIGTERM): it ends the program and all that this started."""
 
     def energy_command(self, job_id: str) -> list[str]:
         """What asks the accounting for the energy of a job that has ended; empty where there is none."""
@@ -192,24 +286,6 @@ def worded(reason: str, table: Iterable[tuple[str, str]]) -> str:
         if found := re.match(pattern, reason):
             return f"{found.expand(words)} ({reason})"
     return reason
-
-
-@dataclass(frozen=True)
-class RefusalRule:
-    """`advice` may name {said}, {queue} and {account}."""
-
-    pattern: str
-    blame: Blame
-    advice: str = "{said}"
-
-
-def judge(rules: Iterable[RefusalRule], program: str, answer: JobReply, site: Site) -> Refusal:
-    said = _message(answer) or f"{program} ended with {answer.code} and said nothing"
-    known = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
-    for rule in rules:
-        if re.search(rule.pattern, f"{answer.stdout}\n{answer.stderr}"):
-            return Refusal(rule.blame, rule.advice.format(**known))
-    return Refusal(Blame.SITE_FILE, f"{said}; ask the operator of the cluster, or correct the site file")
 
 
 def _message(answer: JobReply) -> str:

@@ -13,26 +13,27 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.base import EXIT_FILE, Activity, Executor
 from ridgeline.executors.energy import ENERGY_FILE, measured_joules, meters_missing_here
-from ridgeline.executors.options import LocalOptions
-from ridgeline.executors.other_load import MachineCounters, load_between, machine_counters
-from ridgeline.executors.processes import (
-    CLAIM_FILE,
+from ridgeline.executors.machine import (
     FreeCores,
-    Process,
+    MachineCounters,
     allowed_cores,
-    claim_script,
-    now_s,
+    load_between,
+    machine_counters,
     pinned,
-    read_claim,
 )
+from ridgeline.executors.processes import CLAIM_FILE, Process, claim_script, now_s, read_claim
 from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
+from ridgeline.study.forms import DefaultText, Form, OneLine
 from ridgeline.study.state_files import state_file, state_text
 
 _LOOKS_PER_LIMIT = 8
@@ -105,14 +106,13 @@ class _LocalJob:
         *,
         limit_s: float,
         silence_limit_s: float | None,
-        is_child: bool,
-        cores: frozenset[int] = frozenset(),
         grace_s: float,
-        alone_from: MachineCounters | None = None,
+        is_child: bool,
     ) -> None:
         self.folder = folder
-        self._alone_from = alone_from  # what the machine counted before it, where no other job of ours runs beside it
-        self.cores = cores
+        self.cores: frozenset[int] = frozenset()
+        # what the machine counted before it, where no other job of ours runs beside it
+        self.alone_from: MachineCounters | None = None
         self._leader = leader
         self._is_child = is_child
         self._limit_s = limit_s
@@ -148,15 +148,10 @@ class _LocalJob:
             )
         if claim and claim.boot != processes.boot_id():
             leader = None
-        return cls(
-            folder,
-            leader,
-            limit_s=claim.limit_s if claim else float("inf"),
-            silence_limit_s=claim.silence_limit_s if claim else None,
-            is_child=False,
-            cores=_affinity(leader) if leader else frozenset(),
-            grace_s=grace_s,
-        )
+        limits = (claim.limit_s, claim.silence_limit_s) if claim else (float("inf"), None)
+        job = cls(folder, leader, limit_s=limits[0], silence_limit_s=limits[1], grace_s=grace_s, is_child=False)
+        job.cores = _affinity(leader) if leader else frozenset()
+        return job
 
     @property
     def handles(self) -> list[int]:
@@ -222,8 +217,8 @@ class _LocalJob:
             return claim.process.ended
         self._status = status
         self._usage["cpu_s"] = usage.ru_utime + usage.ru_stime
-        if self._alone_from is not None and (after := machine_counters()) is not None:
-            self._usage |= load_between(self._alone_from, after, self._usage["cpu_s"])
+        if self.alone_from is not None and (after := machine_counters()) is not None:
+            self._usage |= load_between(self.alone_from, after, self._usage["cpu_s"])
         if usage.ru_maxrss > self._peak_floor_kib:
             self._usage["max_rss_bytes"] = usage.ru_maxrss * 1024.0
         return True
@@ -385,6 +380,15 @@ _SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
 _GRACE_S = 3.0  # between asking a job to end and ending it
 
 
+class LocalOptions(Form):
+    """Options of `batch: local`."""
+
+    whose = "local"
+    mpirun: Annotated[OneLine, DefaultText("the one on the PATH")] = Field(
+        default="", description="The program that starts ranks, instead of `mpirun`."
+    )
+
+
 class LocalExecutor(Executor):
     """A ticket is the run folder's path. Jobs for which no cores are free wait here until there are.
 
@@ -463,15 +467,15 @@ class LocalExecutor(Executor):
         claim = read_claim(Path(ticket))
         if claim is None:
             return None
-        seen = processes.work_of_run(script.mark(Path(ticket)), claim.process)
-        own = [work for work in sorted(seen, key=lambda work: work.start_ticks) if work.name not in _SHELLS]
+        seen = processes.of_run(script.mark(Path(ticket)), claim.process)
+        own = [each for each in sorted(seen, key=lambda each: each.start_ticks) if each.name not in _SHELLS]
         working = own[1:] or own
         if not working:
             return None
-        stopped, runnable = any(work.state in "Tt" for work in own), any(work.state == "R" for work in working)
-        waited_s = sum(work.waited_s for work in working)
-        compiles = any(work.name in _COMPILERS for work in working)
-        return Activity(sum(work.cpu_s for work in working), stopped, runnable, waited_s, compiles)
+        stopped, runnable = any(each.state in "Tt" for each in own), any(each.state == "R" for each in working)
+        waited_s = sum(processes.waited_s(each.pid) for each in working)
+        compiles = any(each.name in _COMPILERS for each in working)
+        return Activity(sum(each.cpu_s for each in working), stopped, runnable, waited_s, compiles)
 
     def _stop(self, ticket: str) -> Ending:
         self._running[ticket].stop(Cause.CANCELLED, "cancelled")
@@ -547,16 +551,16 @@ class LocalExecutor(Executor):
                 f"{folder}: cannot start the job ({error.strerror}); check the folder and the process limit",
                 transient=transient,
             ) from error
-        return _LocalJob(
+        started = _LocalJob(
             folder,
             processes.find_process(pid),
             limit_s=job.limit_s,
             silence_limit_s=job.silence_limit_s,
-            is_child=True,
-            alone_from=alone_from,
-            cores=cores,
             grace_s=max(self._grace_s, job.grace_s or 0.0),
+            is_child=True,
         )
+        started.cores, started.alone_from = cores, alone_from
+        return started
 
 
 def _ticket(folder: Path) -> str:

@@ -16,22 +16,22 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,
     BatchDialect,
+    BatchOptions,
     Blame,
     JobReply,
     JobStatus,
     OutputReport,
     Phase,
-    Refusal,
     RefusalRule,
     core_count,
-    judge,
     memory_bytes,
+    option,
+    takes_options,
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
     worded,
 )
-from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 from ridgeline.study.forms import Accepts, DefaultText, OneLine
@@ -273,6 +273,7 @@ class Pbs(BatchDialect):
     hosts_text = 'sort -u "$PBS_NODEFILE"'
     directive = "#PBS"
     copies_output_back = True
+    refusals = _REFUSALS
     kept_options = ("-r",)
 
     def directives(self, job: Job, site: Site) -> list[str]:
@@ -319,15 +320,12 @@ class Pbs(BatchDialect):
     def obeys(self, variable: str) -> bool:
         return _OBEYED.fullmatch(variable) is not None
 
-    def submit_command(self, script: Path, name: str) -> list[str]:
+    def submit_command(self, script: Path, name: str, job: Job) -> list[str]:
         return ["qsub", "-N", name, "-j", "oe", "-o", str(script.parent / BATCH_OUTPUT), str(script)]
 
     def job_id(self, answer: JobReply) -> str | None:
         match = re.search(r"^(\d+(\[\])?\.\S+|\d+)$", answer.stdout, re.MULTILINE)
         return match[1] if match else None
-
-    def refusal(self, answer: JobReply, site: Site) -> Refusal:
-        return judge(_REFUSALS, "qsub", answer, site)
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         # -x: jobs that have ended too; without it qstat says 35 and forgets them

@@ -44,7 +44,8 @@ _OF_A_LOCALE = ("LC_ALL", "LC_NUMERIC", "LC_CTYPE", "LC_COLLATE", "LC_TIME", "LC
 # for that, and for the time to ask them, nobody has set the date and the finer one counts
 _CLOCKS_AGREE_S = 0.03
 
-_HOME_OF_SCRIPT = '"$(dirname "$0")"'  # batch systems run a copy in a spool folder: they need another text here
+# batch systems run a copy in a spool folder: they need another text here
+_ENTER = f'cd "$(dirname "$0")" || exit {STATE_FAILED}\n'
 
 _MODULES = """\
 command -v module >/dev/null 2>&1 || for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
@@ -132,13 +133,13 @@ def render(
     site: Site,
     *,
     directives: Sequence[str] = (),
-    find_home: str = "",
-    home: str = _HOME_OF_SCRIPT,
+    enter: str = _ENTER,
     before: str = "",
     command: str | None = None,
     keep_state: str = f'[ -n "${{{MARKER}:-}}" ]',
 ) -> str:
-    """The whole script. `before` runs first in the folder `home`; state files are kept where `keep_state` is true.
+    """The whole script. `enter` goes to its folder, `before` runs first there; where `keep_state` is true, it keeps
+    state files.
 
     `command` runs the job's command, as `metered` gives it, and leaves `code` and `told`; without one it is run as is.
     """
@@ -152,8 +153,7 @@ def render(
     return f"""\
 #!/bin/sh
 {head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
-{_uptime("up_first")}{find_home}cd {home} || exit {STATE_FAILED}
-{before}if {keep_state}; then
+{_uptime("up_first")}{enter}{before}if {keep_state}; then
 {_MACHINE}fi
 {started}{exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
 {before_command}ask_usage='{_ASK_USAGE}'

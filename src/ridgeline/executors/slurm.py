@@ -15,22 +15,21 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,
     BatchDialect,
+    BatchOptions,
     Blame,
     JobReply,
     JobStatus,
     Phase,
-    Refusal,
     RefusalRule,
     core_count,
-    judge,
     memory_bytes,
     takes_all_gpus,
+    takes_options,
     takes_whole_nodes,
     unknown_sizes,
     walltime_minutes,
     worded,
 )
-from ridgeline.executors.options import BatchOptions, takes_options
 from ridgeline.records.run import Cause, Ending, Job, Resources, is_signal
 from ridgeline.records.site import Site
 
@@ -377,6 +376,7 @@ class Slurm(BatchDialect):
     nodes_text = 'printf "%s\\n" "$SLURM_JOB_NODELIST"'
     hosts_text = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     directive = "#SBATCH"
+    refusals = _REFUSALS
     kept_options = ("--no-requeue",)
 
     def directives(self, job: Job, site: Site) -> list[str]:
@@ -429,11 +429,7 @@ class Slurm(BatchDialect):
     def obeys(self, variable: str) -> bool:
         return _OBEYED.match(variable) is not None and variable not in _WHERE_AND_WHO
 
-    def job_name(self, name: str, tag: str) -> str:
-        plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name)[:100] or "ridgeline"
-        return f"{plain}-{tag}" if tag else plain
-
-    def submit_command(self, script: Path, name: str) -> list[str]:
+    def submit_command(self, script: Path, name: str, job: Job) -> list[str]:
         output = [
             f"--chdir={script.parent}",
             f"--output={BATCH_OUTPUT}",
@@ -446,9 +442,6 @@ class Slurm(BatchDialect):
         # --parsable prints 12 or 12;cluster; site plugins may talk before it
         match = re.search(r"^(\d+)(;\S*)?$", answer.stdout, re.MULTILINE)
         return match[1] if match else None
-
-    def refusal(self, answer: JobReply, site: Site) -> Refusal:
-        return judge(_REFUSALS, "sbatch", answer, site)
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         return list(_SQUEUE)

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, knob, rereadable
 from ridgeline.diagnose.readers.batch_text import RankBinding, read_bindings
-from ridgeline.nwchem.metrics import ENERGY
-from ridgeline.nwchem.output import NwchemOut, read_nwchem_out
+from ridgeline.nwchem.output import ENERGY, NwchemOut, read_nwchem_out
 from ridgeline.records.finding import Finding
 from ridgeline.records.measurement import unit_of
 

@@ -1,16 +1,17 @@
 """NWChem's output (7.x): energies, iterations, convergence, times, memory, integral cache, GA statistics, errors.
 
 Standard output and standard error may be in one file, in any order. Nothing here judges a run: a run that failed
-prints energies too, so ask `finished`, `converged` and `failures`.
+prints energies too, so ask `finished`, `converged` and `failures`. What of it is a metric stands at the end.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ridgeline.diagnose.readers.lines import number, plain, whole
+from ridgeline.records.measurement import MetricDefinition
 
 # What an NWChem output can say. `line` is where it said it.
 
@@ -26,17 +27,14 @@ class _Energy:
 
 @dataclass(frozen=True, slots=True)
 class _Iteration:
-    """A row of a convergence table. `time_s` counts from the program's start."""
+    """A row of a convergence table."""
 
     theory: str
     number: int
-    energy_hartree: float
-    change_hartree: float | None
-    time_s: float
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Memory:
     """Asked for, per process."""
 
@@ -51,7 +49,6 @@ class _Memory:
 class _IntegralCache:
     """Shares (0 to 1) of the integrals that are computed again in each iteration and that are kept."""
 
-    quartets: float
     integrals: float
     direct_share: float
     cached_share: float
@@ -66,15 +63,14 @@ class _IntegralFile:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _GaStatistics:
     """Of process 0, by operation: create, destroy, get, put, acc, scatter, gather, read&inc."""
 
-    calls: dict[str, int]
-    total_bytes: dict[str, float]
-    remote_bytes: dict[str, float]
-    peak_bytes: int | None
-    line: int
+    calls: dict[str, float] = field(default_factory=dict)
+    total_bytes: dict[str, float] = field(default_factory=dict)
+    remote_bytes: dict[str, float] = field(default_factory=dict)
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +96,24 @@ class _NwchemFailure:
 
     kind: str
     line: int
-    text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class NwchemOut:
     version: str | None = None
     program: str | None = None
     nproc: int | None = None
     nproc_line: int = 0
-    memory: _Memory = _Memory()
+    memory: _Memory = field(default_factory=_Memory)
     energies: tuple[_Energy, ...] = ()
     iterations: tuple[_Iteration, ...] = ()
     integral_caches: tuple[_IntegralCache, ...] = ()
     integral_files: tuple[_IntegralFile, ...] = ()
+    record_doubles: int = 0
     iterative_s: tuple[float, ...] = ()
     tasks: tuple[_NwchemTask, ...] = ()
     total: _Times | None = None
-    ga: _GaStatistics | None = None
+    ga: _GaStatistics = field(default_factory=_GaStatistics)
     heap_peak_bytes: int | None = None
     stack_peak_bytes: int | None = None
     heap_free_bytes: int | None = None
@@ -149,6 +145,8 @@ class NwchemOut:
         """Of the last integral evaluation; None for a direct calculation, which prints none."""
         return self.integral_caches[-1].cached_share if self.integral_caches else None
 
+
+_Match = re.Match[str]
 
 _N = r"(-?\d[\d.]{0,30}(?:[DEde][+-]?\d{1,3})?)"
 _THEORY = r"(SCF|DFT|MP2|CCSD(?:\(T\))?|PSPW)"
@@ -216,209 +214,172 @@ _FAILURES = (
 
 def read_nwchem_out(lines: Iterable[str]) -> NwchemOut:
     """Gather the facts of an output; one that is cut or foreign gives fewer."""
-    reader = _OutputReader()
-    for line_number, raw in enumerate(lines, 1):
-        reader.read(line_number, plain(raw)[:2000])
-    return reader.gathered()
+    out = NwchemOut()
+    for line, raw in enumerate(lines, 1):
+        _read(out, line, plain(raw)[:2000])
+    return out
 
 
-class _OutputReader:
-    def __init__(self) -> None:
-        self.out = NwchemOut()
-        self.energies: list[_Energy] = []
-        self.iterations: list[_Iteration] = []
-        self.caches: list[_IntegralCache] = []
-        self.files: list[_IntegralFile] = []
-        self.iterative_s: list[float] = []
-        self.tasks: list[_NwchemTask] = []
-        self.failures: list[_NwchemFailure] = []
-        self.record_doubles = 0
-        self.ga: dict[str, dict[str, float]] = {}
-        self.ga_line = 0
-
-    def gathered(self) -> NwchemOut:
-        ga = None
-        if "calls" in self.ga:
-            calls = {name: int(n) for name, n in self.ga["calls"].items()}
-            peak = int(self.ga["peak"]["bytes"]) if "peak" in self.ga else None
-            ga = _GaStatistics(
-                calls, self.ga.get("bytes total", {}), self.ga.get("bytes remote", {}), peak, self.ga_line
-            )
-        return replace(
-            self.out,
-            energies=tuple(self.energies),
-            iterations=tuple(self.iterations),
-            integral_caches=tuple(self.caches),
-            integral_files=tuple(self.files),
-            iterative_s=tuple(self.iterative_s),
-            tasks=tuple(self.tasks),
-            ga=ga,
-            failures=tuple(self.failures),
-        )
-
-    def read(self, line: int, text: str) -> None:
-        for word, take in _BY_WORD:
-            if word in text and take(self, line, text):
-                return
-        if _SCF_ROW.match(text):
-            self._scf_row(line, text)
+def _read(out: NwchemOut, line: int, text: str) -> None:
+    for word, pattern, take in _BY_WORD:
+        # the word is a cheap test before the pattern: outputs have thousands of lines and few that matter
+        if word in text and (found := pattern.search(text)) and take(out, line, found) is not False:
             return
-        kind = next((kind for mark, kind in _FAILURES if mark in text), None)
-        if kind:
-            self.failures.append(_NwchemFailure(kind, line, text.strip()[:300]))
-
-    def _energy(self, line: int, text: str) -> bool:
-        found = _ENERGY.search(text)
-        value = number(found.group(2)) if found else None
-        if found and value is not None:
-            self.energies.append(_Energy(found.group(1), value, line))
-        return found is not None
-
-    def _dft_row(self, line: int, text: str) -> bool:
-        found = _DFT_ROW.match(text)
-        return found is not None and self._row(line, "DFT", *found.groups())
-
-    def _scf_row(self, line: int, text: str) -> bool:
-        found = _SCF_ROW.match(text)
-        if found is None:
-            return False
-        count, energy, time = found.groups()
-        return self._row(line, "SCF", count, energy, None, time)
-
-    def _row(self, line: int, theory: str, count: str, energy: str, change: str | None, time: str) -> bool:
-        n, energy_hartree, time_s = whole(count), number(energy), number(time)
-        if n is not None and energy_hartree is not None and time_s is not None:
-            self.iterations.append(_Iteration(theory, n, energy_hartree, number(change), time_s, line))
-        return True
-
-    def _memory(self, line: int, text: str) -> bool:
-        found = _MEMORY.match(text)
-        if found is None:
-            return False
-        size = {f"{found.group(1)}_bytes": int(found.group(2)) * 8}
-        memory = replace(self.out.memory, line=self.out.memory.line or line, **size)
-        self.out = replace(self.out, memory=memory)
-        return True
-
-    def _cache(self, line: int, text: str) -> bool:
-        found = _CACHE.search(text)
-        values = [number(v) for v in found.groups()] if found else [None]
-        if any(v is None for v in values):
-            return False
-        quartets, integrals, direct, cached = (float(v or 0.0) for v in values)
-        self.caches.append(_IntegralCache(quartets, integrals, direct / 100, cached / 100, line))
-        return True
-
-    def _record(self, _line: int, text: str) -> bool:
-        if found := _RECORD.search(text):
-            self.record_doubles = int(found.group(1))
-        return found is not None
-
-    def _records(self, line: int, text: str) -> bool:
-        if found := _RECORDS.search(text):
-            self.files.append(_IntegralFile(self.record_doubles, line))
-        return found is not None
-
-    def _times(self, line: int, text: str) -> bool:
-        found = _TIMES.match(text)
-        cpu_s, wall_s = (number(found.group(2)), number(found.group(3))) if found else (None, None)
-        if found is None or cpu_s is None or wall_s is None:
-            return False
-        times = _Times(cpu_s, wall_s, line)
-        if found.group(1) == "Total":
-            self.out = replace(self.out, total=times)
-        elif self.tasks:
-            self.tasks[-1] = replace(self.tasks[-1], times=times)
-        return True
-
-    def _iterative(self, _line: int, text: str) -> bool:
-        found = _ITERATIVE.search(text)
-        value = number(found.group(1)) if found else None
-        if value is not None:
-            self.iterative_s.append(value)
-        return found is not None
-
-    def _free(self, _line: int, text: str) -> bool:
-        if found := _FREE.search(text):
-            free = int(found.group(2)) * 8
-            heap = found.group(1) == "Heap"
-            self.out = replace(self.out, heap_free_bytes=free) if heap else replace(self.out, stack_free_bytes=free)
-        return found is not None
-
-    def _module(self, line: int, text: str) -> bool:
-        if found := _MODULE.match(text):
-            # a DFT task runs the SCF machinery inside itself without a second banner; one banner is one task
-            self.tasks.append(_NwchemTask(found.group(1), line))
-        return found is not None
-
-    def _ga_row(self, line: int, text: str) -> bool:
-        found = _GA_ROW.match(text)
-        if found is None:
-            return False
-        names = _GA_CALLS if found.group(1) == "calls" else _GA_BYTES
-        values = [number(v) for v in found.group(2).split()]
-        self.ga[found.group(1)] = {n: v for n, v in zip(names, values, strict=False) if v is not None}
-        self.ga_line = self.ga_line or line
-        return True
-
-    def _ga_peak(self, _line: int, text: str) -> bool:
-        if found := _GA_PEAK.search(text):
-            self.ga["peak"] = {"bytes": float(found.group(1))}
-        return found is not None
-
-    def _ma_peak(self, _line: int, text: str) -> bool:
-        if found := _MA_PEAK.match(text):
-            heap, stack = int(found.group(1)), int(found.group(2))
-            self.out = replace(self.out, heap_peak_bytes=heap, stack_peak_bytes=stack)
-        return found is not None
-
-    def _optimized(self, line: int, _text: str) -> bool:
-        self.out = replace(self.out, optimized_line=line)
-        return True
-
-    def _setting(self, line: int, text: str) -> bool:
-        found = _SETTING.match(text)
-        if found is None:
-            return False
-        name, value = found.groups()
-        if name == "nproc":
-            self.out = replace(self.out, nproc=whole(value), nproc_line=line)
-        elif name == "program":
-            self.out = replace(self.out, program=value)
-        else:
-            self.out = replace(self.out, version=value)
-        return True
-
-    def _dft_setting(self, line: int, text: str) -> bool:
-        if found := _GRID.search(text):
-            self.out = replace(self.out, grid=found.group(1))
-        elif found := _ELECTRONS.search(text):
-            self.out = replace(self.out, electrons=whole(found.group(1)))
-        elif found := _BASIS.search(text):
-            self.out = replace(self.out, basis_functions=whole(found.group(1)))
-        elif found := _DENSITY.search(text):
-            self.out = replace(self.out, integrated_density=number(found.group(1)), density_line=line)
-        return found is not None
+    if kind := next((kind for mark, kind in _FAILURES if mark in text), None):
+        out.failures += (_NwchemFailure(kind, line),)
 
 
-# a cheap test before each pattern: outputs have thousands of lines and few that matter
-_BY_WORD: tuple[tuple[str, Callable[[_OutputReader, int, str], bool]], ...] = (
-    (" d=", _OutputReader._dft_row),
-    ("energy", _OutputReader._energy),
-    ("#quartets", _OutputReader._cache),
-    ("doubles =", _OutputReader._record),
-    (" doubles", _OutputReader._memory),
-    ("Max. records", _OutputReader._records),
-    ("times", _OutputReader._times),
-    ("iterative time", _OutputReader._iterative),
-    ("Space remaining", _OutputReader._free),
-    ("NWChem ", _OutputReader._module),
-    ("Optimization converged", _OutputReader._optimized),
-    ("calls:", _OutputReader._ga_row),
-    ("bytes ", _OutputReader._ga_row),
-    ("consumed for GA", _OutputReader._ga_peak),
-    ("maximum total bytes", _OutputReader._ma_peak),
-    (" = ", _OutputReader._setting),
-    (":", _OutputReader._dft_setting),
-    ("density =", _OutputReader._dft_setting),
+# Each takes what its pattern found; False: the line may be another's.
+
+
+def _energy(out: NwchemOut, line: int, found: _Match) -> None:
+    if (hartree := number(found[2])) is not None:
+        out.energies += (_Energy(found[1], hartree, line),)
+
+
+def _row(out: NwchemOut, line: int, found: _Match) -> None:
+    """Number, energy, and at last the time; the change between them is in DFT's tables alone."""
+    values = whole(found[1]), number(found[2]), number(found[found.re.groups])
+    if values[0] is not None and None not in values:
+        out.iterations += (_Iteration("DFT" if found.re is _DFT_ROW else "SCF", values[0], line),)
+
+
+def _memory(out: NwchemOut, line: int, found: _Match) -> None:
+    setattr(out.memory, f"{found[1]}_bytes", int(found[2]) * 8)
+    out.memory.line = out.memory.line or line
+
+
+def _cache(out: NwchemOut, line: int, found: _Match) -> bool:
+    values = [number(value) for value in found.groups()]
+    _, integrals, direct, cached = (value or 0.0 for value in values)
+    if None not in values:
+        out.integral_caches += (_IntegralCache(integrals, direct / 100, cached / 100, line),)
+    return None not in values
+
+
+def _record(out: NwchemOut, _line: int, found: _Match) -> None:
+    out.record_doubles = int(found[1])
+
+
+def _records(out: NwchemOut, line: int, found: _Match) -> None:
+    out.integral_files += (_IntegralFile(out.record_doubles, line),)
+
+
+def _times(out: NwchemOut, line: int, found: _Match) -> bool:
+    cpu_s, wall_s = number(found[2]), number(found[3])
+    if cpu_s is None or wall_s is None:
+        return False
+    times = _Times(cpu_s, wall_s, line)
+    if found[1] == "Total":
+        out.total = times
+    elif out.tasks:
+        out.tasks = (*out.tasks[:-1], replace(out.tasks[-1], times=times))
+    return True
+
+
+def _iterative(out: NwchemOut, _line: int, found: _Match) -> None:
+    if (seconds := number(found[1])) is not None:
+        out.iterative_s += (seconds,)
+
+
+def _free(out: NwchemOut, _line: int, found: _Match) -> None:
+    setattr(out, f"{found[1].lower()}_free_bytes", int(found[2]) * 8)
+
+
+def _module(out: NwchemOut, line: int, found: _Match) -> None:
+    # a DFT task runs the SCF machinery inside itself without a second banner; one banner is one task
+    out.tasks += (_NwchemTask(found[1], line),)
+
+
+def _ga_row(out: NwchemOut, _line: int, found: _Match) -> None:
+    rows = {"calls": out.ga.calls, "bytes total": out.ga.total_bytes, "bytes remote": out.ga.remote_bytes}
+    names = _GA_CALLS if found[1] == "calls" else _GA_BYTES
+    values = map(number, found[2].split())
+    rows[found[1]] |= {name: value for name, value in zip(names, values, strict=False) if value is not None}
+
+
+def _ga_peak(out: NwchemOut, _line: int, found: _Match) -> None:
+    out.ga.peak_bytes = int(found[1])
+
+
+def _ma_peak(out: NwchemOut, _line: int, found: _Match) -> None:
+    out.heap_peak_bytes, out.stack_peak_bytes = int(found[1]), int(found[2])
+
+
+def _optimized(out: NwchemOut, line: int, _found: _Match) -> None:
+    out.optimized_line = line
+
+
+def _setting(out: NwchemOut, line: int, found: _Match) -> None:
+    if found[1] == "nproc":
+        out.nproc, out.nproc_line = whole(found[2]), line
+    else:
+        setattr(out, "program" if found[1] == "program" else "version", found[2])
+
+
+def _grid(out: NwchemOut, _line: int, found: _Match) -> None:
+    out.grid = found[1]
+
+
+def _electrons(out: NwchemOut, _line: int, found: _Match) -> None:
+    out.electrons = whole(found[1])
+
+
+def _basis(out: NwchemOut, _line: int, found: _Match) -> None:
+    out.basis_functions = whole(found[1])
+
+
+def _density(out: NwchemOut, line: int, found: _Match) -> None:
+    out.integrated_density, out.density_line = number(found[1]), line
+
+
+_BY_WORD: tuple[tuple[str, re.Pattern[str], Callable[[NwchemOut, int, _Match], bool | None]], ...] = (
+    (" d=", _DFT_ROW, _row),
+    ("energy", _ENERGY, _energy),
+    ("#quartets", _CACHE, _cache),
+    ("doubles =", _RECORD, _record),
+    (" doubles", _MEMORY, _memory),
+    ("Max. records", _RECORDS, _records),
+    ("times", _TIMES, _times),
+    ("iterative time", _ITERATIVE, _iterative),
+    ("Space remaining", _FREE, _free),
+    ("NWChem ", _MODULE, _module),
+    ("Optimization converged", re.compile(""), _optimized),
+    ("calls:", _GA_ROW, _ga_row),
+    ("bytes ", _GA_ROW, _ga_row),
+    ("consumed for GA", _GA_PEAK, _ga_peak),
+    ("maximum total bytes", _MA_PEAK, _ma_peak),
+    (" = ", _SETTING, _setting),
+    (":", _GRID, _grid),
+    (":", _ELECTRONS, _electrons),
+    (":", _BASIS, _basis),
+    ("density =", _DENSITY, _density),
+    ("", _SCF_ROW, _row),
 )
+
+
+# Every metric of NWChem with its unit, which way is better, and what it means.
+
+ENERGY = "energy_hartree"
+_NWCHEM = ("nwchem",)
+_ROWS: tuple[tuple[object, ...], ...] = (
+    (ENERGY, "Ha", "", "Total energy of the theory asked for.", _NWCHEM),
+    ("scf_energy_hartree", "Ha", "", "Hartree-Fock energy below a correlated method.", _NWCHEM),
+    ("iterations", "", "lower", "Iterations of the self-consistent field.", _NWCHEM),
+    ("iterative_s", "s", "lower", "Time in the last iterative solution, as NWChem prints it.", _NWCHEM),
+    ("nwchem_cpu_s", "s", "lower", "CPU time of one rank in all tasks, as NWChem prints it.", _NWCHEM),
+    ("nwchem_wall_s", "s", "lower", "Wall time of all tasks, as NWChem prints it.", _NWCHEM),
+    ("heap_peak_bytes", "bytes", "lower", "Most heap in use on the reporting rank.", _NWCHEM),
+    ("stack_peak_bytes", "bytes", "lower", "Most stack in use on the reporting rank.", _NWCHEM),
+    ("ga_peak_bytes", "bytes", "lower", "Most memory in global arrays on the reporting rank.", _NWCHEM),
+    ("memory_asked_bytes", "bytes", "lower", "Memory that the input asked for, for each rank.", _NWCHEM),
+    ("integrals_cached_share", "", "higher", "Share of the integrals kept instead of computed anew.", _NWCHEM),
+    ("ga_get_calls", "", "lower", "Calls of GA get on the reporting rank.", _NWCHEM),
+    ("ga_acc_calls", "", "lower", "Calls of GA accumulate on the reporting rank.", _NWCHEM),
+    ("ga_total_bytes", "bytes", "lower", "Bytes moved by global arrays, local ones included.", _NWCHEM),
+    ("ga_remote_bytes", "bytes", "lower", "Bytes moved by global arrays between ranks.", _NWCHEM),
+    ("density_error", "", "lower", "Integrated density less the number of electrons.", _NWCHEM),
+    ("nproc", "", "", "Ranks that NWChem counts.", _NWCHEM),
+)  # fmt: skip
+
+METRICS = tuple(MetricDefinition(*row) for row in _ROWS)  # type: ignore[arg-type]

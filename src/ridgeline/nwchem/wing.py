@@ -10,6 +10,6 @@ WING = Wing(
         "workloads": {"nwchem": "ridgeline.nwchem.workload:NwchemWorkload"},
         "analyzers": {"nwchem-out": "ridgeline.nwchem.diagnosis:ANALYZER"},
     },
-    metrics="ridgeline.nwchem.metrics:METRICS",
+    metrics="ridgeline.nwchem.output:METRICS",
     sections={"science": ("The program", "ridgeline.nwchem.figures:section")},
 )

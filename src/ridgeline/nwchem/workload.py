@@ -15,9 +15,7 @@ from ridgeline.errors import Problem, Where
 from ridgeline.files import read_text, text_of
 from ridgeline.nwchem.failures import SIGNATURES
 from ridgeline.nwchem.form import PROGRESS_RANK, NwchemForm, environment, knob_problems, read_options
-from ridgeline.nwchem.input import render_input
-from ridgeline.nwchem.metrics import ENERGY
-from ridgeline.nwchem.output import NwchemOut, read_nwchem_out
+from ridgeline.nwchem.output import ENERGY, NwchemOut, read_nwchem_out
 from ridgeline.nwchem.start import (
     ARRIVED,
     INPUT,
@@ -29,6 +27,7 @@ from ridgeline.nwchem.start import (
     needs_rank_script,
     profiler,
     rank_script,
+    render_input,
 )
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
@@ -38,7 +37,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render, render_env
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.base import Workload
+from ridgeline.workloads.base import Workload, field_problems, metric_problems, names_read
 from ridgeline.workloads.run_folder import (
     OWN_FOLDER,
     build_lines,
@@ -48,7 +47,6 @@ from ridgeline.workloads.run_folder import (
     pasted_file,
     pasted_run,
 )
-from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
 # What an NWChem run measured, whether it may count, and whether it was run as asked.
 
@@ -96,7 +94,7 @@ def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
     }
     if facts.integrated_density is not None and facts.electrons:
         table["density_error"] = abs(facts.integrated_density - facts.electrons)
-    if facts.ga is not None:
+    if facts.ga.calls:
         table["ga_peak_bytes"] = facts.ga.peak_bytes
         table["ga_get_calls"] = facts.ga.calls.get("get")
         table["ga_acc_calls"] = facts.ga.calls.get("acc")

@@ -110,7 +110,6 @@ NOBODY = NotifyChoice()
 
 DEFAULT_SAMPLER = "guided"
 NOT_SET = "(not set)"  # the value of a variable that is not in the environment
-SAMPLER_BEFORE = "tpe"  # the default of campaigns whose journals do not name theirs
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is writt
 _FEWEST_VALUES = 3  # of a knob, below which its end of the range says nothing
 _WORTH_BLOCKS = 0.05  # a possible gain, as a share, that is worth more blocks
 _MOST_ALIKE = 7  # rows beside a figure
-_LEARNING = ("guided", "tpe")  # samplers whose next trial depends on the last
+_LEARNING = ("guided", "tpe")  # samplers (`tpe` until 0.2) whose next trial depends on the last
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,26 +66,27 @@ def confirm(
     found = {name: paired_effect(blocks, name, scale, direction, protocol, drawn) for name in names}
     p_values = holm({name: min(1.0, _p_value(found[name]) / share) for name in names})
     here = holm({name: min(1.0, _p_here(found[name]) / share) for name in names})
-    allowed = (1 - level) * share / max(1, len(names))  # the error of one interval, so that all hold together
+    asked = _Asked(scale, level, (1 - level) * share / max(1, len(names)), len(names))
     comparisons = {
-        name: _judge(
-            name,
-            found[name],
-            (p_values[name], here[name]),
-            level,
-            allowed,
-            len(names),
-            scale,
-            _notes(blocks, name, scale),
-        )
+        name: _judge(name, found[name], (p_values[name], here[name]), asked, _notes(blocks, name, scale))
         if found[name].blocks >= FEWEST_BLOCKS
-        else _refuse(name, found[name], blocks, level, 1 - allowed, len(names), scale)
+        else _refuse(name, found[name], blocks, asked)
         for name in names
     }
     better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
     winner = max(better, key=lambda c: c.estimate or 0.0) if better else None
     headline = _headline(winner, comparisons, where_they_ran(blocks, protocol))
     return Confirmation(winner.candidate if winner else None, comparisons, level, headline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of all candidates alike: `allowed` is the error of one interval, so that all hold together."""
+
+    scale: Scale
+    level: float
+    allowed: float
+    among: int
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -330,15 +331,9 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _judge(
-    name: str,
-    found: PairedEffect,
-    p_values: tuple[float, float],
-    level: float,
-    allowed: float,
-    among: int,
-    scale: Scale,
-    notes: tuple[str, ...],
+    name: str, found: PairedEffect, p_values: tuple[float, float], asked: _Asked, notes: tuple[str, ...]
 ) -> Comparison:
+    scale, level, allowed = asked.scale, asked.level, asked.allowed
     back = math.exp if scale == "ratio" else float
     mean, coins = found.mean, 0 if found.constant else len(found.rounds)
     effect = _as_change(_shown_by(found.error, found.freedom, 1 - allowed), scale)
@@ -373,7 +368,7 @@ def _judge(
         back(high),
         level,
         found.blocks,
-        among,
+        asked.among,
         p_value,
         found.spread,
         effect,
@@ -401,23 +396,15 @@ def _nodes_needed(found: PairedEffect, level: float) -> int | None:
     return next((n for n in sizes if _shown_by(found.each / math.sqrt(n), n - 1, level) <= abs(found.mean)), None)
 
 
-def _refuse(
-    name: str,
-    found: PairedEffect,
-    blocks: Sequence[Block],
-    level: float,
-    strict: float,
-    among: int,
-    scale: Scale,
-) -> Comparison:
+def _refuse(name: str, found: PairedEffect, blocks: Sequence[Block], asked: _Asked) -> Comparison:
     """Too few blocks: no interval, but what three blocks could show with the noise seen so far."""
-    n = found.blocks
+    n, scale, level = found.blocks, asked.scale, asked.level
     estimate = None if not n else math.exp(found.mean) if scale == "ratio" else found.mean
     # the larger of the two: the spread of two blocks is easily small by chance, that of runs knows no node effects
     spreads = [s for s in (found.spread if n > 1 else None, _run_noise(blocks, name, scale)) if s is not None]
-    effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, strict), scale) if spreads else None
+    effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, 1 - asked.allowed), scale) if spreads else None
     verdict, spread, notes = Verdict.TOO_FEW_BLOCKS, max(spreads, default=None), _notes(blocks, name, scale)
-    return Comparison(name, verdict, scale, estimate, None, None, level, n, among, 1.0, spread, effect, notes)
+    return Comparison(name, verdict, scale, estimate, None, None, level, n, asked.among, 1.0, spread, effect, notes)
 
 
 def _run_noise(blocks: Sequence[Block], name: str, scale: str) -> float | None:

@@ -8,8 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
-from operator import mul
+from itertools import pairwise
 from statistics import median
 from typing import Literal
 
@@ -118,30 +117,10 @@ def _chance(logs: Sequence[float], memory: float, limit: float, rng: random.Rand
     reached = 0
     for tried in range(1, PERMUTATIONS + 1):
         rng.shuffle(shuffled)
-        reached += _most_explained(_remembered(shuffled, memory)) >= limit
+        reached += max(_explained(_remembered(shuffled, memory))[:2]) >= limit
         if (reached + 1) / (PERMUTATIONS + 1) > doubt:
             return (reached + 1) / (tried + 1)
     return (reached + 1) / (PERMUTATIONS + 1)
-
-
-def _most_explained(logs: Sequence[float]) -> float:
-    """The larger share of `_explained` alone, which is asked for of hundreds of shuffled orders."""
-    places, across_places, cuts = _weights(len(logs))
-    mean = math.fsum(logs) / len(logs)
-    rest = [value - mean for value in logs]
-    across = math.fsum(map(mul, places, rest))
-    # with the mean taken off, the sum before a cut says how far both sides are apart
-    before = list(accumulate(rest))
-    step: float = max(map(mul, map(mul, before, before), cuts))
-    return max(across * across / across_places, step) / (math.fsum(map(mul, rest, rest)) or 1.0)
-
-
-@lru_cache(maxsize=8)
-def _weights(n: int) -> tuple[list[float], float, list[float]]:
-    """Places around their middle, the sum of their squares, and of each cut what makes a sum a share."""
-    places = [i - (n - 1) / 2 for i in range(n)]
-    cuts = [n / (cut * (n - cut)) if 2 <= cut < n - 1 else 0.0 for cut in range(1, n + 1)]
-    return places, math.fsum(place**2 for place in places), cuts
 
 
 def _explained(logs: Sequence[float]) -> tuple[float, float, float, int, float]:

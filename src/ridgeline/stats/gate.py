@@ -18,8 +18,8 @@ The statistic is Wilcoxon's signed rank of the differences; looks and limits are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist, median
 from typing import Any
@@ -145,17 +145,30 @@ def reference_wanted(
 
 def judge_gate(plan: GatePlan, reference: Sequence[float], values: Sequence[float], direction: Direction) -> GateResult:
     """What the new runs show, looked at as the plan says. Runs beyond the look that decided it are left out."""
-    stored, new = _worse(reference, direction), _worse(values, direction)
+    stored = _worse(reference, direction)
+    return _looked_at(
+        plan,
+        _worse(values, direction),
+        lambda new: _wilcoxon(stored, new) / math.sqrt(plan.stretch),
+        lambda new: _change(stored, new, plan.stretch),
+    )
+
+
+def _looked_at(
+    plan: GatePlan,
+    values: Sequence[float],
+    z_of: Callable[[Sequence[float]], float],
+    change_of: Callable[[Sequence[float]], GateResult],
+) -> GateResult:
+    """What the first look that decides shows; without one, what there is so far."""
     for runs, alarm_at, pass_at in zip(plan.looks, plan.alarm_at, plan.pass_at, strict=True):
-        if len(new) < runs:
+        if len(values) < runs:
             break
-        z = _wilcoxon(stored, new[:runs]) / math.sqrt(plan.stretch)
-        change = _change(stored, new[:runs], plan.stretch)
-        if z >= alarm_at and change.change >= math.expm1(math.log1p(plan.asked) * _WORTH):
-            return GateResult(True, change.change, change.low, change.high, runs)
-        if z < pass_at or runs == plan.most_runs:
-            return GateResult(False, change.change, change.low, change.high, runs)
-    return _change(stored, new, plan.stretch)
+        z, found = z_of(values[:runs]), change_of(values[:runs])
+        slower = z >= alarm_at and found.change >= math.expm1(math.log1p(plan.asked) * _WORTH)
+        if slower or z < pass_at or runs == plan.most_runs:
+            return replace(found, slower=slower)
+    return change_of(values)
 
 
 FEWEST_PAIRS = 8  # before the first look: how far their differences scatter says how many there are to be
@@ -197,16 +210,7 @@ def pairs_plan(
 
 def judge_pairs(plan: GatePlan, pairs: Sequence[tuple[float, float]], direction: Direction) -> GateResult:
     """What the pairs (old, new) show, looked at as the plan says; those beyond the look that decided are left out."""
-    changes = _pair_changes(pairs, direction)
-    for runs, alarm_at, pass_at in zip(plan.looks, plan.alarm_at, plan.pass_at, strict=True):
-        if len(changes) < runs:
-            break
-        z, found = _signed_rank(changes[:runs]), _pairs_change(changes[:runs])
-        if z >= alarm_at and found.change >= math.expm1(math.log1p(plan.asked) * _WORTH):
-            return GateResult(True, found.change, found.low, found.high, runs)
-        if z < pass_at or runs == plan.most_runs:
-            return GateResult(False, found.change, found.low, found.high, runs)
-    return _pairs_change(changes)
+    return _looked_at(plan, _pair_changes(pairs, direction), _signed_rank, _pairs_change)
 
 
 def _pair_changes(pairs: Sequence[tuple[float, float]], direction: Direction) -> list[float]:
@@ -360,16 +364,8 @@ def _spent(
 
 def _upper(values: Any, number: float) -> float:
     """The limit that so many of the values reach."""
-    whole = int(number)
-    if whole < 1 or not len(values):
-        return 8.0
-    whole = min(whole, len(values))
-    # looked for among the largest alone, as far as every 32nd value tells which these are
-    few = np.sort(values[::32])
-    largest = values[values >= few[max(0, len(few) - 1 - whole // 16)]]
-    if len(largest) >= whole:
-        values = largest
-    return float(np.partition(values, len(values) - whole)[len(values) - whole])
+    at = len(values) - min(int(number), len(values))
+    return float(np.partition(values, at)[at]) if at < len(values) else 8.0
 
 
 def _wilcoxon(stored: Sequence[float], new: Sequence[float]) -> float:

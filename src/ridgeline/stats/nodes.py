@@ -8,7 +8,6 @@ A node is called slow where "this one is slow" explains the runs so much better 
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +50,7 @@ def _effects(runs: tuple[NodeRun, ...], direction: Direction, level: float) -> t
 
 
 class NodeRuns:
-    """All runs so far, counted as they come: what one more costs does not grow with how many there are.
+    """All runs so far.
 
     Weighing the odds takes as long as a few runs of the controller, so it waits for enough that is new. When it is due
     depends on the runs and their order alone: a resumed campaign weighs the same runs.
@@ -59,16 +58,9 @@ class NodeRuns:
 
     def __init__(self, runs: Iterable[NodeRun] = ()) -> None:
         self._runs: list[NodeRun] = []
-        self._by_setting: dict[str, list[int]] = {}
-        self._on: dict[str, Counter[str]] = {}  # setting -> node -> runs
-        self._there: Counter[str] = Counter()  # node -> runs
-        self._repeated: Counter[str] = Counter()  # node -> runs of settings that also ran elsewhere
-        self._again: list[int] = []  # runs of repeated settings, in order
-        self._once: dict[int, None] = {}  # the others, in order
         self._weighed = 0  # how many runs there were when odds were last due
-        self._looked_at: tuple[NodeRun, ...] = ()  # what they are weighed from
-        self._counted: dict[str, tuple[int, int]] = {}  # runs and repeats on each node by then
         self._found: dict[tuple[Direction, float], tuple[NodeEffect, ...]] = {}
+        self._counted: dict[float, list[NodeEffect]] = {}  # every node with its runs up to now, by level
         for run in runs:
             self.add(run)
 
@@ -77,73 +69,61 @@ class NodeRuns:
 
     @property
     def nodes(self) -> list[str]:
-        return sorted(self._there)
+        return sorted({node for run in self._runs for node in run.nodes})
 
     def add(self, run: NodeRun) -> None:
         if run.value <= 0 or not run.nodes:
             return
-        at, setting = len(self._runs), run.setting
         self._runs.append(run)
-        self._count(run)
-        same = self._by_setting.setdefault(setting, [])
-        same.append(at)
-        if len(same) == 1:
-            self._once[at] = None
-        else:
-            if len(same) == 2:
-                del self._once[same[0]]
-                insort(self._again, same[0])
-            self._again.append(at)
-        if self._is_due():
-            self._weighed, self._looked_at, self._found = len(self._runs), self.looked_at(), {}
-            self._counted = {node: (self._there[node], self._repeated[node]) for node in self._there}
-
-    def _count(self, run: NodeRun) -> None:
-        on = self._on.setdefault(run.setting, Counter())
-        before = len(self._by_setting.get(run.setting, ()))
-        for node in {*on, *run.nodes}:
-            was, now = on[node], on[node] + (node in run.nodes)
-            # of a setting that only ran here no run is a repeat
-            self._repeated[node] += (now if before + 1 > now else 0) - (was if before > was else 0)
-            if now > was:
-                on[node] = now
-                self._there[node] += 1
-
-    def _is_due(self) -> bool:
+        self._counted = {}
         count = len(self._runs)
-        return count <= EACH_RUN or count - self._weighed >= min(_NEW_SHARE * count, MOST_NEW)
-
-    def looked_at(self) -> tuple[NodeRun, ...]:
-        """Those of repeated settings and the latest others."""
-        chosen = self._again[-MOST_RUNS:]
-        latest = reversed(self._once)
-        chosen += [at for at, _ in zip(latest, range(MOST_RUNS - len(chosen)), strict=False)]
-        return tuple(self._runs[at] for at in sorted(chosen))
+        if count <= EACH_RUN or count - self._weighed >= min(_NEW_SHARE * count, MOST_NEW):
+            self._weighed, self._found = count, {}
 
     def of(self, setting: str) -> tuple[int, Mapping[str, int], tuple[str, ...]]:
         """How often a setting ran, how often on each node, and where last."""
-        same = self._by_setting.get(setting)
-        return (len(same), self._on[setting], self._runs[same[-1]].nodes) if same else (0, {}, ())
+        same = [run for run in self._runs if run.setting == setting]
+        return len(same), Counter(node for run in same for node in run.nodes), same[-1].nodes if same else ()
 
     def effects(self, direction: Direction, level: float = 0.95) -> list[NodeEffect]:
         """One per node, in the order of names: as of when odds were last due, with runs counted up to now."""
         if (found := self._found.get((direction, level))) is None:
             found = self._found[direction, level] = self._weigh(direction, level)
         known = {effect.node: effect for effect in found}
-        return [
-            replace(known[node], runs=self._there[node], repeated=self._repeated[node])
-            if node in known
-            else _undecided(node, self._there[node], self._repeated[node], level)
-            for node in self.nodes
-        ]
+        if (now := self._counted.get(level)) is None:
+            now = self._counted[level] = _undecided(self._runs, level)
+        return [replace(known.get(each.node, each), runs=each.runs, repeated=each.repeated) for each in now]
 
     def _weigh(self, direction: Direction, level: float) -> tuple[NodeEffect, ...]:
-        known = [_undecided(node, *self._counted[node], level) for node in sorted(self._counted)]
+        runs = self._runs[: self._weighed]
+        known = _undecided(runs, level)
         if len(known) < 2:
             return tuple(known)
         from ridgeline.stats.slow_nodes import judged  # numpy comes with it, which most verbs can do without
 
-        return judged(self._looked_at, known, 1.0 if direction == "maximize" else -1.0)
+        return judged(looked_at(runs), known, 1.0 if direction == "maximize" else -1.0)
+
+
+def looked_at(runs: Sequence[NodeRun]) -> tuple[NodeRun, ...]:
+    """Those of repeated settings and the latest others."""
+    times = Counter(run.setting for run in runs)
+    again = [at for at, run in enumerate(runs) if times[run.setting] > 1][-MOST_RUNS:]
+    once = [at for at, run in enumerate(runs) if times[run.setting] == 1]
+    latest = once[len(once) - min(len(once), MOST_RUNS - len(again)) :]
+    return tuple(runs[at] for at in sorted([*again, *latest]))
+
+
+def _undecided(runs: Sequence[NodeRun], level: float) -> list[NodeEffect]:
+    """Every node, in the order of names, with its runs: how many, and how many of settings that also ran elsewhere."""
+    times = Counter(run.setting for run in runs)
+    there = Counter((run.setting, node) for run in runs for node in run.nodes)
+    on, repeated = Counter[str](), Counter[str]()
+    for (setting, node), count in there.items():
+        on[node] += count
+        repeated[node] += count if times[setting] > count else 0
+    return [
+        NodeEffect(node, "undecided", None, None, None, level, on[node], None, repeated[node]) for node in sorted(on)
+    ]
 
 
 def corrections(effects: Sequence[NodeEffect], direction: Direction) -> dict[str, float]:
@@ -161,10 +141,6 @@ def corrected(value: float, nodes: Sequence[str], factors: Mapping[str, float]) 
     if not nodes or not factors:
         return value
     return value * math.exp(max((math.log(factors.get(node, 1.0)) for node in nodes), key=abs))
-
-
-def _undecided(node: str, there: int, repeated: int, level: float) -> NodeEffect:
-    return NodeEffect(node, "undecided", None, None, None, level, there, None, repeated)
 
 
 # Where the baseline should be run next, so that a slow node is separated from a slow setting with the fewest runs.

@@ -10,7 +10,7 @@ from typing import Any
 
 from ridgeline.records.space import Point
 from ridgeline.stats.arrays import numpy
-from ridgeline.stats.coding import KnobCoding
+from ridgeline.stats.contribution import KnobCoding
 from ridgeline.stats.node_effect import FEWEST_RUNS, NodeEffect, NodeRun
 from ridgeline.stats.student import interval
 

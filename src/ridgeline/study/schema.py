@@ -69,7 +69,7 @@ class SearchForm(Form):
     makes = SearchStage
 
     model_config = ConfigDict(extra="allow")
-    sampler: str = Field(description="Who proposes settings: guided, grid, random, tpe, or a plugin's.")
+    sampler: str = Field(description="Who proposes settings: guided, grid, random, or a plugin's.")
     seed: int = Field(
         ge=0,
         description="Seeds all random choices: the same seed proposes the same settings for the same results.",

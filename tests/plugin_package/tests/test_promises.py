@@ -12,8 +12,7 @@ from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.serving.engines.contract import EngineContract
 from ridgeline.testing.contracts.analyzers import AnalyzerContract
-from ridgeline.testing.contracts.dialects import DialectContract
-from ridgeline.testing.contracts.executors import ExecutorContract
+from ridgeline.testing.contracts.executors import DialectContract, ExecutorContract
 from ridgeline.testing.contracts.samplers import SamplerContract
 from ridgeline.testing.contracts.workloads import WorkloadContract, WorkloadExample
 

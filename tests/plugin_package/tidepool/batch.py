@@ -11,16 +11,16 @@ from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import (
     BATCH_OUTPUT,
     BatchDialect,
+    BatchOptions,
     Blame,
     JobReply,
     JobStatus,
     Phase,
-    Refusal,
     RefusalRule,
-    judge,
+    option,
+    takes_options,
     walltime_minutes,
 )
-from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -49,6 +49,7 @@ class Tide(BatchDialect):
     job_variable = "TIDE_JOB"
     nodes_text = "uname -n"
     directive = "#TIDE"
+    refusals = _REFUSALS
     kept_options = ("output",)
 
     def directives(self, job: Job, site: Site) -> list[str]:
@@ -57,18 +58,12 @@ class Tide(BatchDialect):
         queue = {"queue": site.queue} if site.queue else {}
         return [f"{self.directive} {name}={value}" for name, value in {**options, **queue}.items()]
 
-    def job_name(self, name: str, tag: str) -> str:
-        return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:100] + f"-{tag}"
-
-    def submit_command(self, script: Path, name: str) -> list[str]:
+    def submit_command(self, script: Path, name: str, job: Job) -> list[str]:
         return [*_QUEUE, "submit", str(script), name]
 
     def job_id(self, answer: JobReply) -> str | None:
         found = re.search(r"^(\d+)$", answer.stdout, re.MULTILINE)
         return found[1] if found else None
-
-    def refusal(self, answer: JobReply, site: Site) -> Refusal:
-        return judge(_REFUSALS, "tide", answer, site)
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         return [*_QUEUE, "list"]

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from ridgeline.errors import InputError
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import Refusal
+from ridgeline.samplers.base import Refusal, Sampler
 
 
-class NearestSampler:
+class NearestSampler(Sampler):
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
         for name in options:
             raise InputError(f"{name}: nearest has no such option; remove it")

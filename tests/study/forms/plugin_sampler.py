@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ridgeline.records.space import Space
 from ridgeline.samplers.base import Refusal
-from ridgeline.samplers.random import RandomSampler
+from ridgeline.samplers.fixed import RandomSampler
 from ridgeline.study.forms import Form
 
 

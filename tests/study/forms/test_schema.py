@@ -101,7 +101,7 @@ def test_a_key_of_another_kind_is_refused() -> None:
     [
         ({}, True),
         ({"startup": 5}, True),
-        ({"sampler": "tpe", "startup": 0}, False),
+        ({"sampler": "guided", "startup": 0}, False),
         ({"sampler": "grid", "order": "shuffled"}, True),
         ({"sampler": "grid", "startup": 5}, False),
         ({"sampler": "random", "seed": 3}, True),

@@ -20,7 +20,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Builds, Goal, JobLimits, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.command.workload import CommandWorkload
+from ridgeline.workloads.command import CommandWorkload
 
 SPACE = Space(
     (
@@ -40,7 +40,7 @@ def study(folder: Path, goal: str = "rate", **options: object) -> Study:
 
 
 def trial(build: Path | None = None) -> Trial:
-    return Trial(1, POINT, SPACE.settings(POINT), Stage.SEARCH, "tpe", build=build)
+    return Trial(1, POINT, SPACE.settings(POINT), Stage.SEARCH, "guided", build=build)
 
 
 def run(folder: Path, **usage: float) -> Run:

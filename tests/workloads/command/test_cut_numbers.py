@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.records.matching import LONGEST_TEXT_HERE
-from ridgeline.workloads.command.extract import ByCsv, ByRegex, Metric, MetricMissing
+from ridgeline.workloads.extract import ByCsv, ByRegex, Metric, MetricMissing
 from tests.command_line import ridgeline
 
 _PLAIN = r"r ([0-9.]+)"

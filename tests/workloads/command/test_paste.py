@@ -20,7 +20,7 @@ from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Builds, Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.command.workload import CommandWorkload
+from ridgeline.workloads.command import CommandWorkload
 from ridgeline.workloads.run_folder import _is_one_program
 
 # writes down how it was started, and what it found in its folder
@@ -107,7 +107,7 @@ def run_and_paste(
 ) -> tuple[tuple[int, list[object]], tuple[int, list[object]]]:
     workload = CommandWorkload(study)
     assert workload.problems() == []
-    trial = Trial(1, study.baseline, study.space.settings(study.baseline), Stage.SEARCH, "tpe")
+    trial = Trial(1, study.baseline, study.space.settings(study.baseline), Stage.SEARCH, "guided")
     job = workload.prepare(trial, home / "runs/1")
     script.write(job, study.site, script.render(job, study.site))
     ended = shell(home, "run", "sh", "run.sh", cwd=job.folder), started(home, "run")

@@ -27,7 +27,6 @@ def test_a_good_run_gives_everything() -> None:
     assert out.iterative_s == (0.3,)
     assert out.cached_share == 1.0
     assert [i.number for i in out.iterations if i.theory == "DFT"] == [1, 2, 3, 4, 5, 6]
-    assert out.iterations[-1].change_hartree == -1.05e-08
     assert out.ga.calls["get"] == 3873 and out.ga.remote_bytes["put"] == 3.48e4 and out.ga.peak_bytes == 170496
     assert (out.heap_peak_bytes, out.stack_peak_bytes) == (160577576, 22510824)
     assert (out.grid, out.electrons, out.basis_functions) == ("medium", 10, 24)

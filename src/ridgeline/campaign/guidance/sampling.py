@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ridgeline import catalog
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.staged import in_stages
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression, ExpressionError
-from ridgeline.records.observation import Expectation, Observation, Prospect
+from ridgeline.records.observation import Expectation, Observation
 from ridgeline.records.space import Point, Settings, Space
 from ridgeline.records.study import Study
-from ridgeline.samplers.base import PredictsRest, Sampler, SensitivityPrior, TakesEarlierStudies, TakesPrior
+from ridgeline.samplers.base import Prior, Sampler, sampler_class
 from ridgeline.workloads.base import Workload
 
 _FORMULA = "expect"  # the key of `search` that holds a formula
@@ -22,23 +21,24 @@ _FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupE
 
 _Predicted = Callable[[Settings], Expectation | None]
 _Sensitivities = Callable[[Settings], tuple[float, ...]]
-_Prediction = tuple[_Predicted, _Sensitivities, float | None]  # and the highest value that any setting can have
 
 
-def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
+def prior_of(study: Study, workload: Workload) -> Prior | None:
     """None where nobody expects anything. A prior that fails at a point expects nothing there."""
     if (formula := _formula(study)) is not None:
-        return _StudyPrior(study, *formula, called="formula")
+        return _StudyPrior(study, formula, called="formula")
     other = workload if workload.predicts else workload.predictor()
     if isinstance(other, str) or not other.predicts:
         return None
-    return _StudyPrior(study, other.expectation, other.sensitivities, other.highest, called=other.predicts)
+    bound = other.highest if study.goal.direction == "maximize" else None
+    highest = None if bound is None else study.goal.score(bound)
+    return _StudyPrior(study, other.expectation, other.sensitivities, highest, other.predicts)
 
 
 def unpredicted(found: CheckedStudy) -> list[str]:
     """That the search starts from nothing, and why, where something could predict this kind of program."""
     study = found.study
-    takes_prior = issubclass(catalog.part("samplers", study.search.sampler), TakesPrior)
+    takes_prior = sampler_class(study.search.sampler).takes_prior
     if not takes_prior or _formula(study) is not None:
         return []
     other = found.workload.predictor()
@@ -46,19 +46,14 @@ def unpredicted(found: CheckedStudy) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _StudyPrior:
+class _StudyPrior(Prior):
     """What is predicted of settings, as scores of points."""
 
     study: Study
     predicted: _Predicted
-    leaned: _Sensitivities
-    bound: float | None = None
+    leaned: _Sensitivities = lambda settings: ()
+    highest: float | None = None
     called: str = ""
-
-    @property
-    def highest(self) -> float | None:
-        goal = self.study.goal
-        return None if self.bound is None or goal.direction != "maximize" else goal.score(self.bound)
 
     def __call__(self, point: Point) -> Expectation | None:
         try:
@@ -79,11 +74,7 @@ class _StudyPrior:
             return ()
 
 
-def _on_nothing(settings: Settings) -> tuple[float, ...]:
-    return ()
-
-
-def _formula(study: Study) -> _Prediction | None:
+def _formula(study: Study) -> _Predicted | None:
     text = study.search.options.get(_FORMULA)
     if not text:
         return None
@@ -94,7 +85,7 @@ def _formula(study: Study) -> _Prediction | None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return Expectation(float(value)) if is_number else None  # type: ignore[arg-type]
 
-    return predicted, _on_nothing, None
+    return predicted
 
 
 _LITTLE_LEFT = "little is left to find"
@@ -109,25 +100,21 @@ def sampler_of(found: CheckedStudy, earlier: Sequence[Observation] = ()) -> Samp
 
 def _informed(found: CheckedStudy, space: Space, earlier: Sequence[Observation]) -> Sampler:
     study, search = found.study, found.study.search
-    sampler: Sampler = catalog.part("samplers", search.sampler)(space, search.seed, search.options, found.refusal)
-    if isinstance(sampler, TakesPrior) and (prior := prior_of(study, found.workload)) is not None:
+    sampler = sampler_class(search.sampler)(space, search.seed, search.options, found.refusal)
+    if sampler.takes_prior and (prior := prior_of(study, found.workload)) is not None:
         sampler.expect(prior)
-    if isinstance(sampler, TakesEarlierStudies) and earlier:
+    if earlier:
         sampler.recall(earlier)
     return sampler
 
 
 def little_left(sampler: Sampler, pending: Sequence[Point]) -> str:
     """Why more trials are hardly worth their cost, as the sampler sees it; empty where they may be."""
-    prospect = _prospect(sampler, pending)
+    prospect = sampler.prospect(pending)
     return f"{_LITTLE_LEFT}: {prospect}" if prospect is not None and prospect.over else ""
 
 
 def with_prospect(reason: str, sampler: Sampler, pending: Sequence[Point]) -> str:
     """Why the search ended and what more trials could bring, where the sampler can say that."""
-    prospect = None if reason.startswith(_LITTLE_LEFT) else _prospect(sampler, pending)
+    prospect = None if reason.startswith(_LITTLE_LEFT) else sampler.prospect(pending)
     return reason if prospect is None else f"{reason}; with more trials: {prospect}"
-
-
-def _prospect(sampler: Sampler, pending: Sequence[Point]) -> Prospect | None:
-    return sampler.prospect(pending) if isinstance(sampler, PredictsRest) else None

@@ -22,7 +22,7 @@ from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, KindShown, side_by_side
 from ridgeline.records.space import point_key
-from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
+from ridgeline.records.study import DEFAULT_SAMPLER, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Verdict
 from ridgeline.study.codec import VerdictLine
@@ -61,7 +61,7 @@ class SearchQuestion:
             every = study.budget.trials or TRIALS_WITHOUT_BUDGET
             study = replace(study, confirm=replace(study.confirm, top=every))
         if study.search.sampler == DEFAULT_SAMPLER and not study.search.named:
-            study = replace(study, search=replace(study.search, sampler=self.sampler or SAMPLER_BEFORE))
+            study = replace(study, search=replace(study.search, sampler=self.sampler or DEFAULT_SAMPLER))
         return study
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:

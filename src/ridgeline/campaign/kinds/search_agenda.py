@@ -21,7 +21,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.trial import PredictedRange, Stage, Trial
-from ridgeline.samplers.base import Refusal, Resettable, Sampler, TakesBudget
+from ridgeline.samplers.base import Refusal, Sampler
 from ridgeline.stats.short_runs import ShortRunRatio
 from ridgeline.stats.wording import count
 
@@ -198,7 +198,7 @@ class SearchAgenda(Agenda):
             if not self.cannot_be_built(preset):
                 return "preset", Proposal(preset)
         sampler = self._taught()
-        if isinstance(sampler, TakesBudget) and self.trials_limit is not None:
+        if self.trials_limit is not None:
             sampler.plan(max(1, self.trials_limit - self.history.count(Stage.SEARCH)))
         return self.study.search.sampler, self.buildable(sampler.ask, self._pending())
 
@@ -274,10 +274,7 @@ class SearchAgenda(Agenda):
         return self._sampler
 
     def _untaught(self) -> Sampler:
-        if isinstance(self._sampler, Resettable):
-            self._sampler.forget()
-            return self._sampler
-        return self.new_sampler()
+        return self._sampler if self._sampler is not None and self._sampler.forget() else self.new_sampler()
 
     def _value(self, run: Run, through: scores.Normalisation, ratio: ShortRunRatio | None) -> float | None:
         """The goal as it compares; of a short run what a whole one would measure, and of one that was stopped early an

@@ -53,7 +53,7 @@ _MakeSampler = Callable[[Space], Sampler]
 
 
 @dataclass
-class StagedSampler:
+class StagedSampler(Sampler):
     """A sampler over samplers: `make` gives the one of a stage, over the part of the space that is free in it.
 
     `trials` are divided evenly over the groups that have something to choose; once they are used up, or a stage has

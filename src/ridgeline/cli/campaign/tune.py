@@ -120,10 +120,10 @@ def _climb(study: Path, folder: Path, as_json: bool) -> None:
 
 
 def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
-    from ridgeline import catalog
     from ridgeline.campaign.guidance.warm_start import gather
+    from ridgeline.samplers.base import sampler_class
 
-    if not hasattr(catalog.part("samplers", study.search.sampler), "recall"):
+    if not sampler_class(study.search.sampler).takes_earlier:
         raise InputError(f"the sampler {study.search.sampler} cannot use --warm-start; use the sampler guided")
     return gather(study, folders)
 

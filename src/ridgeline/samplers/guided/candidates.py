@@ -10,10 +10,9 @@ import numpy as np
 
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Discrete, Knob, Point, Space, point_key
-from ridgeline.samplers.filling import filling
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
-from ridgeline.samplers.listing import Listing, shuffled
+from ridgeline.samplers.sequence import Listing, filling, shuffled
 
 FIRST, MORE, MOST = 4_000, 500, 20_000  # looks before the first observation, more for each, and points that are held
 _END = object()

@@ -12,18 +12,22 @@ import numpy as np
 
 from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import BoundedPrior, NamedPrior, Prior
-from ridgeline.samplers.encoding import encode
-from ridgeline.samplers.guided.blend import Blend, Fits, score_model
+from ridgeline.samplers.base import Prior
 from ridgeline.samplers.guided.candidates import Pool, around
-from ridgeline.samplers.guided.expected import Expected
 from ridgeline.samplers.guided.feasibility import Feasibility
-from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.gaussian import Array, Fit, on_one_thread
-from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast, ObservedData, PriorValues, Scale, ScoreModel
-from ridgeline.samplers.guided.prior_mode import ModeWeights, PriorMode, mode_weights, seen_with
-from ridgeline.samplers.guided.products import Products
+from ridgeline.samplers.guided.features import Features, Products
+from ridgeline.samplers.guided.gaussian import Array, Fit, log_expected_improvement, on_one_thread
+from ridgeline.samplers.guided.model import (
+    Blend,
+    Fits,
+    Forecast,
+    ObservedData,
+    PriorValues,
+    Scale,
+    ScoreModel,
+    score_model,
+)
+from ridgeline.samplers.guided.prior import Expected, ModeWeights, PriorMode, mode_weights, seen_with
 from ridgeline.samplers.guided.view import (
     ChosenCandidate,
     Field,
@@ -37,6 +41,7 @@ from ridgeline.samplers.guided.view import (
     screened,
     why,
 )
+from ridgeline.samplers.sequence import is_of_space
 
 FEWEST = 5  # observations with a cost, before which all cost the same
 TEMPERATURE = 3.0  # features count as if so many more observations had shown no effect
@@ -91,7 +96,7 @@ class Chooser:
         earlier: Sequence[Observation],
     ) -> None:
         self._space, self._seed, self._prior = space, seed, prior
-        self._earlier = [observation for observation in earlier if encode(space, observation.point) is not None]
+        self._earlier = [each for each in earlier if is_of_space(space, each.point)]
         self._features = Features(space, after_others=bool(self._earlier))
         self._products = Products(space, self._features)
         self._pool = Pool(space, self._features, seed)
@@ -108,10 +113,10 @@ class Chooser:
 
     @property
     def _called(self) -> str:
-        return self._prior.called if isinstance(self._prior, NamedPrior) else "prior"
+        return "prior" if self._prior is None else self._prior.called
 
     def _highest(self, scale: Scale) -> float | None:
-        highest = self._prior.highest if isinstance(self._prior, BoundedPrior) else None
+        highest = None if self._prior is None else self._prior.highest
         return None if highest is None else scale.seen(highest)
 
     def forget(self) -> None:
@@ -181,7 +186,7 @@ class Chooser:
 
     def _same_family(self, tried: Sequence[Point], rows: Array) -> Array:
         """Which rows are of the family of a tried setting."""
-        own = [point for point in tried if encode(self._space, point) is not None]
+        own = [point for point in tried if is_of_space(self._space, point)]
         if not own or self._current is None:
             return np.zeros(len(rows), dtype=bool)
         return self._current.same_family(rows, self._features.of(own))
@@ -290,7 +295,7 @@ class Chooser:
 
     def _observed_data(self, observations: Sequence[Observation], scale: Scale) -> ObservedData:
         points = [observation.point for observation in observations]
-        rows = self._features.of_observed(points)
+        rows = self._features.of(points)
         values = scale.values([observation.score for observation in observations])
         expected = self._expectations(scale)
         keys = [point_key(point) for point in points]
@@ -362,7 +367,7 @@ class Chooser:
 
     def _with_pending(self, view: View, pending: Sequence[Point]) -> ScoreModel | Blend:
         """The model as if pending trials had come out as it expects: what they will teach needs no second trial."""
-        own = [point for point in pending if encode(self._space, point) is not None]
+        own = [point for point in pending if is_of_space(self._space, point)]
         if not own:
             return view.scores
         rows, seen = self._features.of(own), view.seen

@@ -6,14 +6,15 @@ with chunks of 64 mostly holds for it with chunks of 128, and for chunks of 64 m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.space import Discrete, Knob, Point, Space
-from ridgeline.samplers.encoding import along, shape
 from ridgeline.samplers.guided.gaussian import Array, Columns
 
 APART = 0.5**0.5  # two one-hot rows are then 1 apart
@@ -22,6 +23,28 @@ _STUDIES_APART = 0.5  # what holds in an earlier study mostly holds in this one,
 
 _FEWEST_NUMBERS = 3  # different numbers after one word, without which a text is only a text
 _WORD_AND_NUMBER = re.compile(r"(.*?)[-_:,= ]?(\d+(?:\.\d+)?)")
+
+
+_DENSE = 32  # a log knob with more values than this is taken as a line, since its index would not be in log scale
+
+
+def shape(knob: Knob) -> Literal["index", "choice", "share"]:
+    """index: 0..n-1 in order; choice: 0..n-1 without order; share: a number in [0, 1] along the knob."""
+    if not isinstance(knob, Discrete):
+        return "share"
+    if not knob.ordered:
+        return "choice"
+    return "share" if knob.log and len(knob.values) > _DENSE else "index"
+
+
+def along(knob: Knob, value: Value) -> float:
+    """How far along a knob of numbers a value lies, in [0, 1]; in log scale for a log knob."""
+    number = float(value)  # type: ignore[arg-type]  # only knobs of numbers have a share
+    low, high = (knob.values[0], knob.values[-1]) if isinstance(knob, Discrete) else (knob.low, knob.high)
+    start, end = float(low), float(high)  # type: ignore[arg-type]
+    if knob.log:
+        return math.log(number / start) / math.log(end / start)
+    return (number - start) / (end - start)
 
 
 class Features:
@@ -37,7 +60,6 @@ class Features:
             self._places += _parts(knob)
         widths = [places.width for places in self._places] + [1] * after_others
         self.columns: Columns = np.repeat(np.arange(len(widths)), widths)
-        self._before: tuple[Sequence[Point], Array] = (), self.of([])
 
     def column(self, knob: int) -> int:
         """The first feature of this knob."""
@@ -57,15 +79,6 @@ class Features:
         found = rows.copy()
         found[:, -1] = 0.0
         return found
-
-    def of_observed(self, points: Sequence[Point]) -> Array:
-        """As `of`, for a list that mostly grows: what it began with last time is not worked out again."""
-        before, rows = self._before
-        if len(before) > len(points) or any(a is not b for a, b in zip(before, points, strict=False)):
-            before, rows = (), self.of([])
-        rows = np.concatenate([rows, self.of(points[len(before) :])])
-        self._before = points, rows
-        return rows
 
 
 def _parts(knob: Knob) -> Sequence[_Places]:
@@ -152,3 +165,50 @@ class _Part(_Places):
             if self._lacking:
                 found[row, -1] = index is None
         return found
+
+
+# What limits are limits of: threads are a product of two knobs, tiles divide into blocks, buffers fill one memory.
+#
+# A tree cuts one column at a time, so an edge along a product is a staircase to it. Beside the knobs themselves it is
+# therefore shown the product and the ratio of every two knobs, in logs.
+
+_FEWEST_VALUES = 3  # of a knob: two values are a switch, and no size
+MOST_KNOBS = 12  # with more, the pairs outnumber any observations by far
+_READ_AT = 129  # of a knob with very many values, so many are read, evenly
+
+
+class Products:
+    """Rows of features with the products and ratios of two knobs beside them; the same for the same rows."""
+
+    def __init__(self, space: Space, features: Features) -> None:
+        sizes = [(k, *read) for k, knob in enumerate(space.knobs) if (read := _sizes(knob)) is not None]
+        self._sizes = sizes if len(sizes) <= MOST_KNOBS else []
+        self._first = [features.column(k) for k, _, _ in self._sizes]
+
+    def beside(self, rows: Array) -> Array:
+        logs = [
+            np.interp(rows[:, column], places, values)
+            for column, (_, places, values) in zip(self._first, self._sizes, strict=True)
+        ]
+        pairs = [(one, other) for i, one in enumerate(logs) for other in logs[:i]]
+        # rounded, so that equal products are equal and no cut falls between them
+        both = [np.round(made, 5) for one, other in pairs for made in (one + other, one - other)]
+        return np.column_stack([rows, *both]).astype(np.float32)
+
+
+def _sizes(knob: Knob) -> tuple[Array, Array] | None:
+    """Places along a knob and the logs of its numbers there, or the places again where it has none above 0; None for
+    a knob without an order, and for a switch."""
+    if shape(knob) == "choice" or (knob.count is not None and knob.count < _FEWEST_VALUES):
+        return None
+    if isinstance(knob, Discrete):
+        index = np.linspace(0, len(knob.values) - 1, min(len(knob.values), _READ_AT)).round().astype(int)
+        places, read = index / (len(knob.values) - 1), [knob.values[i] for i in index]
+    else:
+        places = np.linspace(0, 1, _READ_AT)
+        read = [knob.at(float(place)) for place in places]
+    if not all(is_number(value) and value > 0 for value in read):
+        return places, places
+    if shape(knob) == "share":
+        places = np.array([along(knob, value) for value in read])
+    return places, np.log(np.array(read, dtype=float))

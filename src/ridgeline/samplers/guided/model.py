@@ -13,11 +13,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.samplers.guided.effects import EffectsFit, EffectsProcess, fitted_effects
-from ridgeline.samplers.guided.gaussian import JITTER, Array, Columns, Fit, GaussianProcess, fitted
-from ridgeline.samplers.guided.improvement import normal_share
-from ridgeline.samplers.guided.products import Products
-from ridgeline.samplers.guided.trees import TreeOptions, Trees
+from ridgeline.samplers.guided.features import Products
+from ridgeline.samplers.guided.gaussian import (
+    JITTER,
+    Array,
+    Columns,
+    EffectsFit,
+    EffectsProcess,
+    Fit,
+    GaussianProcess,
+    fitted,
+    fitted_effects,
+)
 
 REMEMBERED = 150  # observations the process sees: the best, the latest, and some of the rest
 FITTED, EFFECTS_FITTED = 80, 50  # of them, observations that length scales are found from; where effects add up
@@ -26,10 +33,6 @@ _WORST = 4.0  # results this many times farther below the middle than the best i
 _DOUBT = 1.0  # few observations say little about length scales: spreads grow by this over the root of their number
 _FEWEST_ENDED = 3  # runs that ended by themselves, without which a bound is taken as it is
 _LEVEL_SPREAD = 3.0
-_LABEL_NOISE = 0.1
-_PASSING = TreeOptions(trees=30, cuts=20, leaf=1, shrinkage=1.0)  # trees that tell what passes
-_LABELS_FITTED = 40  # observations that the length scales of the chance are found from
-SURE = 0.002  # chances nearer to 0 are not told apart
 
 
 @dataclass(frozen=True)
@@ -274,69 +277,6 @@ class ScoreModel:
         return mean + self._unit * (rng.standard_normal((count, len(rows))) @ factor.T)
 
 
-class ChanceModel:
-    """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected, and trees,
-    which are shown products and ratios of two knobs as well. What either doubts is doubted."""
-
-    def __init__(self, seen: ObservedData, columns: Columns) -> None:
-        passed = ~np.isnan(seen.values)
-        self._all_passed = bool(passed.all())
-        self._kept = np.arange(len(passed))[-REMEMBERED:]
-        self._base = (passed.sum() + 1.0) / (len(passed) + 2.0)
-        self._products = seen.products
-        if self._all_passed:
-            return
-        rows, self._columns = _with_odds(seen.rows[self._kept], seen.odds, self._kept, columns)
-        labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
-        some = np.linspace(0, len(labels) - 1, min(len(labels), _LABELS_FITTED)).round().astype(int)
-        fit = fitted(rows[some].astype(float), labels[some], self._columns)
-        self._process = GaussianProcess(rows, self._columns, fit)
-        self._dual = self._process.solved(labels)
-        self._trees = Trees(self._shown(rows), passed[self._kept].astype(float), _PASSING)
-
-    def _shown(self, rows: Array) -> Array:
-        return rows if self._products is None else self._products.beside(rows)
-
-    def _expected_label(self, odds: Array | None, some: Columns | slice = slice(None)) -> Array | float:
-        if odds is None:
-            return 2.0 * float(self._base) - 1.0
-        found: Array = np.tanh(0.5 * odds[some])
-        return found
-
-    def roughly(self, rows: Array, odds: Array | None) -> Array:
-        """Which of very many places are worth a closer look: cheap, without how sure it is."""
-        if self._all_passed:
-            return self.at(rows, odds)
-        label = self._expected_label(odds)
-        rows, _ = _with_odds(rows, odds, slice(None), self._columns)
-        z = (label + self._process.across(rows) @ self._dual) / math.sqrt(_LABEL_NOISE + 0.25)
-        rough = 0.5 + 0.5 * np.tanh(0.8 * z)  # about the share of a normal distribution below z, and much quicker
-        found: Array = np.clip(rough, SURE, 1.0)
-        return found
-
-    def at(self, rows: Array, odds: Array | None) -> Array:
-        label = self._expected_label(odds)
-        if self._all_passed:
-            chance = np.ones(len(rows)) if odds is None else 0.5 * (1.0 + label)
-            sure: Array = np.clip(chance, SURE, 1.0)
-            return sure
-        rows, _ = _with_odds(rows, odds, slice(None), self._columns)
-        across = self._process.across(rows)
-        spread = self._process.spread(across)
-        smooth = normal_share((label + across @ self._dual) / np.sqrt(_LABEL_NOISE + spread**2))
-        parted = self._trees.at(self._shown(rows))[0]
-        # the best candidate is often one of which a model is wrong: where nothing was predicted, both have to agree
-        found: Array = np.clip(np.minimum(smooth, parted) if odds is None else np.sqrt(smooth * parted), SURE, 1.0)
-        return found
-
-
-def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: Columns) -> tuple[Array, Columns]:
-    if odds is None:
-        return rows, columns
-    place = 0.5 * np.tanh(0.25 * odds[some])
-    return np.concatenate([rows, place[:, None].astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
-
-
 def _without_the_worst(values: Array) -> Array:
     """How bad the bad ones are matters little, and would stretch the scale for the good."""
     middle = float(np.median(values))
@@ -373,3 +313,73 @@ def remembered(values: Array) -> Array:
     rest = [i for i in range(count) if i not in chosen]
     spread = np.linspace(0, len(rest) - 1, min(len(rest), REMEMBERED - len(chosen))).round().astype(int)
     return np.array(sorted(chosen | {rest[i] for i in spread}))
+
+
+# Two models of the scores, each trusted as far as it predicts every observation from the others.
+#
+# Nobody knows beforehand whether a program's knobs act together or each by itself. A Gaussian process over all knobs at
+# once is the better guide in the one case, one that adds up effects in the other; the observations so far say which,
+# and where they do not, what both expect much of is tried.
+
+TEMPERATURE = 2.0  # leave-one-out scores are of few observations: differences count by half
+
+_FEWEST_JUDGED = 12  # results, before which it is too early to say that no knob matters
+SAYS_LITTLE = 0.3  # log density gained for each observation: a spread narrower by a quarter
+
+Fits = tuple[Fit, Fit]
+
+
+class Blend:
+    """As a ScoreModel, where nothing is expected beforehand."""
+
+    trust = 0.0
+
+    def __init__(self, seen: ObservedData, columns: Columns, fit: Fits | None = None) -> None:
+        together, apart = (None, None) if fit is None else fit
+        self._models = (ScoreModel(seen, columns, together), ScoreModel(seen, columns, apart, adds_up=True))
+        self.fit: Fits = (self._models[0].fit, self._models[1].fit)
+        heights = np.array([model.predicted() for model in self._models])
+        weights = np.exp((heights - heights.max()) / TEMPERATURE)
+        self.weights: Array = weights / weights.sum()
+        self._heights = heights
+
+    def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
+        """Mean and spread of the truth, on the scale: where the models disagree, the spread is wider."""
+        means, spreads = zip(*(model.at(rows, None) for model in self._models), strict=True)
+        mean = np.tensordot(self.weights, np.stack(means), axes=1)
+        squares = np.stack(spreads) ** 2 + (np.stack(means) - mean) ** 2
+        return mean, np.sqrt(np.tensordot(self.weights, squares, axes=1))
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the knobs predict the observations hardly better than their mean does."""
+        count = self._models[0].count
+        gain = float(self._heights.max()) - self._models[0].predicted_by_mean() if count >= _FEWEST_JUDGED else math.inf
+        return gain < SAYS_LITTLE * count
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of one run around the truth, on the scale."""
+        return float(np.sqrt(self.weights @ np.array([model.noise**2 for model in self._models])))
+
+    @property
+    def overconfidence(self) -> float:
+        """Of the model that states too little most."""
+        return max(model.overconfidence for model in self._models)
+
+    def roughly(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
+        """Which of very many places are worth a closer look: by the model with more weight."""
+        return self._models[int(self.weights.argmax())].at(rows, None)
+
+    def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
+        """Possible truths at these places, a row each: of each model by its weight."""
+        first = round(count * float(self.weights[0]))
+        shares = zip(self._models, (first, count - first), strict=True)
+        return np.concatenate([model.draws(rows, None, each, rng) for model, each in shares])
+
+
+def score_model(seen: ObservedData, columns: Columns, fit: Fit | Fits | None = None) -> ScoreModel | Blend:
+    """The model that suits: one that learns the difference from what is expected, or a blend where nothing is."""
+    if seen.expected is None:
+        return Blend(seen, columns, fit if isinstance(fit, tuple) else None)
+    return ScoreModel(seen, columns, None if isinstance(fit, tuple) else fit)

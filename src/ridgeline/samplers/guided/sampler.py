@@ -6,17 +6,17 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import Prior, Refusal
-from ridgeline.samplers.encoding import encode
-from ridgeline.samplers.filling import filling
-from ridgeline.samplers.options import GuidedOptions, read_options
-from ridgeline.samplers.walk import SequenceSampler, keys, legality
+from ridgeline.samplers.base import Expects, Prior, Refusal, Sampler, as_prior, read_options
+from ridgeline.samplers.sequence import SequenceSampler, filling, is_of_space, keys, legality
+from ridgeline.study.forms import DefaultText, ExpressionText, Form, ValueUnit
 
 if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
@@ -33,13 +33,35 @@ NO_EFFECT = "space-filling, as every other trial while no knob has shown an effe
 _OFFERED = 6  # points that fill the space, of which the likeliest to pass is taken
 
 
-class GuidedSampler:
+class GuidedOptions(Form):
+    """`sampler: guided` models what it observed and tries what promises most for its cost."""
+
+    whose = "the sampler guided"
+    startup: Annotated[int, ValueUnit("trials")] = Field(
+        default=6, ge=1, description="Space-filling trials before it learns; none where a twin or a formula guides it."
+    )
+    worth: float = Field(
+        default=0.02,
+        ge=0,
+        lt=1,
+        description="The search ends when the chance that an untried setting beats the best by more than this share "
+        "is under 5%; 0: only the budget ends it.",
+    )
+    expect: Annotated[ExpressionText, DefaultText("what the workload predicts")] = Field(
+        default="",
+        description="A formula over settings for the goal's metric, as far as you know it, such as `threads * block`. "
+        "The search begins where it is best and learns how far to trust it.",
+    )
+
+
+class GuidedSampler(Sampler):
     """Space-filling until `startup` points are known, then expected improvement x chance to pass per cost.
 
     Where something is expected of the points, the model is asked from the first trial on.
     """
 
     form = GuidedOptions
+    takes_prior = takes_earlier = True
 
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
         self._options = read_options(GuidedOptions, options)
@@ -57,22 +79,23 @@ class GuidedSampler:
     def plan(self, trials_left: int) -> None:
         self._trials_left = trials_left
 
-    def expect(self, prior: Prior) -> None:
-        self._prior = prior
+    def expect(self, prior: Prior | Expects) -> None:
+        self._prior = as_prior(prior)
 
     def recall(self, earlier: Sequence[Observation]) -> None:
         # observations of another space guide nobody, and the first trials must not rest on them
-        self._earlier = [observation for observation in earlier if encode(self._space, observation.point) is not None]
+        self._earlier = [each for each in earlier if is_of_space(self._space, each.point)]
 
-    def forget(self) -> None:
+    def forget(self) -> bool:
         self._observed_keys, self._observations = set(), []
         self._walk = SequenceSampler(filling(self._space, self._seed, self._legal))
         if self._chooser is not None:
             self._chooser.forget()
+        return True
 
     def tell(self, observation: Observation) -> None:
         self._observed_keys.add(point_key(observation.point))
-        if encode(self._space, observation.point) is not None:
+        if is_of_space(self._space, observation.point):
             score = observation.score if observation.score is not None and math.isfinite(observation.score) else None
             self._observations.append(replace(observation, score=score))
 
@@ -86,7 +109,7 @@ class GuidedSampler:
             sum(observation.score is not None for observation in self._observations),
         )
         if self._prior is not None and passed:
-            from ridgeline.samplers.guided.prior_mode import PriorMode  # numpy: not before it is needed
+            from ridgeline.samplers.guided.prior import PriorMode  # numpy: not before it is needed
 
             weights = self._choosing().mode_weights(self._observations)
             mode = max(weights, key=lambda mode: weights[mode])
@@ -111,7 +134,7 @@ class GuidedSampler:
 
     def _where_most_fails(self, filled: Point, pending: Sequence[Point]) -> Proposal:
         """One step from what passed; where nothing did, another that fills the space, and what the failures share."""
-        from ridgeline.samplers.guided.start import in_common, next_to_passing  # numpy: not before it is needed
+        from ridgeline.samplers.guided.feasibility import in_common, next_to_passing  # numpy: not before it is needed
 
         failed = [observation.point for observation in self._observations if observation.score is None]
         passed = [observation.point for observation in self._observations if observation.score is not None]
@@ -141,7 +164,7 @@ class GuidedSampler:
         passed = {observation.score is not None for observation in self._observations}
         if len(passed) < 2:
             return filled
-        from ridgeline.samplers.guided.start import likeliest  # numpy: not before it is needed
+        from ridgeline.samplers.guided.feasibility import likeliest  # numpy: not before it is needed
 
         return likeliest(self._space, self._observations, self._walk.free(self._observed_keys, keys(pending), _OFFERED))
 
@@ -149,7 +172,7 @@ class GuidedSampler:
         passed = sum(observation.score is not None for observation in self._observations)
         if not self._options.worth or passed < max(self._options.startup, _FEWEST_PASSED):
             return None
-        from ridgeline.samplers.guided.prior_mode import PriorMode, mixed  # numpy: not before it is needed
+        from ridgeline.samplers.guided.prior import PriorMode, mixed  # numpy: not before it is needed
 
         def prospect(mode: PriorMode) -> Prospect:
             return self._choosing().prospect(

@@ -10,11 +10,9 @@ import numpy as np
 
 from ridgeline.records.observation import BEST_SO_FAR, Observation, Prediction
 from ridgeline.records.space import Point
-from ridgeline.samplers.guided.blend import Blend
 from ridgeline.samplers.guided.feasibility import TOO_RISKY, Feasibility
-from ridgeline.samplers.guided.gaussian import Array
-from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast, ObservedData, PriorValues, Scale, ScoreModel
+from ridgeline.samplers.guided.gaussian import Array, log_expected_improvement
+from ridgeline.samplers.guided.model import Blend, Forecast, ObservedData, PriorValues, Scale, ScoreModel
 
 _SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 _FAR_BELOW = 0.75  # of the best chance: where nothing is likely to pass, the likeliest are tried

@@ -24,7 +24,7 @@ from ridgeline.serving.engines.base import (
     engine_named,
 )
 from ridgeline.serving.engines.failures import cause_of, leading_cause, signatures
-from ridgeline.testing.contracts.torn import as_lines, mutated
+from ridgeline.testing.contracts import as_lines, mutated
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors]
 _few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=_quiet)

@@ -11,7 +11,7 @@ from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, kinds_of
 from ridgeline.diagnose.readers.lines import plain
 from ridgeline.records.finding import Severity
-from ridgeline.testing.contracts.torn import as_lines, mutated
+from ridgeline.testing.contracts import as_lines, mutated
 
 _FOREIGN: tuple[list[str], ...] = (
     [],

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ridgeline import catalog
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression, Value, is_number
 from ridgeline.records.observation import Observation
 from ridgeline.records.space import Continuous, Discrete, Knob, Point, Rule, Space, point_key
-from ridgeline.samplers.base import Resettable, Sampler, SamplerFactory
+from ridgeline.samplers.base import Sampler, sampler_class
 
 NAMES = ("a", "b", "c", "d")
 VALUES: tuple[tuple[Value, ...], ...] = (
@@ -104,9 +103,8 @@ class SamplerContract:
     takes_continuous: ClassVar[bool] = True
     eager: ClassVar[Mapping[str, object]] = {}
 
-    def factory(self) -> SamplerFactory:
-        found: SamplerFactory = catalog.part("samplers", self.name)
-        return found
+    def factory(self) -> type[Sampler]:
+        return sampler_class(self.name)
 
     def make(
         self, space: Space, seed: int = 0, refuse: Sequence[Point] = (), options: Mapping[str, object] | None = None
@@ -143,8 +141,7 @@ class SamplerContract:
             again.tell(observation)
         said = first.ask(pending)
         assert again.ask(pending) == said
-        if isinstance(first, Resettable):
-            first.forget()
+        if first.forget():
             for observation in observations:
                 first.tell(observation)
             assert first.ask(pending) == said

@@ -1,4 +1,4 @@
-"""Tree-structured Parzen estimator (Optuna): tries more of what went well and keeps away from what failed."""
+"""A peer to race against: Optuna's tree-structured Parzen estimator, which keeps away from what failed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any
 
 from ridgeline.records.expression import Value
 from ridgeline.records.observation import Observation, Proposal
-from ridgeline.records.space import Discrete, Point, Space, point_key
-from ridgeline.samplers.base import Refusal
-from ridgeline.samplers.encoding import Code, decode, encode, shape
-from ridgeline.samplers.filling import filling
-from ridgeline.samplers.options import TpeOptions, read_options
-from ridgeline.samplers.walk import SequenceSampler, keys, legality
+from ridgeline.records.space import Discrete, Knob, Point, Space, point_key
+from ridgeline.samplers.base import Refusal, Sampler
+from ridgeline.samplers.guided.features import along, shape
+from ridgeline.samplers.sequence import SequenceSampler, filling, keys, legality
 
+Code = int | float
 TRIES = 6  # proposals drawn per ask before a free neighbour of them is taken
 _NEIGHBOURS = 40  # neighbours looked at before the space-filling sequence takes over
 REMEMBERED = 1_000  # observations the estimator sees: the best and the latest half each
 
 
-class TpeSampler:
+class TpeSampler(Sampler):
     """Space-filling until `startup` different points are observed or pending (default 10), then TPE.
 
     A setting that failed is given as a violated constraint, so that its surroundings become unlikely; a pending one
@@ -29,10 +28,8 @@ class TpeSampler:
     few proposals, take the first that is legal and new, else a one-knob neighbour of one, else a space-filling point.
     """
 
-    form = TpeOptions
-
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
-        self._startup = read_options(TpeOptions, options).startup
+        self._startup = int(str(options.get("startup", 10)))
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
         self._walk = SequenceSampler(filling(space, seed, self._legal))
@@ -193,3 +190,36 @@ def _sampler(space: Space, seed: int) -> Any:
         return optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=0, multivariate=True, group=conditional, constant_liar=True
         )
+
+
+def encode(space: Space, point: Point) -> dict[str, Code] | None:
+    """Codes of the knobs that exist at the point; None for a point that is not of this space."""
+    own = space.restrict(point)
+    if own.keys() != point.keys() or space.missing(own):
+        return None
+    codes: dict[str, Code] = {}
+    for name, value in own.items():
+        knob = space.by_name[name]
+        if not knob.contains(value):
+            return None
+        codes[name] = _code(knob, value)
+    return codes
+
+
+def decode(space: Space, codes: Mapping[str, Code]) -> dict[str, Value]:
+    return {name: _value(space.by_name[name], codes[name]) for name in space.by_name if name in codes}
+
+
+def _code(knob: Knob, value: Value) -> Code:
+    if shape(knob) != "share":
+        assert isinstance(knob, Discrete)
+        same = (i for i, v in enumerate(knob.values) if v == value and isinstance(v, bool) == isinstance(value, bool))
+        return next(same)
+    return along(knob, value)
+
+
+def _value(knob: Knob, code: Code) -> Value:
+    if shape(knob) != "share":
+        assert isinstance(knob, Discrete)
+        return knob.values[int(code)]
+    return knob.at(float(code))
