@@ -34,7 +34,7 @@ from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model, model_from_text
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, EngineOptions
-from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
+from ridgeline.workloads.base import field_problems, metric_problems, names_read
 
 MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
 NO_MORE_THAN_SENT = ("goodput", "requests_s", "total_tok_s", "output_tok_s", "input_tok_s")
