@@ -11,7 +11,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -298,25 +298,20 @@ def steps(
 
 def bisect(
     study: GivenStudy,
-    over: str | None = None,
+    over: str,
     at: Setting = BASELINE,
     out: str | Path | None = None,
     *,
     ends: tuple[Any, Any] = (None, None),
-    between: tuple[Path, Path] | None = None,
     slower: float = 0.03,
     runs: int = 400,
     progress: Tell | None = None,
 ) -> StudyResult:
-    """Which value of an ordered knob made a program slower, from a good end to a bad one (None: the first, the last);
-    or which variables, `between` files with what `env` printed on a fast host and on a slow one."""
-    good, bad = ends
-
-    def asked(found: CheckedStudy) -> Asked:
-        more = partial(bisecting, found, over, good=good, bad=bad, between=between)
-        return more(at=at, slower=slower, runs=runs, out=_path(out))
-
-    return _answered(study, progress, asked)
+    """Which value of an ordered knob made a program slower, from a good end to a bad one; None: the first, the last."""
+    path = _path(out)
+    return _answered(
+        study, progress, lambda found: bisecting(found, over, ends, at, slower=slower, runs=runs, out=path)
+    )
 
 
 def gate(

@@ -122,8 +122,9 @@ def finished(
     home: Path, stop: Callable[[Campaign], bool] = lambda campaign: False, **options: object
 ) -> CampaignStatus:
     found = check_study(home / "study.yaml")
-    asked = {"good": None, "bad": None, "slower": 0.03, "most_runs": 400, **options}
-    question = bisect_question(found, "v", "baseline", **asked)  # type: ignore[arg-type]
+    ends = options.pop("good", None), options.pop("bad", None)
+    asked = {"slower": 0.03, "most_runs": 400, **options}
+    question = bisect_question(found, "v", "baseline", ends, **asked)  # type: ignore[arg-type]
     folder = assemble_folder(found, home / "out", "numbers")
     with assemble_campaign(folder, question) as running:
         running.stop_requested = lambda: stop(running)

@@ -99,7 +99,7 @@ def _inert_knobs(study: Study, workload: Workload) -> list[Problem]:
     return [
         Problem(("space", knob.name), _reason(study, knob.name))
         for knob in study.space.knobs
-        if knob.count != 1 and knob.name not in study.variables and _changes_nothing(jobs, knob, places)
+        if knob.count != 1 and _changes_nothing(jobs, knob, places)
     ]
 
 

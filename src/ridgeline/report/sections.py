@@ -30,7 +30,7 @@ from ridgeline.stats.wording import MetricText, count, metric_text, node_time_te
 from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
-NO_SEARCH = ("compare", "edge", "scale", "steps", "shrink", "gate", *OF_VERSIONS)
+NO_SEARCH = ("compare", "edge", "scale", "steps", "gate", *OF_VERSIONS)
 _WITH_KIND = ("compare", "steps")  # where the other command stands: alone it would be a section
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MOST_MOVED = 6  # knobs named on the first screen; a table below has all

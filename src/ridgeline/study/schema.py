@@ -77,9 +77,6 @@ class SearchForm(Form):
     sentinel_every: Annotated[int, ValueUnit("trials")] = Field(
         ge=0, description="Trials between two repeats of the baseline; 0 for none."
     )
-    in_stages: bool = Field(
-        description="Search one group of knobs after the other, the rest as in the best setting so far."
-    )
     short: Annotated[
         dict[str, Single], Accepts("a mapping such as {requests: 200}"), DefaultText("all trials run in full")
     ] = Field(

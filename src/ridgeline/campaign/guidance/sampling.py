@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from ridgeline import catalog
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.staged import in_stages
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.observation import Expectation, Observation, Prospect
-from ridgeline.records.space import Point, Settings, Space
+from ridgeline.records.space import Point, Settings
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import PredictsRest, Sampler, SensitivityPrior, TakesEarlierStudies, TakesPrior
 from ridgeline.workloads.base import Workload
@@ -102,14 +101,9 @@ _LITTLE_LEFT = "little is left to find"
 
 def sampler_of(found: CheckedStudy, earlier: Sequence[Observation] = ()) -> Sampler:
     """Give it what is expected of points and what `earlier` studies learned, if it listens."""
-    if found.study.search.in_stages:
-        return in_stages(found.study, lambda space: _informed(found, space, earlier))
-    return _informed(found, found.study.space, earlier)
-
-
-def _informed(found: CheckedStudy, space: Space, earlier: Sequence[Observation]) -> Sampler:
     study, search = found.study, found.study.search
-    sampler: Sampler = catalog.part("samplers", search.sampler)(space, search.seed, search.options, found.refusal)
+    make = catalog.part("samplers", search.sampler)
+    sampler: Sampler = make(study.space, search.seed, search.options, found.refusal)
     if isinstance(sampler, TakesPrior) and (prior := prior_of(study, found.workload)) is not None:
         sampler.expect(prior)
     if isinstance(sampler, TakesEarlierStudies) and earlier:

@@ -6,13 +6,13 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import RepeatedSettings
+from ridgeline.campaign.kinds.base import KeptVerdict, RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -60,12 +60,10 @@ class _FoundChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BisectVerdict:
+class BisectVerdict(KeptVerdict):
     """`likely` are places of the change with their probability, the most probable first; `skipped` why versions did
     not run."""
 
-    conclusion: str
-    headline: str
     over: str = ""
     changes: tuple[_FoundChange, ...] = ()
     likely: tuple[tuple[Any, Any, float], ...] = ()
@@ -73,19 +71,11 @@ class BisectVerdict:
     skipped: Mapping[str, str] = field(default_factory=dict)
     runs: int = 0
 
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
     @classmethod
-    def from_line(cls, line: VerdictLine) -> BisectVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
+    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
         rows = (_FoundChange(**{**row, "skipped": tuple(row["skipped"])}) for row in known.get("changes", ()))
         likely = tuple((before, after, chance) for before, after, chance in known.get("likely", ()))
-        return cls(line.conclusion, line.headline, **{**known, "changes": tuple(rows), "likely": likely})
+        return {**known, "changes": tuple(rows), "likely": likely}
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,9 +417,9 @@ def _chance(probability: float) -> str:
 
 
 def bisect_question(
-    found: CheckedStudy, over: str, at: Setting, good: object, bad: object, slower: float, most_runs: int
+    found: CheckedStudy, over: str, at: Setting, ends: tuple[object, object], slower: float, most_runs: int
 ) -> BisectQuestion:
-    """Every legal value of the knob from `good` to `bad`, first to last of the study's list where not named."""
+    """Every legal value of the knob from the good end to the bad one, first to last of the study's list where None."""
     study = found.study
     if over not in study.space.by_name:
         raise InputError(f"--over {over}: not a knob of the study; {near(over, study.space.by_name)}")
@@ -437,7 +427,7 @@ def bisect_question(
     if not isinstance(knob, Discrete):
         raise InputError(f"--over {over}: is a range; list its values in the study, from old to new: {over}: [A, B, C]")
     values = list(knob.listed or knob.values)
-    first, last = (_place(values, over, option, text) for option, text in (("good", good), ("bad", bad)))
+    first, last = (_place(values, over, option, end) for option, end in zip(("good", "bad"), ends, strict=True))
     first, last = 0 if first is None else first, len(values) - 1 if last is None else last
     if first == last:
         raise InputError(
@@ -454,10 +444,9 @@ def bisect_question(
             refused[str(value)] = reason
         else:
             points.append(dict(point))
-    ends = [value for value in (chosen[0], chosen[-1]) if str(value) in refused]
-    if ends:
+    if lost := [value for value in (chosen[0], chosen[-1]) if str(value) in refused]:
         raise InputError(
-            f"{over} {ends[0]} is refused ({refused[str(ends[0])]}); name other ends with --good and --bad"
+            f"{over} {lost[0]} is refused ({refused[str(lost[0])]}); name other ends with --good and --bad"
         )
     return BisectQuestion(over, points, slower, most_runs, refused)
 

@@ -16,12 +16,13 @@ import re
 import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.base import KeptVerdict
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -246,15 +247,13 @@ class _RefusedValue:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeVerdict:
+class EdgeVerdict(KeptVerdict):
     """`edge` passed `edge_runs` times, `production` lies the margin below it at `point`; None where nothing passed.
 
     `production_runs` passed since it was chosen, which leaves failure rates up to `failure_rate` open at the `level`.
     `untried` are values of the knob between the edge and `first_failing`; None where they cannot be counted.
     """
 
-    conclusion: str
-    headline: str
     knob: str
     margin: float
     runs: int
@@ -279,16 +278,12 @@ class EdgeVerdict:
     def recommended(self) -> Point | None:
         return self.point
 
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
     @classmethod
-    def from_line(cls, line: VerdictLine) -> EdgeVerdict:
-        known = {name: value for name, value in line.details.items() if name in cls.__dataclass_fields__}
+    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
         known["tried"] = tuple(Rung(**{**row, "why": tuple(row["why"])}) for row in known["tried"])
         known["refused"] = tuple(_RefusedValue(**row) for row in known.get("refused", ()))
         known["notes"] = tuple(known.get("notes", ()))
-        return cls(line.conclusion, line.headline, **known)
+        return known
 
 
 def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:

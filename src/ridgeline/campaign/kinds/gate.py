@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from ridgeline import __version__
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import RepeatedSettings
+from ridgeline.campaign.kinds.base import KeptVerdict, RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.machine_state import MachineState, clock_settings, clocks_changed, machine_state
 from ridgeline.campaign.receipt import receipt
@@ -67,28 +67,14 @@ _CHANGE_WORTH = 0.5  # of the slowdown that is looked for: a smaller change of t
 
 
 @dataclass(frozen=True, slots=True)
-class GateVerdict:
+class GateVerdict(KeptVerdict):
     """`change` is that of the metric towards worse, `runs` the new ones that it rests on."""
 
-    conclusion: str
-    headline: str
     change: float | None = None
     low: float | None = None
     high: float | None = None
     runs: int = 0
     finds: float | None = None  # the slow-down that is found with the stated power
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> GateVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        return cls(line.conclusion, line.headline, **known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import RepeatedSettings
+from ridgeline.campaign.kinds.base import KeptVerdict, RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -37,11 +37,9 @@ class _ScaledSize(ScalingStep):
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingVerdict:
+class ScalingVerdict(KeptVerdict):
     """Speed-up and efficiency by size with intervals, and where more stops paying."""
 
-    conclusion: str
-    headline: str
     over: str = ""
     metric: str = ""
     setting: Mapping[str, Any] = field(default_factory=dict)
@@ -59,23 +57,19 @@ class ScalingVerdict:
             return self.sure
         return all(step.marginal_low is not None and step.marginal_low >= WORTH for step in self.steps[1:])
 
-    @property
-    def recommended(self) -> Point | None:
-        return None  # how large it should be is for the person to say
-
     def details(self) -> dict[str, Any]:
         if not self.steps:
             return {"failed": dict(self.failed)}
-        found = {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-        return found | {"law": None if self.law is None else asdict(self.law) | {"name": self.law.name}}
+        return KeptVerdict.details(self) | {
+            "law": None if self.law is None else asdict(self.law) | {"name": self.law.name}
+        }
 
     @classmethod
-    def from_line(cls, line: VerdictLine) -> ScalingVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
+    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
         known["steps"] = tuple(_ScaledSize(**row) for row in known.get("steps", ()))
         if law := known.get("law"):
             known["law"] = ScalingLaw(**{each.name: law[each.name] for each in fields(ScalingLaw)})
-        return cls(line.conclusion, line.headline, **known)
+        return known
 
 
 def _scaling_table(verdict: ScalingVerdict) -> TextTable:

@@ -11,7 +11,7 @@ from ridgeline import catalog
 from ridgeline.campaign.assembly import as_asked
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationPlan
-from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
+from ridgeline.campaign.kinds.base import CampaignQuestion, FormerQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.rejudged import judged_today
@@ -50,6 +50,11 @@ def _check_verdict(
 ) -> None:
     at = next((i for i in reversed(range(len(events))) if events[i]["event"] == "verdict"), None)
     if at is None or history.verdict is None:
+        return
+    if isinstance(question, FormerQuestion):
+        found.cannot_check(
+            JOURNAL, f"the verdict is of a campaign of kind {question.kind}, which this release cannot run"
+        )
         return
     before = History.replay(history.root, events[:at])
     try:
