@@ -22,14 +22,14 @@ from ridgeline import catalog
 from ridgeline.campaign.asked import Asked, Gate, bisecting, comparing, edge_of, scaling, steps_to
 from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume, check_study_again
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.extension import extension, more_s
 from ridgeline.campaign.kinds.base import CampaignQuestion
-from ridgeline.campaign.kinds.extension import extension, more_s
 from ridgeline.campaign.kinds.gate import ReferenceFile
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.point_text import BASELINE, Setting
+from ridgeline.campaign.preview import StudyCheck, whole_check
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
-from ridgeline.campaign.study_check import StudyCheck, whole_check
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
 from ridgeline.diagnose.base import Diagnosis

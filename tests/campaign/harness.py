@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import catalog
-from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.kinds.search import SearchAgenda, SearchQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard

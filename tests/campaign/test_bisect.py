@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.bisect import BisectVerdict, bisect_question
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.errors import ExitCode, InputError, NothingFound

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.campaign.early_stop import EarlyStops
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.status import read_status
+from ridgeline.campaign.under_way import EarlyStops
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Resources
 from ridgeline.records.trial import Stage

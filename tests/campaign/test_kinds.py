@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import pytest
 
 from ridgeline import catalog
-from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.confirmation import ConfirmationVerdict
-from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
+from ridgeline.campaign.kinds.base import Agenda, CampaignQuestion, NextTrial, question_line, question_of
 from ridgeline.campaign.kinds.bisect import BisectQuestion
 from ridgeline.campaign.kinds.compare import ComparisonAgenda, ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
@@ -306,7 +305,7 @@ def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
     }
     others = {
         "campaign/asked.py": "asks every question, for the command line and for Python",
-        "campaign/dry_run.py": "is of a search",
+        "campaign/preview.py": "is of a search",
         "api.py": "has verbs",
         **{f"cli/campaign/{verb}.py": "its own words" for verb in ("tune", "gate")},
     }

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.agenda import NextTrial
-from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.guidance.predicted import stated, with_range
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.kinds.base import NextTrial
+from ridgeline.campaign.kinds.search import SearchAgenda
+from ridgeline.campaign.sampling import stated, with_range
 from ridgeline.campaign.scores import Normalisation
 from ridgeline.records.observation import Expectation, Prediction, Proposal
 from ridgeline.records.outcome import Kind, Outcome

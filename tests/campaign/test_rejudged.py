@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.rejudged import judged_today
 from ridgeline.records.run import Job
 from ridgeline.records.study import ConfirmStage

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.check import Stake, _profile_doubt, _profiler_doubt, stake
+from ridgeline.campaign.preview import Stake, _profile_doubt, _profiler_doubt, stake
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression
 from ridgeline.records.run import Cause, Ending, Job

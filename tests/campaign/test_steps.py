@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.steps import StepsQuestion, knob_groups, steps_question
 from ridgeline.campaign.status import CampaignStatus, read_winner
 from ridgeline.campaign.verify.folder import verify_folder

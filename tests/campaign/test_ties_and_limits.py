@@ -11,14 +11,23 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign.blocks import nodes_of_block, why_warm_up
-from ridgeline.campaign.carried import carry
-from ridgeline.campaign.confirmation import ConfirmationVerdict, _weaker, blocks_so_far, choose, reserve, runs_needed
-from ridgeline.campaign.early_stop import EarlyStops
+from ridgeline.campaign.confirmation import (
+    ConfirmationVerdict,
+    _weaker,
+    blocks_so_far,
+    choose,
+    error_share,
+    level_after,
+    reserve,
+    runs_needed,
+)
+from ridgeline.campaign.elsewhere import carry
+from ridgeline.campaign.extension import parse_extension
 from ridgeline.campaign.front import best_at
-from ridgeline.campaign.kinds.extension import error_share, level_after, parse_extension
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import baseline_score, better_than_baseline, looked_like, ranking
 from ridgeline.campaign.short_trials import ShortTrials
+from ridgeline.campaign.under_way import EarlyStops
 from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Measurement, Resources

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ridgeline
-from ridgeline.campaign import receipt as receipts
+from ridgeline.campaign import machine as receipts
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.compare import ComparisonQuestion

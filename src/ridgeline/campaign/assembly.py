@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.campaign.builds.builder import Builder
-from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.builds import Builder, Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file, check_new
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.extension import require_extendable, require_room
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
-from ridgeline.campaign.kinds.extension import require_extendable, require_room
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.errors import RidgelineError, StoreError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,7 +11,6 @@ from textwrap import shorten
 from typing import Any
 
 from ridgeline.campaign.blocks import disqualified, known_nodes, moved, places_of, trials_of
-from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
 from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED, UNCONFIRMED
@@ -27,6 +27,7 @@ from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
 from ridgeline.study.history import History
 
 NO_DIFFERENCE = "no-difference"
+FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
 _LONGEST_REASON = 120  # characters of a line from a log that a headline shows
 
 
@@ -476,3 +477,50 @@ def mean_value(study: Study, history: History, key: str, *stages: Stage) -> floa
     """The goal's mean over the runs of this point that passed in these stages."""
     values = [r.metrics[study.goal.metric] for t, r in history.ok_runs(*stages) if t.key == key]
     return sum(values) / len(values) if values else None
+
+
+def error_share(history: History) -> float:
+    """The share of the error that the level allows which this verdict may spend.
+
+    Whoever looks at a verdict may go on and look again, as often as they like. So the first one leaves a fifth of the
+    error to those that may follow, and each of these spends three quarters of what is left: all together never more
+    than the level allows.
+    """
+    later = history.looks - 1
+    return FIRST_LOOK if not later else (1 - FIRST_LOOK) * LATER_LOOKS * (1 - LATER_LOOKS) ** (later - 1)
+
+
+def level_after(level: float, history: History) -> float:
+    """As journals of protocol 1 did it: a level that falls with every look, by too little to hold for all of them."""
+    looks = history.looks
+    return level if looks == 1 else math.ceil((1 - (1 - level) / looks) * 1000) / 1000
+
+
+def extension_text(history: History, brief: bool = False) -> str:
+    """'; extended by 20 trials after a verdict', and what that means for the interval; or nothing."""
+    if not history.extensions:
+        return ""
+    last = history.extensions[-1]
+    added = ", then ".join(str(extension) for extension in history.extensions)
+    decided = any(not extension.undecided for extension in history.extensions)
+    text = f"extended by {added} after {'a verdict' if decided else 'too few blocks for a verdict'}"
+    if brief:
+        return f" ({text})"
+    if last.trials and (ran := history.count(Stage.SEARCH) - history.searched_before) < last.trials:
+        text += f", of which {ran or 'none'} ran"
+    if len(history.extensions) not in history.extensions_compared:
+        return f"; {text}: without fresh interleaved runs, the earlier blocks stand"
+    if history.protocol < 2:
+        return f"; {text}: its level allows for {history.looks} looks"
+    if history.looks == 1:
+        return f"; {text}"
+    spent = f"{error_share(history) * 100:.2g}% of the error that the level allows"
+    return f"; {text}: look {history.looks}, for which {spent} was left, so that it holds for all looks"
+
+
+def earlier_verdicts(history: History) -> tuple[str, ...]:
+    """What each extension found, for the report: 'verdict before the extension by 2 trials: confirmed, 1.05x ...'."""
+    pairs = zip(history.extensions, history.verdicts_before, strict=True)
+    return tuple(
+        f"verdict before the extension by {asked}: {found.conclusion}, {found.headline}" for asked, found in pairs
+    )

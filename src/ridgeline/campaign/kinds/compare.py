@@ -7,16 +7,13 @@ from typing import ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
-from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
-from ridgeline.campaign.guidance.sampling import sampler_of
-from ridgeline.campaign.kinds.extension import earlier_verdicts
-from ridgeline.campaign.kinds.search import search_progress
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict, earlier_verdicts
+from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
-from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of
+from ridgeline.campaign.sampling import sampler_of
+from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of, judged_pair, judged_text, trial_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes, side_by_side

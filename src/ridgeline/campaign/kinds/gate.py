@@ -17,12 +17,10 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ridgeline import __version__
-from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import KeptVerdict, RepeatedSettings
+from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.machine_state import MachineState, clock_settings, clocks_changed, machine_state
-from ridgeline.campaign.receipt import receipt
+from ridgeline.campaign.machine import MachineState, clock_settings, clocks_changed, machine_state, receipt
 from ridgeline.campaign.verdict import answer_of, goal_text
 from ridgeline.errors import CannotJudge, InputError
 from ridgeline.files import write_whole

@@ -15,14 +15,12 @@ from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
-from ridgeline.campaign.candidates import judged_pair
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
-from ridgeline.campaign.guidance.sampling import sampler_of
-from ridgeline.campaign.kinds.search import search_progress
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.sampling import sampler_of
+from ridgeline.campaign.verdict import answer_of, judged_pair
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, UNCONFIRMED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import __version__, catalog
-from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.judge import judge, reading_of, without_blame
 from ridgeline.campaign.short_trials import shortened
 from ridgeline.campaign.verify.verification import ABSENT, Verification, anywhere, differences, reworded, same
