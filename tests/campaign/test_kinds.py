@@ -30,7 +30,7 @@ from ridgeline.campaign.verdict import answer_of
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, StoreError
-from ridgeline.records.answer import Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Progress, Reference, Use
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.run import Job
 from ridgeline.records.space import Point
@@ -249,7 +249,7 @@ class SpreadQuestion:
         trial = next(iter(history.trials.values()))
         candidate = Candidate("the baseline", 1, trial.point, trial.settings, 1.0)
         reference = Reference(self.reference, study.baseline, None)
-        return answer_of(self.kind, history.verdict, reference, candidate, {"asked": self.runs}, offers=False)
+        return answer_of(self.kind, history.verdict, reference, candidate, {"asked": self.runs}, Use.NEITHER)
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         rows = tuple((str(number),) for number in history.runs)

@@ -20,7 +20,7 @@ from ridgeline.campaign.status import CampaignStatus, read_winner
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, StudyError
-from ridgeline.records.answer import CONFIRMED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.expression import Expression
 from ridgeline.records.space import Discrete, Rule, Settings, Space, point_key
 from ridgeline.records.study import ConfirmStage, Study
@@ -203,7 +203,7 @@ def test_a_study_may_group_its_knobs_itself(tmp_path: Path) -> None:
 def test_each_step_is_judged_against_the_one_before(tmp_path: Path) -> None:
     run = stepped(tmp_path, asks(tmp_path))
     verdict: Any = run.run()
-    assert verdict.conclusion == CONFIRMED
+    assert verdict.conclusion == Conclusion.CONFIRMED
     for step in verdict.steps:
         assert step.low <= BROUGHT[step.name] <= step.high
         assert (step.verdict == "better") == (BROUGHT[step.name] > 1), step

@@ -27,7 +27,6 @@ from ridgeline.campaign.front import best_at
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import baseline_score, better_than_baseline, looked_like, ranking
 from ridgeline.campaign.short_trials import ShortTrials
-from ridgeline.campaign.under_way import EarlyStops
 from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Measurement, Resources
@@ -184,25 +183,6 @@ def test_the_best_settings_of_the_stand_in_are_carried_with_their_gains(
     assert searched["runs"] == 5 and searched["node_hours"] == pytest.approx(5 / 60, abs=1e-6) and not behind
     everything, _, _ = carry(own, history, own, 9)
     assert len(everything) == 4
-
-
-@pytest.mark.parametrize(("direction", "best"), [("maximize", 2), ("minimize", 4)])
-def test_runs_are_held_against_the_best_so_far(tmp_path: Path, direction: str, best: int) -> None:
-    history = told((Stage.BASELINE, 0, 10.0), (Stage.SEARCH, 2, 20.0), (Stage.SHORT, 5, 90.0), (Stage.SEARCH, 4, 2.5))
-    found = EarlyStops(asked(tmp_path, direction), history, SimpleNamespace(run_times=()))._best()  # type: ignore[arg-type]
-    assert found is not None and history.trials[found.trial].point["x"] == best
-
-
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_a_run_is_stopped_when_it_is_exactly_as_much_worse_as_the_study_says(tmp_path: Path, direction: str) -> None:
-    own = asked(tmp_path, direction, search=SearchStage(stop_early=2.0))
-    history = told((Stage.BASELINE, 0, 10.0))
-    stops = EarlyStops(own, history, SimpleNamespace(run_times=()))  # type: ignore[arg-type]
-    run, worse = SimpleNamespace(number=7), (2.0 if direction == "minimize" else 0.5)
-    stopped = stops._decided(run, history.runs[1], worse, "it")  # type: ignore[arg-type]
-    assert stopped is not None and (stopped.run, stopped.than, stopped.ratio) == (7, 1, worse)
-    assert stops._decided(run, history.runs[1], 1 + (worse - 1) * 0.99, "it") is None  # type: ignore[arg-type]
-    assert stops._decided(run, history.runs[1], 1 / worse, "it") is None, "twice as good"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])

@@ -20,7 +20,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
-from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
 from ridgeline.study.codec import Extension, event_of
@@ -149,7 +149,7 @@ def assemble_campaign(
             require_extendable(found.study, asks.kind, getattr(asks, "extended_by", ()), history, extension)
             require_room(found.study, history, extension)
             before = None if history.verdict is None else history.verdict.conclusion
-            extension = replace(extension, undecided=before in (UNCONFIRMED, UNFINISHED))
+            extension = replace(extension, undecided=before in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED))
             event = {"at": round(time.time(), 3), **event_of(extension)}
             journal.append(event)
             history.apply(event)

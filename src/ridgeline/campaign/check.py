@@ -16,7 +16,6 @@ from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
 from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.campaign.task import task_problems
-from ridgeline.campaign.under_way import cannot_be_watched
 from ridgeline.errors import InputError, Problem, RidgelineError, StudyError, Where
 from ridgeline.records.expression import Expression, ExpressionError, Value
 from ridgeline.records.run import Resources
@@ -265,8 +264,6 @@ def check_file(file: StudyFile) -> CheckedStudy:
         what = f"runs of {study.workload.kind} cannot be put under {study.profile.tool}; use {tools}"
         problems.append(file.message(("stages", "profile", "tool"), what))
     problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
-    if study.search.stop_early is not None and (why := cannot_be_watched(study, workload)):
-        problems.append(file.message(("stages", "search", "stop_early"), why))
     if problems:
         raise StudyError(problems)
     checked = CheckedStudy(file, workload, _short_workload(factory, file) if study.search.short else None)

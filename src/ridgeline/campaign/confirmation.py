@@ -13,7 +13,7 @@ from typing import Any
 from ridgeline.campaign.blocks import disqualified, known_nodes, moved, places_of, trials_of
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
-from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED, UNCONFIRMED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.exhibit import EQUIVALENCE, ComparedSetting, TextTable, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
@@ -26,7 +26,6 @@ from ridgeline.stats.wording import count, percent
 from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
 from ridgeline.study.history import History
 
-NO_DIFFERENCE = "no-difference"
 FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
 _LONGEST_REASON = 120  # characters of a line from a log that a headline shows
 
@@ -272,19 +271,19 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
     """What the search and its confirmation found."""
     if not history.count(Stage.SEARCH):
         headline = "nothing was tried: the budget has no room beyond the baseline"
-        return ConfirmationVerdict(UNCONFIRMED, headline)
+        return ConfirmationVerdict(Conclusion.UNCONFIRMED, headline)
     ranked = ranking(study, history)
     if not ranked:
         headline = f"no setting but the baseline passed ({_outcomes_of_search(history)})"
-        return ConfirmationVerdict(NOTHING_PASSED, headline)
+        return ConfirmationVerdict(Conclusion.NOTHING_PASSED, headline)
     if not history.candidates and not better_than_baseline(study, history):
         tried = _NearestTried(ranked[0][0], looked_like(study, history, ranked[0][1]))
         headline = "keep the baseline: no setting looked better in the search"
-        return ConfirmationVerdict(KEEP_BASELINE, headline, nearest_tried=tried)
+        return ConfirmationVerdict(Conclusion.KEEP_BASELINE, headline, nearest_tried=tried)
     if not history.candidates:
         none_asked = "the study asks for no confirmation"
         why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
-        return ConfirmationVerdict(UNCONFIRMED, f"not confirmed: {why}")
+        return ConfirmationVerdict(Conclusion.UNCONFIRMED, f"not confirmed: {why}")
     result, same = judged_blocks(study, history, blocks_so_far(study, history)), None
     if study.equivalent_within is not None:
         result, same = _last_look(study, history, study.equivalent_within)
@@ -292,8 +291,8 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
             headline = f"what passed in the search failed when it was run again: {next(iter(failed.values()))}"
-            return ConfirmationVerdict(NOTHING_PASSED, headline, disqualified=failed)
-        return ConfirmationVerdict(UNCONFIRMED, result.headline, disqualified=failed)
+            return ConfirmationVerdict(Conclusion.NOTHING_PASSED, headline, disqualified=failed)
+        return ConfirmationVerdict(Conclusion.UNCONFIRMED, result.headline, disqualified=failed)
     compared = {point_key(p): p for each in history.confirmations for p in each.candidates}
     found = _judged(result, tuple(compared.values()), failed)
     return found if same is None else _with_equivalence(study, history, found, same)
@@ -303,8 +302,10 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
     winner = next((p for p in candidates if point_key(p) == result.winner), None)
     enough = any(c.blocks >= FEWEST_BLOCKS for c in result.comparisons.values())
     all_worse = all(c.verdict is Verdict.WORSE for c in result.comparisons.values())
-    without_winner = KEEP_BASELINE if all_worse else NO_DIFFERENCE if enough else UNCONFIRMED
-    conclusion = CONFIRMED if winner is not None else without_winner
+    without_winner = (
+        Conclusion.KEEP_BASELINE if all_worse else Conclusion.NO_DIFFERENCE if enough else Conclusion.UNCONFIRMED
+    )
+    conclusion = Conclusion.CONFIRMED if winner is not None else without_winner
     return ConfirmationVerdict(conclusion, result.headline, winner, tuple(result.comparisons.values()), failed)
 
 
@@ -363,7 +364,7 @@ def _with_equivalence(
     found = replace(found, equivalence=same)
     if found.winner is not None:
         return found
-    conclusion = EQUIVALENT if same.holds else found.conclusion
+    conclusion = Conclusion.EQUIVALENT if same.holds else found.conclusion
     where = where_they_ran(blocks_so_far(study, history), history.protocol)
     most = max((test.blocks for test in same.tests), default=0)
     rests_on = f"{count(most, 'block')}{' ' if where else ''}{where}"
@@ -441,10 +442,10 @@ def _with_extension(headline: str, history: History, found: ConfirmationVerdict)
 
 def _weaker(now: ConfirmationVerdict, before: VerdictLine) -> bool:
     """Whether less is shown than before: no gain any more, or a smaller one at the least."""
-    if before.conclusion != CONFIRMED:
+    if before.conclusion != Conclusion.CONFIRMED:
         return False
     least, was = now.spoken_of, ConfirmationVerdict.from_line(before).spoken_of
-    if now.conclusion != CONFIRMED or least is None or was is None:
+    if now.conclusion != Conclusion.CONFIRMED or least is None or was is None:
         return True
     return least.scale == was.scale and (least.low or 0.0) < (was.low or 0.0)
 

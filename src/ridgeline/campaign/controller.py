@@ -22,7 +22,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.machine import controller
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
-from ridgeline.campaign.under_way import EarlyStops, RunMonitor, not_run
+from ridgeline.campaign.under_way import RunMonitor, not_run
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, with_retries
@@ -94,7 +94,7 @@ class Campaign:
         # what the study itself reads or searches by such a name stays a file
         own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
         self._state_files = tuple(name for name in self.executor.state_files if name not in own)
-        self._run_monitor = RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
+        self._run_monitor = RunMonitor(self.study, self.workload.logs)
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError (of which
@@ -158,8 +158,6 @@ class Campaign:
                 if not planned.ticket:  # it was handed over by a controller that did not live to note it down
                     self.record(event_of(Submitted(planned.number, ticket)))
                 self._flying[ticket] = planned.number
-                if self._run_monitor.stop_recorded(planned):
-                    self.executor.cancel(ticket)
             elif planned.number in self.history.instructions.cancelled:
                 self._close(planned, not_run(CANCELLED.reason), Reading(), CANCELLED)
             else:
@@ -344,29 +342,14 @@ class Campaign:
         number = self._flying.pop(ticket)
         self._has_room = True
         planned = self.history.open_runs[number]
-        ending, outcome = self._run_monitor.ended(planned, ending)
-        if outcome is not None:
-            self._close(planned, ending, Reading(), outcome)
-            return
+        ending = self._run_monitor.ended(planned, ending)
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
         reading = reading_of(self.workload, run, self.study)
         if not reading.unverified:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
-        own = {**reading.texts, **reading.metrics}
         reference = self.history.reference_of(trial.stage)
-        baseline = reference or own  # the first baseline run is held against itself
-        outcome = judge(
-            ending,
-            reading,
-            planned.folder,
-            self.workload.signatures,
-            self.workload.logs,
-            self.study,
-            trial.settings,
-            baseline,
-            bool(reference),
-        )
+        outcome = judge(run, reading, self.workload, self.study, trial.settings, reference)
         self._close(planned, ending, reading, CANCELLED if number in self.history.instructions.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
@@ -410,7 +393,7 @@ class Campaign:
         if found.recommended is not None:
             # as a person types it, for the report: a pure function of the journal
             details["paste"] = pasted(self.study, self.workload, found.recommended)
-        self.record(event_of(VerdictLine(found.conclusion, found.headline, details)))
+        self.record(event_of(VerdictLine(str(found.conclusion), found.headline, details)))
 
     # leaving
 

@@ -17,7 +17,7 @@ from ridgeline.campaign.blocks import unfinished_blocks
 from ridgeline.campaign.confirmation import blocks_so_far, extension_text, runs_needed
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
-from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
@@ -87,7 +87,7 @@ def require_extendable(study: Study, kind: str, takes: Sequence[str], history: H
             f"finish it with `ridgeline resume {history.root}` first"
         )
     if what == "blocks" and not history.candidates:
-        if history.verdict.conclusion != UNCONFIRMED or not history.count(Stage.SEARCH):
+        if history.verdict.conclusion != Conclusion.UNCONFIRMED or not history.count(Stage.SEARCH):
             more = "; use --trials to search on" if "trials" in takes else ""
             raise InputError(f"{history.root}: nothing was compared in blocks, so there is nothing to add to{more}")
         if asked.blocks < FEWEST_BLOCKS:
@@ -106,7 +106,7 @@ def _require_use_of_room(study: Study, history: History, asked: Extension) -> No
         )
         if text
     )
-    if history.verdict is None or history.verdict.conclusion not in (UNCONFIRMED, UNFINISHED):
+    if history.verdict is None or history.verdict.conclusion not in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED):
         raise InputError(f"{options}: say what for, with --trials +N or --blocks +N")
     if history.candidates and history.blocks_begun >= history.blocks and not unfinished_blocks(study, history):
         missing = max(1, FEWEST_BLOCKS - history.blocks)
@@ -154,7 +154,7 @@ def next_step(study: Study, history: History, takes: Sequence[str], ledger: Ledg
     """Empty where there is a verdict, or where no option of `resume` would lead to one. `takes` is by what a campaign
     of this kind can be extended."""
     line = history.verdict
-    if line is None or line.conclusion not in (UNCONFIRMED, UNFINISHED):
+    if line is None or line.conclusion not in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED):
         return ""
     options = []
     blocks, runs = _missing(study, history) if "blocks" in takes else (0, _A_FEW_RUNS)

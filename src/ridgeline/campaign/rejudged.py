@@ -19,7 +19,7 @@ from dataclasses import replace
 from ridgeline.campaign.blocks import cut_blocks, trials_of
 from ridgeline.campaign.confirmation import ConfirmationVerdict, blocks_so_far, judged_blocks
 from ridgeline.campaign.verdict import NOT_PROVABLE
-from ridgeline.records.answer import UNCONFIRMED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.stats.compare import PROTOCOL
@@ -44,7 +44,7 @@ def judged_today(kind: str, study: Study, history: History) -> History:
     details = {**line.details, **found.details()}
     if why:
         details = {name: value for name, value in details.items() if name != "paste"} | {NOT_PROVABLE: why}
-    now.verdict = VerdictLine(found.conclusion, found.headline, details)
+    now.verdict = VerdictLine(str(found.conclusion), found.headline, details)
     return now
 
 
@@ -69,7 +69,7 @@ def _judged(
     why = f"{_shown(judged)}{_cut_text(cut, history)}"
     text = f"not provable: {why}; the release that ran it had concluded: {found.headline}"
     rows = tuple(result.comparisons.values())
-    return replace(found, conclusion=UNCONFIRMED, headline=text, winner=None, comparisons=rows), why
+    return replace(found, conclusion=Conclusion.UNCONFIRMED, headline=text, winner=None, comparisons=rows), why
 
 
 def _shown(judged: Comparison | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.confirmation import ConfirmationVerdict
-from ridgeline.records.answer import Answer, BrokenLimit, Candidate, Gain, Reference
+from ridgeline.records.answer import Answer, BrokenLimit, Candidate, Gain, Reference, Use
 from ridgeline.records.exhibit import changes
 from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW, Measurement
 from ridgeline.records.space import Point, point_key
@@ -50,13 +50,13 @@ def answer_of(
     reference: Reference,
     candidate: Candidate | None,
     facts: Mapping[str, Any],
-    offers: bool = True,
+    use: Use = Use.CANDIDATE,
 ) -> Answer:
     """The answer of a campaign that may not be over."""
     if verdict is None:
-        return Answer(kind, None, "no verdict yet", reference, candidate, facts, offers)
+        return Answer(kind, None, "no verdict yet", reference, candidate, facts, use)
     paste, unproven = (str(verdict.details.get(name, "")) for name in ("paste", NOT_PROVABLE))
-    known = (kind, verdict.conclusion, verdict.headline, reference, candidate, facts, offers, paste)
+    known = (kind, verdict.conclusion, verdict.headline, reference, candidate, facts, use, paste)
     return Answer(*known, unproven=unproven)
 
 

@@ -147,7 +147,6 @@ class SearchStage:
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
     short: Mapping[str, Value] = field(default_factory=dict)  # what is less in short trials; empty: all run whole
-    stop_early: float | None = None  # how many times worse than the best so far a run may show to be before it is ended
     named: bool = field(default=False, compare=False)
 
 

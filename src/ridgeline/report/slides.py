@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from shlex import quote
 
-from ridgeline.records.answer import CONFIRMED, OVER_LIMIT, Answer
+from ridgeline.records.answer import OVER_LIMIT, Answer, Conclusion
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable, changes, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
@@ -445,7 +445,7 @@ def _not_attributed(found: Findings) -> list[str]:
     trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
     parts = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
     unclear = [part.name for part in parts if not part.detectable and not part.small]
-    if answer.conclusion != CONFIRMED or len(parts) < 2:
+    if answer.conclusion != Conclusion.CONFIRMED or len(parts) < 2:
         return []
     why = (
         f"too few trials to tell what {', '.join(unclear)} gained"
@@ -499,7 +499,7 @@ def _earned_back(study: Study, history: History, answer: Answer) -> Iterator[tup
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
     # one that is said by name is no speed: goodput leaves out what was served too late, which takes as long
     speed = goal.is_time or (study.goal.direction == "maximize" and answer.unit.endswith("/s") and not goal.is_named)
-    if gain is None or not speed or answer.conclusion != CONFIRMED or gain.ratio < _LEAST_GAP:
+    if gain is None or not speed or answer.conclusion != Conclusion.CONFIRMED or gain.ratio < _LEAST_GAP:
         return
     yield "100 node-hours of this work", f"now take {100 / gain.ratio:.3g}", "node-hours"
     after = history.node_hours / (1 - 1 / gain.ratio)

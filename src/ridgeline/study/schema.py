@@ -83,9 +83,6 @@ class SearchForm(Form):
         description="Try settings on less work first; only promising ones run in full. Names derived values, or "
         "numbers of the workload.",
     )
-    stop_early: Annotated[float | None, Accepts("a number above 1"), DefaultText("every run may finish")] = Field(
-        gt=1, description="Stop a run that is clearly this many times worse than the best so far."
-    )
 
 
 class ConfirmForm(Form):

@@ -11,9 +11,9 @@ called with it gives the question back). Everything else a campaign of this kind
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import baseline_failure, open_question
@@ -271,6 +271,15 @@ class Agenda(ABC):
             passed_over[point_key(proposal.point)] = proposal.point
         return proposal
 
+    def warm_up(self) -> NextTrial | None:
+        """A run that does not count, where nothing has run yet and the study does not forbid it."""
+        if self.history.trials or self.study.confirm.warmup == "never":
+            return None
+        return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
+
+    def warms_up(self) -> bool:
+        return any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values())
+
     def fits(self, point: Point, reserve: Reserve | None = None) -> bool:
         return self.ledger.fits(point, self._width(point), reserve or Reserve())
 
@@ -335,6 +344,8 @@ def _faulty_nodes(run: Run) -> tuple[str, ...]:
     return run.ending.nodes if run.outcome is not None and run.outcome.kind is Kind.NODE_FAULT else ()
 
 
+V = TypeVar("V", bound=CampaignVerdict)
+V2 = TypeVar("V2")
 FORMER = ("environment", "shrink")  # kinds of release 0.2
 
 
@@ -388,7 +399,29 @@ class KeptVerdict:
         return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 
 
-class RepeatedSettings:
+class KeepsVerdict(Generic[V]):
+    """What our own questions share: how the journal's verdict is read, and what trials are called."""
+
+    __slots__ = ()
+
+    verdict_type: ClassVar[Any]  # with `from_line`
+
+    def verdict_from(self, line: VerdictLine) -> V:
+        found: V = self.verdict_type.from_line(line)
+        return found
+
+    def found(self, history: History) -> V | None:
+        """The verdict, once there is one."""
+        return None if history.verdict is None else self.verdict_from(history.verdict)
+
+    def called(self, trial: Trial) -> str:
+        return trial.stage.text
+
+    def groups(self, history: History) -> dict[int, str]:
+        return {trial.number: self.called(trial) for trial in history.trials.values()}
+
+
+class RepeatedSettings(KeepsVerdict[V]):
     """What questions share that run given settings again and again and search for none."""
 
     __slots__ = ()
@@ -436,13 +469,14 @@ class RepeatedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class FormerQuestion:
+class FormerQuestion(KeepsVerdict[KeptVerdict]):
     """Of a kind that earlier releases had: what the folder says is shown, and nothing more is run."""
 
     kind: str
     details: Mapping[str, Any]
 
     reference: ClassVar[str] = "the baseline"
+    verdict_type: ClassVar[Any] = KeptVerdict
 
     def applied_to(self, study: Study) -> Study:
         sides = (self.details.get("good", {}), self.details.get("bad", {}))
@@ -455,12 +489,6 @@ class FormerQuestion:
             "release 0.2 runs it"
         )
 
-    def verdict_from(self, line: VerdictLine) -> KeptVerdict:
-        return KeptVerdict.from_line(line)
-
-    def called(self, trial: Trial) -> str:
-        return trial.stage.text
-
     def progress(self, study: Study, history: History) -> Progress:
         stage = "finished" if history.verdict is not None else self.kind
         return Progress(stage, len(history.runs), None, "runs", None)
@@ -471,6 +499,22 @@ class FormerQuestion:
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         return Exhibits()
+
+
+def legal_points(
+    found: CheckedStudy, knob: str, start: Point, values: Iterable[V2]
+) -> tuple[dict[V2, Point], dict[V2, str]]:
+    """The setting with each of these values of a knob, and of those that may not run the reason."""
+    legal, refused = dict[V2, Point](), dict[V2, str]()
+    for value in values:
+        point = found.study.space.restrict({**start, knob: value})  # type: ignore[dict-item]
+        if gaps := found.study.space.missing(point):
+            refused[value] = f"{', '.join(gaps)} has no value there"
+        elif reason := found.refusal(point):
+            refused[value] = reason
+        else:
+            legal[value] = point
+    return legal, refused
 
 
 def question_line(question: CampaignQuestion) -> QuestionLine:

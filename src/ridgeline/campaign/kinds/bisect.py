@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings
+from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing, Use
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import OWN_LOG, PACKAGES_FILE
@@ -34,11 +34,9 @@ from ridgeline.stats.change_points import (
     next_step,
 )
 from ridgeline.stats.wording import count, metric_text, percent, percent_range
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 from ridgeline.study.state_files import state_text
 
-_UNRESOLVED = "unresolved"
 MOST_RUNS = 400
 _RUNS_OF_A_BLOCK = 4  # A B B A
 _SHOWN = 8  # most rows of the posterior
@@ -78,7 +76,7 @@ class BisectVerdict(KeptVerdict):
 
 
 @dataclass(frozen=True, slots=True)
-class BisectQuestion(RepeatedSettings):
+class BisectQuestion(RepeatedSettings[BisectVerdict]):
     """The `points` differ in the knob `over` alone, in its order: the first is known as good, the last as bad."""
 
     over: str
@@ -89,6 +87,7 @@ class BisectQuestion(RepeatedSettings):
 
     kind: ClassVar[str] = "bisect"
     reference: ClassVar[str] = "the good end"
+    verdict_type: ClassVar[Any] = BisectVerdict
     stage: ClassVar[str] = "bisect"
     runs_called: ClassVar[str] = "good"
 
@@ -105,9 +104,6 @@ class BisectQuestion(RepeatedSettings):
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> BisectAgenda:
         return BisectAgenda(found.study, history, ledger, self)
-
-    def verdict_from(self, line: VerdictLine) -> BisectVerdict:
-        return BisectVerdict.from_line(line)
 
     # what the history says
 
@@ -155,7 +151,7 @@ class BisectQuestion(RepeatedSettings):
     # what every face shows
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         facts = {} if verdict is None else {"bisect": dict(verdict.details())}
         means = self._means(study, history)
         first = Reference(self.reference, self.points[0], means.get(point_key(self.points[0])))
@@ -164,10 +160,11 @@ class BisectQuestion(RepeatedSettings):
             point = next(p for p in self.points if self.value(p) == verdict.changes[0].after)
             trial = next(t for t in history.trials.values() if t.key == point_key(point))
             candidate = Candidate("the first slow one", trial.number, point, trial.settings, means[trial.key])
-        answer = answer_of(self.kind, history.verdict, first, candidate, facts, offers=False)
+        answer = answer_of(self.kind, history.verdict, first, candidate, facts, Use.NEITHER)
         if verdict is None or verdict.conclusion == FOUND:
             return answer
-        return replace(answer, undecided=verdict.conclusion == _UNRESOLVED, not_better=verdict.headline)
+        undecided = verdict.conclusion == Conclusion.UNRESOLVED
+        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=verdict.headline)
 
     def _means(self, study: Study, history: History) -> dict[str, float]:
         values: dict[str, list[float]] = {}
@@ -177,7 +174,7 @@ class BisectQuestion(RepeatedSettings):
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         groups = {t.number: f"{self.over} {t.point.get(self.over)}" for t in history.trials.values()}
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         tables = [self._measured_table(study, history)]
         notes: list[str] = []
         if verdict is not None and verdict.conclusion != NOT_REPRODUCED and verdict.likely:
@@ -258,8 +255,8 @@ class BisectAgenda(Agenda):
     def fresh(self) -> NextTrial | None:
         if self.history.open_runs or self._without_ratios():
             return None
-        if not self.history.trials and self.study.confirm.warmup != "never":
-            return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
+        if (cold := self.warm_up()) is not None:
+            return cold
         if (first := self.baseline()) is not None or not self.history.ok_runs(Stage.BASELINE):
             return first
         block = max((trial.block or 0 for trial in self.history.trials.values()), default=0) or 1
@@ -330,16 +327,16 @@ class BisectAgenda(Agenda):
                 f"the bad end, {question.over} {question.value(bad)}, does not run: {skipped[point_key(bad)]}; "
                 "name another with --bad"
             )
-            return BisectVerdict(NOTHING_PASSED, text, **known)
+            return BisectVerdict(Conclusion.NOTHING_PASSED, text, **known)
         if self._without_ratios():
             text = f"{study.goal.metric} is not above 0 in every run, and ratios need that; choose another goal"
-            return BisectVerdict(_UNRESOLVED, text, **known)
+            return BisectVerdict(Conclusion.UNRESOLVED, text, **known)
         step = next_step(runs, len(alive), question.slower, [1.0] * len(alive))[0]
         measured = between_ends(runs, len(alive) - 1)
         posterior = question.posterior(study, history)
         if posterior is None or measured is None:
             return BisectVerdict(
-                _UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known
+                Conclusion.UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known
             )
         places = sorted(range(len(alive) - 1), key=lambda t: -posterior.at[t])[:_SHOWN]
         pairs = tuple((question.value(alive[t]), question.value(alive[t + 1]), posterior.at[t]) for t in places)
@@ -360,7 +357,7 @@ class BisectAgenda(Agenda):
             text = (
                 f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; continue with more --runs or budget"
             )
-            return BisectVerdict(_UNRESOLVED, text, **known)
+            return BisectVerdict(Conclusion.UNRESOLVED, text, **known)
         changes = tuple(self._change(alive, posterior, jump) for jump in jumps(runs, posterior.found))
         text = "; and ".join(map(self._change_text, changes))
         return BisectVerdict(FOUND, f"{text}; {count(len(runs), 'run')}", changes=changes, **known)
@@ -434,15 +431,8 @@ def bisect_question(
         )
     chosen = values[first : last + 1] if first < last else values[last : first + 1][::-1]
     start = parse_point(found, at, study.baseline)
-    points, refused = [], {}
-    for value in chosen:
-        point = study.space.restrict({**start, over: value})
-        if gaps := study.space.missing(point):
-            refused[str(value)] = f"{', '.join(gaps)} has no value there"
-        elif reason := found.refusal(point):
-            refused[str(value)] = reason
-        else:
-            points.append(dict(point))
+    legal, reasons = legal_points(found, over, start, chosen)
+    points, refused = [dict(point) for point in legal.values()], {str(value): why for value, why in reasons.items()}
     if lost := [value for value in (chosen[0], chosen[-1]) if str(value) in refused]:
         raise InputError(
             f"{over} {lost[0]} is refused ({refused[str(lost[0])]}); name other ends with --good and --bad"

@@ -15,12 +15,12 @@ from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdic
 from ridgeline.campaign.elsewhere import carried_table, kept
 from ridgeline.campaign.extension import unwatched
 from ridgeline.campaign.front import front_figures, front_tables
-from ridgeline.campaign.kinds.base import Agenda, NextTrial
+from ridgeline.campaign.kinds.base import Agenda, KeepsVerdict, NextTrial
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve
 from ridgeline.campaign.sampling import little_left, sampler_of, stated, with_prospect, with_range
 from ridgeline.campaign.short_trials import ShortTrials, short_baseline_failure
 from ridgeline.campaign.verdict import answer_of, best_of_search, judged_pair, judged_text, refuted_text
-from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Use
 from ridgeline.records.exhibit import Exhibits, side_by_side
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.outcome import Kind
@@ -32,7 +32,6 @@ from ridgeline.samplers.base import Refusal, Resettable, Sampler, TakesBudget
 from ridgeline.stats.short_runs import ShortRunRatio
 from ridgeline.stats.verdict import Verdict
 from ridgeline.stats.wording import count
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 _PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
@@ -346,7 +345,7 @@ class SearchAgenda(Agenda):
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuestion:
+class SearchQuestion(KeepsVerdict[ConfirmationVerdict]):
     """`trials` and `seed` are what the command line changes; `sampler` proposes where the study names nobody.
 
     `carried` are settings that a search on a stand-in found, each with its gain there (campaign/elsewhere.py): they are
@@ -361,6 +360,7 @@ class SearchQuestion:
 
     kind: ClassVar[str] = "search"
     reference: ClassVar[str] = "the baseline"
+    verdict_type: ClassVar[Any] = ConfirmationVerdict
     extended_by: ClassVar[tuple[str, ...]] = ("trials", "blocks")
 
     def applied_to(self, study: Study) -> Study:
@@ -382,32 +382,26 @@ class SearchQuestion:
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:
         return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found, kept(history.root)), found.refusal)
 
-    def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
-        return ConfirmationVerdict.from_line(line)
-
-    def called(self, trial: Trial) -> str:
-        return trial.stage.text
-
     def progress(self, study: Study, history: History) -> Progress:
         return search_progress(study, history)
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         base, candidate = _pair(study, history, verdict)
         facts = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
         reference = Reference(self.reference, study.baseline, base)
         answer = answer_of(self.kind, history.verdict, reference, candidate, facts)
         keep = _keeps_the_baseline(study, verdict, base, candidate)
+        use = Use.REFERENCE if keep else Use.CANDIDATE
         if answer.unproven:
             return answer
         if verdict is None:
             text = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
-            return replace(answer, headline=text, keep=keep, offers=not keep)
+            return replace(answer, headline=text, use=use)
         return replace(
             answer,
             headline=_headline(study, history, verdict, keep),
-            keep=keep,
-            offers=not keep,
+            use=use,
             # where all settings are compared nobody is the favourite
             refuted=""
             if verdict.equivalence is not None
@@ -415,7 +409,7 @@ class SearchQuestion:
         )
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         tables = front_tables(study, history)
         if self.carried is not None and self.searched is not None:
             judged = () if verdict is None else verdict.comparisons
@@ -475,11 +469,11 @@ def _pair(study: Study, history: History, verdict: ConfirmationVerdict | None) -
         ranked = scores.ranking(study, history)
         favourite = bool(ranked) and point_key(ranked[0][0]) == judged.candidate
         label = "the setting" if won else "the best of the search" if favourite else "the nearest setting"
-        short = "best" if verdict.conclusion in (CONFIRMED, UNCONFIRMED) else "nearest"
+        short = "best" if verdict.conclusion in (Conclusion.CONFIRMED, Conclusion.UNCONFIRMED) else "nearest"
         if pair := judged_pair(study, history, judged, label, won, short):
             return pair
     score = scores.baseline_score(study, history)
-    nobody = verdict is not None and verdict.conclusion == NOTHING_PASSED
+    nobody = verdict is not None and verdict.conclusion == Conclusion.NOTHING_PASSED
     return None if score is None else study.goal.score(score), None if nobody else best_of_search(study, history)
 
 
@@ -487,8 +481,8 @@ def _keeps_the_baseline(
     study: Study, verdict: ConfirmationVerdict | None, base: float | None, candidate: Candidate | None
 ) -> bool:
     """Nothing is better, or nothing but a lucky look says so. What was not judged yet may still be worth a try."""
-    if verdict is not None and (verdict.conclusion != UNCONFIRMED or candidate is None):
-        return verdict.conclusion != CONFIRMED
+    if verdict is not None and (verdict.conclusion != Conclusion.UNCONFIRMED or candidate is None):
+        return verdict.conclusion != Conclusion.CONFIRMED
     if candidate is None or base is None:
         return False
     return study.goal.score(candidate.value) <= study.goal.score(base)

@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
+from ridgeline.campaign.confirmation import ConfirmationVerdict
+from ridgeline.campaign.kinds.base import KeepsVerdict
 from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.sampling import sampler_of
 from ridgeline.campaign.verdict import answer_of, judged_pair
 from ridgeline.errors import InputError
-from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, UNCONFIRMED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing, Use
 from ridgeline.records.exhibit import Exhibits, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -100,16 +101,18 @@ def _judged_steps(
     compared = tuple(against_base.comparisons.values())
     last = None if not way else against_base.comparisons.get(point_key(way[-1][1]))
     if last is None or last.verdict is Verdict.TOO_FEW_BLOCKS:
-        return StepsVerdict(UNCONFIRMED, "too few blocks to say what each change gained", None, compared, failed)
+        return StepsVerdict(
+            Conclusion.UNCONFIRMED, "too few blocks to say what each change gained", None, compared, failed
+        )
     if last.verdict is not Verdict.BETTER:
         worse = last.verdict is Verdict.WORSE
-        conclusion = KEEP_BASELINE if worse else NO_DIFFERENCE
+        conclusion = Conclusion.KEEP_BASELINE if worse else Conclusion.NO_DIFFERENCE
         text = f"the setting is not shown to be better than the baseline: {last}"
         return StepsVerdict(conclusion, text, None, compared, failed, steps=steps)
     others = [point for _, point in way[:-1]] + ([simpler] if simpler and point_key(simpler) in ran else [])
     chosen, why = _simplest(study, blocks, way[-1][1], others, against_base.comparisons, judge)
     text = f"{last}; gain by change: {', '.join(map(str, steps))}"
-    return StepsVerdict(CONFIRMED, text, chosen, compared, failed, steps=steps, simpler=why)
+    return StepsVerdict(Conclusion.CONFIRMED, text, chosen, compared, failed, steps=steps, simpler=why)
 
 
 def _gains(
@@ -234,7 +237,7 @@ _MOST_STEPS = 6  # changed knobs that are steps of their own; more go group by g
 
 
 @dataclass(frozen=True, slots=True)
-class StepsQuestion:
+class StepsQuestion(KeepsVerdict[StepsVerdict]):
     """`points` lead from the baseline to the setting, one change more with each; `names` say which.
 
     `simpler` is a setting with fewer changes that may do as well, and takes part in the blocks. `together` says of each
@@ -249,6 +252,7 @@ class StepsQuestion:
 
     kind: ClassVar[str] = "steps"
     reference: ClassVar[str] = "the baseline"
+    verdict_type: ClassVar[Any] = StepsVerdict
 
     @property
     def tried(self) -> tuple[Point, ...]:
@@ -269,9 +273,6 @@ class StepsQuestion:
         refusal = found.refusal
         return StepsAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal, asks=self)
 
-    def verdict_from(self, line: VerdictLine) -> StepsVerdict:
-        return StepsVerdict.from_line(line)
-
     def called(self, trial: Trial) -> str:
         keys = [point_key(point) for point in self.points]
         return f"step {keys.index(trial.key) + 1}" if trial.key in keys else "baseline"
@@ -284,33 +285,35 @@ class StepsQuestion:
         return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         base, candidate = self._pair(study, history, verdict)
         facts: dict[str, Any] = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
         if verdict is not None:
             facts["steps"] = list(verdict.details().get("steps", ()))
         reference = Reference(self.reference, study.baseline, base)
-        offers = candidate is not None and candidate.confirmed
-        answer = answer_of(self.kind, history.verdict, reference, candidate, facts, offers=offers)
-        if verdict is None or verdict.conclusion == CONFIRMED:
+        use = Use.CANDIDATE if candidate is not None and candidate.confirmed else Use.NEITHER
+        answer = answer_of(self.kind, history.verdict, reference, candidate, facts, use)
+        if verdict is None or verdict.conclusion == Conclusion.CONFIRMED:
             return answer
-        worse = verdict.conclusion == KEEP_BASELINE
-        why = "the setting is worse than the baseline; keep the baseline" if worse else answer.headline
-        return replace(answer, keep=worse, worse=worse, undecided=verdict.conclusion == UNCONFIRMED, not_better=why)
+        if verdict.conclusion == Conclusion.KEEP_BASELINE:
+            why = "the setting is worse than the baseline; keep the baseline"
+            return replace(answer, use=Use.REFERENCE, shown=Standing.WORSE, why=why)
+        undecided = verdict.conclusion == Conclusion.UNCONFIRMED
+        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=answer.headline)
 
     def _pair(
         self, study: Study, history: History, verdict: StepsVerdict | None
     ) -> tuple[float | None, Candidate | None]:
         judged = None if verdict is None else verdict.spoken_of
         if verdict is not None and judged is not None:
-            won = verdict.conclusion == CONFIRMED
+            won = verdict.conclusion == Conclusion.CONFIRMED
             if pair := judged_pair(study, history, judged, "the setting", won, "best"):
                 return pair
         score = scores.baseline_score(study, history)
         return None if score is None else study.goal.score(score), None
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        called = {trial.number: self.called(trial) for trial in history.trials.values()}
+        called = self.groups(history)
         if history.verdict is None:
             return Exhibits(groups=called)
         verdict = self.verdict_from(history.verdict)
@@ -343,7 +346,7 @@ class StepsAgenda(SearchAgenda):
         blocks = confirmation.blocks_so_far(study, history)
         if not blocks:
             text = "the steps were not compared: none passed, or the budget left no room for their blocks"
-            return StepsVerdict(UNCONFIRMED, text, disqualified=failed)
+            return StepsVerdict(Conclusion.UNCONFIRMED, text, disqualified=failed)
         return _judged_steps(
             study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol
         )

@@ -89,7 +89,7 @@ def _derived(question: CampaignQuestion, study: CheckedStudy, before: History, n
     if concluded.recommended is not None:
         details["paste"] = pasted(study.study, study.workload, concluded.recommended)
     plain: dict[str, Any] = json.loads(json.dumps(details))  # as it would lie on disk
-    return VerdictLine(concluded.conclusion, concluded.headline, plain)
+    return VerdictLine(str(concluded.conclusion), concluded.headline, plain)
 
 
 def _only_wording(at: str, stated: Any, found: Any, exact: Sequence[float]) -> bool:

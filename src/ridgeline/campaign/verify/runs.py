@@ -331,19 +331,8 @@ class RunCheck:
         assert run.outcome is not None
         if run.outcome.kind in (Kind.CANCELLED, Kind.STOPPED_EARLY):
             return  # by a person, or by what it had written until then: nothing that can be read again
-        own = {**reading.texts, **reading.metrics}
         trial = self.history.trials[run.trial]
-        judged = judge(
-            run.ending,
-            reading,
-            run.folder,
-            workload.signatures,
-            workload.logs,
-            self.study,
-            trial.settings,
-            baseline or own,
-            bool(baseline),
-        )
+        judged = judge(bare, reading, workload, self.study, trial.settings, baseline)
         if run.outcome.was is not None:  # journals of earlier versions blamed the setting
             judged = without_blame(judged, self.study, self.history, trial, run.number)
         self._outcome(workload, run, run.outcome, judged)
