@@ -30,8 +30,8 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.point_text import BASELINE, Setting
 from ridgeline.campaign.preview import StudyCheck, whole_check
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
-from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.verification import Verification
+from ridgeline.campaign.verify import verify_folder
+from ridgeline.campaign.verify_runs import Verification
 from ridgeline.diagnose.base import Diagnosis
 from ridgeline.diagnose.base import diagnose as diagnosed
 from ridgeline.errors import InputError

@@ -16,6 +16,7 @@ from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.bisect import BisectVerdict, bisect_question
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.errors import ExitCode, InputError, NothingFound
+from ridgeline.records.answer import Standing
 from ridgeline.study.folder import StudyFolder
 from tests.command_line import ridgeline
 

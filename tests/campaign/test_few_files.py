@@ -13,7 +13,7 @@ import pytest
 from ridgeline.campaign import controller
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.controller import Campaign
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.study import state_files
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.state_files import RESULT_FILE, STATE_KEY, state_file

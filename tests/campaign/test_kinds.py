@@ -27,7 +27,7 @@ from ridgeline.campaign.kinds.steps import StepsQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.campaign.verdict import answer_of
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, StoreError
 from ridgeline.records.answer import Answer, Candidate, Progress, Reference, Use

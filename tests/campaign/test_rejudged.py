@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.controller import Campaign
-from ridgeline.campaign.rejudged import judged_today
+from ridgeline.campaign.verdict import judged_today
 from ridgeline.records.run import Job
 from ridgeline.records.study import ConfirmStage
 from ridgeline.records.trial import Stage

@@ -17,7 +17,7 @@ import pytest
 from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.steps import StepsQuestion, knob_groups, steps_question
 from ridgeline.campaign.status import CampaignStatus, read_winner
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, StudyError
 from ridgeline.records.answer import Conclusion

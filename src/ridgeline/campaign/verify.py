@@ -14,20 +14,21 @@ from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.kinds.base import CampaignQuestion, FormerQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
-from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
-from ridgeline.campaign.verdict import NOT_PROVABLE
-from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
-from ridgeline.campaign.verify.verification import (
+from ridgeline.campaign.verdict import NOT_PROVABLE, judged_today
+from ridgeline.campaign.verify_runs import (
     ABSENT,
     NUMBERS,
+    TRIMMED,
     WORDS,
+    RunCheck,
     Verification,
     anywhere,
     differences,
     numbers_in,
     reworded,
+    unknown_run_folders,
 )
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
