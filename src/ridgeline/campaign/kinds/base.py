@@ -405,6 +405,7 @@ class KeepsVerdict(Generic[V]):
     __slots__ = ()
 
     verdict_type: ClassVar[Any]  # with `from_line`
+    stage: ClassVar[str] = "runs"  # the stage that progress names until there is a verdict
 
     def verdict_from(self, line: VerdictLine) -> V:
         found: V = self.verdict_type.from_line(line)
@@ -420,6 +421,11 @@ class KeepsVerdict(Generic[V]):
     def groups(self, history: History) -> dict[int, str]:
         return {trial.number: self.called(trial) for trial in history.trials.values()}
 
+    def progress(self, study: Study, history: History) -> Progress:
+        """Of a campaign that nobody can say the length of."""
+        stage = "finished" if history.verdict is not None else self.stage
+        return Progress(stage, len(history.runs), None, "runs", None)
+
 
 class RepeatedSettings(KeepsVerdict[V]):
     """What questions share that run given settings again and again and search for none."""
@@ -431,7 +437,6 @@ class RepeatedSettings(KeepsVerdict[V]):
         """The question in words, which the study's own is not about."""
         raise NotImplementedError
 
-    stage: ClassVar[str]  # the stage that progress names
     runs_called: ClassVar[str]  # a run outside blocks, in a word
     most_is_planned: ClassVar[bool] = False  # the most runs are those of a plan, not only a limit far away
 
@@ -488,10 +493,6 @@ class FormerQuestion(KeepsVerdict[KeptVerdict]):
             f"{history.root}: this release has no campaigns of kind {self.kind}; what it found is shown, but only "
             "release 0.2 runs it"
         )
-
-    def progress(self, study: Study, history: History) -> Progress:
-        stage = "finished" if history.verdict is not None else self.kind
-        return Progress(stage, len(history.runs), None, "runs", None)
 
     def answer(self, study: Study, history: History) -> Answer:
         facts = {} if history.verdict is None else dict(history.verdict.details)

@@ -10,7 +10,7 @@ from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationVerdict, earlier_verdicts
 from ridgeline.campaign.kinds.base import KeepsVerdict
-from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
+from ridgeline.campaign.kinds.search import SearchAgenda, progress_of_given
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.sampling import sampler_of
@@ -69,11 +69,7 @@ class ComparisonQuestion(KeepsVerdict[ConfirmationVerdict]):
         return "A" if trial.key == point_key(self.a) else "B"
 
     def progress(self, study: Study, history: History) -> Progress:
-        now = search_progress(study, history)
-        if now.stage in (Stage.BASELINE, Stage.SEARCH):
-            # A and B are each run once before the blocks: a setting that cannot run needs no comparison
-            return replace(now, stage="first runs", done=len(history.runs), of=2, unit="runs")
-        return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
+        return progress_of_given(study, history)
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = self.found(history)

@@ -26,7 +26,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
-from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind, Outcome
@@ -322,6 +322,7 @@ class EdgeQuestion(KeepsVerdict[EdgeVerdict]):
 
     kind: ClassVar[str] = "edge"
     reference: ClassVar[str] = "the start"
+    stage: ClassVar[str] = "climb"
     verdict_type: ClassVar[Any] = EdgeVerdict
 
     def applied_to(self, study: Study) -> Study:
@@ -341,10 +342,6 @@ class EdgeQuestion(KeepsVerdict[EdgeVerdict]):
 
     def called(self, trial: Trial) -> str:
         return "start" if trial.stage is Stage.BASELINE else "climb"
-
-    def progress(self, study: Study, history: History) -> Progress:
-        stage = "finished" if history.verdict is not None else "climb"
-        return Progress(stage, len(history.runs), None, "runs", None)
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = self.found(history)

@@ -435,6 +435,14 @@ class SearchQuestion(KeepsVerdict[ConfirmationVerdict]):
         )
 
 
+def progress_of_given(study: Study, history: History) -> Progress:
+    """Of a campaign with given settings: each is run once before the blocks, and one that cannot run is left out."""
+    now = search_progress(study, history)
+    if now.stage in (Stage.BASELINE, Stage.SEARCH):
+        return replace(now, stage="first runs", done=len(history.runs), of=1 + len(study.presets), unit="runs")
+    return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
+
+
 def search_progress(study: Study, history: History) -> Progress:
     if history.candidates is None:
         planned = confirmation.runs_needed(study, study.confirm.top, study.confirm.blocks)

@@ -18,7 +18,7 @@ from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationVerdict
 from ridgeline.campaign.kinds.base import KeepsVerdict
-from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
+from ridgeline.campaign.kinds.search import SearchAgenda, progress_of_given
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.sampling import sampler_of
 from ridgeline.campaign.verdict import answer_of, judged_pair
@@ -27,7 +27,7 @@ from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Re
 from ridgeline.records.exhibit import Exhibits, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import PROTOCOL, all_positive, confirm, levelled
 from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
@@ -278,11 +278,7 @@ class StepsQuestion(KeepsVerdict[StepsVerdict]):
         return f"step {keys.index(trial.key) + 1}" if trial.key in keys else "baseline"
 
     def progress(self, study: Study, history: History) -> Progress:
-        now = search_progress(study, history)
-        if now.stage in (Stage.BASELINE, Stage.SEARCH):
-            # each step is run once before the blocks: one that cannot run is left out of them
-            return replace(now, stage="first runs", done=len(history.runs), of=1 + len(self.tried), unit="runs")
-        return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
+        return progress_of_given(study, history)
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = self.found(history)
