@@ -196,10 +196,8 @@ def test_the_line_that_explains_a_trial_is_in_plain_words(tmp_path: Path) -> Non
     found = PredictedRange(18_100.0, 17_000.0, 19_300.0, 0.03, in_logs=True)
     aim = "best chance to beat the best so far per node-hour; 98% likely to pass"
     asked = Proposal({}, aim, Prediction(18_100.0, 0.03, in_logs=True, to_beat=17_500.0))
-    why = with_range(asked, found, Stage.SEARCH, study(tmp_path), History(tmp_path))
+    why = with_range(asked, found, study(tmp_path), History(tmp_path))
     assert why == (
         "predicted rate 18,100 (90%: 17,000 to 19,300); "
         "best chance to beat rate 17,500 per node-hour; 98% likely to pass"
     )
-    whole = with_range(asked, found, Stage.SHORT, study(tmp_path), History(tmp_path))
-    assert whole.startswith("predicted rate 18,100 for a whole run (90%:")

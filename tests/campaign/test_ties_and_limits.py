@@ -26,11 +26,10 @@ from ridgeline.campaign.extension import parse_extension
 from ridgeline.campaign.front import best_at
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import baseline_score, better_than_baseline, looked_like, ranking
-from ridgeline.campaign.short_trials import ShortTrials
 from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Measurement, Resources
-from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study
+from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Comparison, Verdict
 from ridgeline.study.codec import Extension, RunEnded, VerdictLine, event_of, run_event
@@ -183,27 +182,6 @@ def test_the_best_settings_of_the_stand_in_are_carried_with_their_gains(
     assert searched["runs"] == 5 and searched["node_hours"] == pytest.approx(5 / 60, abs=1e-6) and not behind
     everything, _, _ = carry(own, history, own, 9)
     assert len(everything) == 4
-
-
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_the_best_short_run_gets_a_whole_one_unless_it_is_surely_behind(tmp_path: Path, direction: str) -> None:
-    """Short runs show half of the whole value; a setting may be promoted until it is behind by more than the spread."""
-    own = asked(tmp_path, direction, search=SearchStage(short={"steps": 1}))
-
-    def mirrored(value: float) -> float:
-        return value if direction == "maximize" else 100 / value
-
-    def promised(*shorts: tuple[int, float]) -> Any:
-        runs = [(Stage.BASELINE, 0, mirrored(10.0)), (Stage.SHORT, 0, mirrored(5.0)), (Stage.SEARCH, 9, mirrored(20.0))]
-        found = ShortTrials(own, told(*runs, *((Stage.SHORT, x, mirrored(v)) for x, v in shorts)))
-        return found.promising(), found.promising(2), found.settings_tried
-
-    found, forced, tried = promised((1, 8.0), (2, 12.0), (3, 12.0))
-    assert found[0]["x"] == forced[0]["x"] == 2 and tried == 3, "the best, and of two alike the first"
-    assert promised((1, 9.8))[0][0]["x"] == 1, "behind, but within the spread"
-    behind, forced, _ = promised((1, 9.0), (2, 8.0))
-    assert behind is None and forced[0]["x"] == 1, "clearly behind, unless more whole runs are wanted"
-    assert promised() == (None, None, 0)
 
 
 def looking(looks: int, protocol: int = 2) -> Any:

@@ -184,7 +184,6 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
     ledger = Ledger(study.budget, history, slots=_jobs_at_once(study, executor))
     agenda = question.agenda(found, history, ledger)
     campaign = Campaign(question, study, found.workload, executor, journal, history, agenda, ledger)
-    campaign.short = found.short
     if study.builds is not None:
         here: Executor = catalog.part("executors", "local")(LOCAL)
         # one of its own: it is asked about builds, and each look at the queue serves those who ask

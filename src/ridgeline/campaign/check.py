@@ -13,8 +13,6 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.campaign.judge import secret_values
-from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
-from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.campaign.task import task_problems
 from ridgeline.errors import InputError, Problem, RidgelineError, StudyError, Where
 from ridgeline.records.expression import Expression, ExpressionError, Value
@@ -173,7 +171,6 @@ class CheckedStudy:
 
     file: StudyFile
     workload: Workload
-    short: Workload | None = None  # of short trials, where the study has them
 
     @property
     def study(self) -> Study:
@@ -263,10 +260,9 @@ def check_file(file: StudyFile) -> CheckedStudy:
         tools = " or ".join(workload.profilers)
         what = f"runs of {study.workload.kind} cannot be put under {study.profile.tool}; use {tools}"
         problems.append(file.message(("stages", "profile", "tool"), what))
-    problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
     if problems:
         raise StudyError(problems)
-    checked = CheckedStudy(file, workload, _short_workload(factory, file) if study.search.short else None)
+    checked = CheckedStudy(file, workload)
     problems += _unwilling(sampler, checked)
     for where, point in ((("baseline",), study.baseline), *((("presets", i), p) for i, p in enumerate(study.presets))):
         if reason := checked.refusal(point):
@@ -369,13 +365,6 @@ def _where_it_is_absent(study: Study, name: str) -> str:
     if knob is None or knob.when is None:
         return "has no value at points without the knobs it reads, and nothing would be left of it there"
     return f"has no value where `{knob.when.text}` does not hold, and nothing would be left of it there"
-
-
-def _short_workload(factory: object, file: StudyFile) -> Workload:
-    workload: Workload = factory(shortened(file.study))  # type: ignore[operator]
-    if problems := workload.problems():
-        raise StudyError([file.message((*SHORT_TRIALS, str(p.where[-1])), p.message) for p in problems])
-    return workload
 
 
 def _wrong_options(sampler: object, file: StudyFile) -> list[str]:

@@ -33,7 +33,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import PROTOCOL
 from ridgeline.study.codec import (
     Build,
@@ -81,7 +81,6 @@ class Campaign:
     agenda: Agenda
     ledger: Ledger
     builder: Builder | None = None
-    short: Workload | None = None  # prepares short trials, where the study has them
     on_change: Callable[[Campaign], None] = lambda campaign: None
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
@@ -196,7 +195,7 @@ class Campaign:
         if planned is None and self.builder is not None:
             # what it will ask for does not depend on what is built
             as_built = replace(trial, build=self.builder.folder_of(trial.settings))
-            planned = self._workload(trial).prepare(as_built, self.history.root / folder)
+            planned = self.workload.prepare(as_built, self.history.root / folder)
         resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
         on_nodes = step.on_nodes
         if self.study.task is not None:
@@ -218,12 +217,8 @@ class Campaign:
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
-        workload = self._workload(trial)
-        job = self.study.completed(workload.prepare(trial, folder), trial.settings)
-        return forbidden_job(self.study, workload, job, trial.settings) or job
-
-    def _workload(self, trial: Trial) -> Workload:
-        return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload
+        job = self.study.completed(self.workload.prepare(trial, folder), trial.settings)
+        return forbidden_job(self.study, self.workload, job, trial.settings) or job
 
     def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: NextTrial) -> None:
         if job is None:

@@ -179,9 +179,6 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     except (ExpressionError, ValueError) as error:
         raise StudyError(f"job: {error}") from None
     parts = [StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
-    if search.short:
-        short = None if searched is None else searched + 1
-        parts.append(StakePart("short", short, widest, "every trial short first, and the baseline once"))
     parts.append(StakePart("search", searched, widest, "trials, one run each"))
     if search.sentinel_every:
         parts += _looks(study, searched, width)
@@ -250,7 +247,7 @@ def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
     """Runs of the baseline between those of the search: after the last trial there is none."""
     every = study.search.sentinel_every
     why = f"the baseline again after every {every} trials"
-    done = None if searched is None else max(0, searched - (0 if study.search.short else 1))
+    done = None if searched is None else max(0, searched - 1)
     regular = None if done is None else done // every
     found = [StakePart("repeats", regular, width, why)]
     if study.site.nodes > 1:

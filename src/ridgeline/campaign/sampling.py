@@ -167,18 +167,15 @@ def stated(proposal: Proposal, study: Study, history: History, through: Normalis
     return PredictedRange(value, low, high, spread, found.in_logs)
 
 
-def with_range(
-    proposal: Proposal, predicted: PredictedRange | None, stage: Stage, study: Study, history: History
-) -> str:
+def with_range(proposal: Proposal, predicted: PredictedRange | None, study: Study, history: History) -> str:
     """'predicted 19,900 tok/s (90%: 18,100 to 21,400); best chance to beat 19,700 tok/s per node-hour; ...'"""
     if predicted is None or proposal.predicted is None:
         return proposal.why
     text = goal_text(study, history)
-    of_what = " for a whole run" if stage is Stage.SHORT else ""
     ends = f"{metric_text(predicted.low)} to {metric_text(predicted.high)}"
     to_beat = proposal.predicted.to_beat
     why = proposal.why if to_beat is None else proposal.why.replace(BEST_SO_FAR, text.value(study.goal.score(to_beat)))
-    return f"predicted {text.value(predicted.value)}{of_what} ({LEVEL:.0%}: {ends}); {why}"
+    return f"predicted {text.value(predicted.value)} ({LEVEL:.0%}: {ends}); {why}"
 
 
 def _of_nodes(study: Study, history: History, through: Normalisation) -> tuple[float, float]:

@@ -20,7 +20,6 @@ from typing import Any
 from ridgeline import __version__, catalog
 from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.judge import judge, reading_of, without_blame
-from ridgeline.campaign.short_trials import shortened
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import BY_HAND, EXIT_FILE, Executor
 from ridgeline.files import NotRegularError, read_regular, read_text
@@ -217,13 +216,7 @@ class _ScriptCheck:
             for path in sorted(kept.glob("*")):
                 (build / path.name).symlink_to(path.resolve())
             trial = replace(trial, build=build)
-        return self.study.completed(self._workload(trial).prepare(trial, folder), trial.settings)
-
-    def _workload(self, trial: Trial) -> Workload:
-        if trial.stage is not Stage.SHORT:
-            return self.workload
-        workload: Workload = catalog.part("workloads", self.study.workload.kind)(shortened(self.study))
-        return workload
+        return self.study.completed(self.workload.prepare(trial, folder), trial.settings)
 
     def _executor(self) -> Executor:
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
@@ -356,14 +349,17 @@ class RunCheck:
     found: Verification
 
     def all_runs(self) -> None:
-        referred: set[bool] = set()  # whether a whole run, and a short one, was there to compare with
+        reference: Mapping[str, object] = {}  # none was there for the first run to be compared with
         for run in self.history.runs.values():
             self.found.runs += 1
             stage = self.history.trials[run.trial].stage
-            short = stage is Stage.SHORT
-            self._one(run, self.history.reference_of(stage) if short in referred else {})
-            if run.outcome is not None and run.outcome.kind is Kind.OK and stage in (Stage.BASELINE, Stage.SHORT):
-                referred.add(short)
+            if stage is Stage.SHORT:
+                why = "a short trial of an earlier release, which this one cannot prepare or judge again"
+                self.found.cannot_check(self._relative(run.folder), why, run.number)
+                continue
+            self._one(run, reference)
+            if run.outcome is not None and run.outcome.kind is Kind.OK and stage is Stage.BASELINE:
+                reference = self.history.reference_of(stage)
 
     def _one(self, run: Run, baseline: Mapping[str, object]) -> None:
         where = self._relative(run.folder)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from ridgeline.records.expression import Expression, ExpressionError, Value, is_number
+from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Guard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.run import Ending, Job, Resources
@@ -146,7 +146,6 @@ class SearchStage:
     options: Mapping[str, object] = field(default_factory=dict)
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
-    short: Mapping[str, Value] = field(default_factory=dict)  # what is less in short trials; empty: all run whole
     named: bool = field(default=False, compare=False)
 
 

@@ -22,7 +22,6 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import next_baseline_placement, slow_nodes
-from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.verdict import CampaignVerdict, answer_of
 from ridgeline.errors import InputError, SiteError, StoreError
 from ridgeline.records.answer import Answer, Progress, Reference
@@ -227,7 +226,7 @@ class Agenda(ABC):
 
     def baseline(self) -> NextTrial | None:
         """The next run of the baseline. One that did not pass ends the campaign; a resumed one runs it again."""
-        if self.history.count(Stage.SEARCH, Stage.SHORT):
+        if self.history.count(Stage.SEARCH):
             return None  # that stage is over for good, and a long history need not be looked through for each trial
         tried = [trial for trial in self.history.trials.values() if trial.stage is Stage.BASELINE]
         if not tried:
@@ -254,7 +253,7 @@ class Agenda(ABC):
 
     def baseline_finished(self) -> bool:
         # once search trials exist the baseline stage is over for good; before, there are only a few trials to look at
-        if self.history.count(Stage.SEARCH, Stage.SHORT):
+        if self.history.count(Stage.SEARCH):
             return True
         return not self.history.open_runs and all(map(self.history.final_run, self.history.trials.values()))
 
@@ -292,7 +291,7 @@ class Agenda(ABC):
         block: int | None = None,
         predicted: PredictedRange | None = None,
     ) -> NextTrial:
-        number, settings = len(self.history.trials) + 1, settings_of(self.study, point, stage)
+        number, settings = len(self.history.trials) + 1, self.study.space.settings(point)
         trial = Trial(number, dict(point), settings, stage, proposer, why, block, predicted=predicted)
         where = self._where(trial)
         return NextTrial(trial, avoid_nodes=(*self._slow(trial), *where.avoid), on_nodes=where.nodes)

@@ -18,7 +18,6 @@ from ridgeline.campaign.front import front_figures, front_tables
 from ridgeline.campaign.kinds.base import Agenda, KeepsVerdict, NextTrial
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve
 from ridgeline.campaign.sampling import little_left, sampler_of, stated, with_prospect, with_range
-from ridgeline.campaign.short_trials import ShortTrials, short_baseline_failure
 from ridgeline.campaign.verdict import answer_of, best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Use
 from ridgeline.records.exhibit import Exhibits, side_by_side
@@ -29,7 +28,6 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.samplers.base import Refusal, Resettable, Sampler, TakesBudget
-from ridgeline.stats.short_runs import ShortRunRatio
 from ridgeline.stats.verdict import Verdict
 from ridgeline.stats.wording import count
 from ridgeline.study.history import History
@@ -52,11 +50,9 @@ class SearchAgenda(Agenda):
     _sampler: Sampler | None = field(default=None, init=False)
     _observed_count: int = field(default=0, init=False)  # of the observations, to this sampler
     _observed_through: scores.Normalisation | None = field(default=None, init=False)  # how they compared then
-    _ran_both_ways: bool = field(default=False, init=False)  # since the sampler learned what short runs mean
     _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
 
     def __post_init__(self) -> None:
-        self._short = ShortTrials(self.study, self.history)
         self._advice = Advice(self.study.space, self.refusal)
         self._presets = {point_key(preset): preset for preset in self.study.presets}
         if self._presets:
@@ -72,13 +68,12 @@ class SearchAgenda(Agenda):
         assert run.outcome is not None
         kind = run.outcome.kind
         self._unteachable.pop(trial.key, None)
-        if trial.stage in (Stage.BASELINE, Stage.SEARCH, Stage.SHORT):
+        if trial.stage in (Stage.BASELINE, Stage.SEARCH):
             if kind is Kind.TIMEOUT and trial.stage is Stage.SEARCH and self._limit_is_a_bound:
                 self._observations.append((trial.point, run))
                 self._advice.take(trial, run.outcome)
             elif kind in (Kind.OK, Kind.STOPPED_EARLY):
                 self._observations.append((trial.point, run))
-                self._ran_both_ways |= bool(self._short) and trial.stage is not Stage.SHORT
             elif trial.stage is Stage.BASELINE:
                 pass  # run again until it passes: what it failed of was corrected since
             elif kind.caused_by_setting:
@@ -99,7 +94,7 @@ class SearchAgenda(Agenda):
 
     def _whether_the_baseline_still_works(self) -> NextTrial | None:
         """After a search in which nothing passed, the baseline again: was it the settings, or has the site broken?"""
-        searched = self.history.count(Stage.SEARCH, Stage.SHORT)
+        searched = self.history.count(Stage.SEARCH)
         if not self.search_over or self.history.open_runs or not searched or scores.ranking(self.study, self.history):
             return None
         last = self.history.trials[len(self.history.trials)]
@@ -138,13 +133,8 @@ class SearchAgenda(Agenda):
     def _search(self) -> NextTrial | None:
         if not self.baseline_finished() or self.search_over:
             return None
-        if self._short and (first := self._first_short()) is not None:
-            return first
-        done = self._short.settings_tried if self._short else self.history.count(Stage.SEARCH)
         limit = self.trials_limit
-        if limit is not None and done >= limit:
-            if (last := self._promoted(self.study.confirm.top)) is not None or self._awaits_short_runs():
-                return last
+        if limit is not None and self.history.count(Stage.SEARCH) >= limit:
             self.search_over = f"the budget is used up: {count(limit, 'trial')}"
             return None
         if self.sentinel_due() or (self.study.search.sentinel_every and unwatched(self.history)):
@@ -152,29 +142,7 @@ class SearchAgenda(Agenda):
                 return self.new(self.study.baseline, Stage.SENTINEL, "sentinel")
             self.search_over = "the budget has room for the confirmation only"
             return None
-        return self._promoted() or self._proposal()
-
-    def _first_short(self) -> NextTrial | None:
-        """The baseline, short: what the others are held against. None once it has passed."""
-        if self._short.begun:
-            return None
-        tried = [trial for trial in self.history.trials.values() if trial.stage is Stage.SHORT]
-        run = self.history.final_run(tried[-1]) if tried else None
-        if run is not None and run.outcome is not None and not self.is_open(run.trial):
-            raise short_baseline_failure(self.study, run.outcome)
-        why = "short, to learn what short means"
-        return None if tried else self.new(self.study.baseline, Stage.SHORT, "baseline", why)
-
-    def _promoted(self, at_least: int = 0) -> NextTrial | None:
-        """A setting that ran short and deserves a whole run."""
-        found = self._short.promising(at_least) if self._short else None
-        if found is None or not self.fits(found[0], self.reserve):
-            return None
-        return self.new(found[0], Stage.SEARCH, "promoted", found[1])
-
-    def _awaits_short_runs(self) -> bool:
-        stages = (self.history.trials[run.trial].stage for run in self.history.open_runs.values())
-        return bool(self._short) and Stage.SHORT in stages
+        return self._proposal()
 
     def _proposal(self) -> NextTrial | None:
         nothing_waits = not self._presets and not self._advice.waits and self._wanted() is None
@@ -186,16 +154,15 @@ class SearchAgenda(Agenda):
             self.search_over = "every legal point was tried"
             return None
         # without a single trial there is nothing to confirm: the first one does not have to leave room for it
-        kept = self.reserve if self.history.count(Stage.SEARCH, Stage.SHORT) else Reserve()
+        kept = self.reserve if self.history.count(Stage.SEARCH) else Reserve()
         if not self.fits(proposal.point, kept):
             # with runs in flight the estimate may still improve; without, it is final
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
             return None
-        stage = Stage.SHORT if self._short and proposer != _PERSON else Stage.SEARCH
         predicted = stated(proposal, self.study, self.history, self._observed_through)
-        why = with_range(proposal, predicted, stage, self.study, self.history)
-        return self.new(proposal.point, stage, proposer, why, predicted=predicted)
+        why = with_range(proposal, predicted, self.study, self.history)
+        return self.new(proposal.point, Stage.SEARCH, proposer, why, predicted=predicted)
 
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: a person's wish, the way out of the oldest failure, the study's presets, the sampler."""
@@ -268,17 +235,14 @@ class SearchAgenda(Agenda):
         else: a new sampler observes all of them again, so that the answer depends on the history alone.
         """
         through, before = scores.normalisation(self.study, self.history), self._observed_through
-        if self._ran_both_ways or self._sampler is None or before is None or before.corrects_by != through.corrects_by:
-            self._sampler, self._observed_count, self._ran_both_ways = self._untaught(), 0, False
+        if self._sampler is None or before is None or before.corrects_by != through.corrects_by:
+            self._sampler, self._observed_count = self._untaught(), 0
         self._observed_through = through
-        goal, ratio = self.study.goal, self._short.ratio() if self._short else None
         for point, run in self._observations[self._observed_count :]:
-            value = None if run is None else self._value(run, through, ratio)
-            if run is not None and value is None:
-                continue  # short, and nobody can say what that means
+            score = None if run is None else self.study.goal.score(self._value(run, through))
             node_s = None if run is None else run.ending.duration_s * run.resources.nodes
             censored = run is not None and run.outcome is not None and run.outcome.kind is Kind.TIMEOUT
-            self._sampler.tell(Observation(point, None if value is None else goal.score(value), node_s, censored))
+            self._sampler.tell(Observation(point, score, node_s, censored))
         self._observed_count = len(self._observations)
         return self._sampler
 
@@ -288,13 +252,11 @@ class SearchAgenda(Agenda):
             return self._sampler
         return self.new_sampler()
 
-    def _value(self, run: Run, through: scores.Normalisation, ratio: ShortRunRatio | None) -> float | None:
-        """The goal as it compares; of a short run what a whole one would measure, and of one that was stopped early an
-        estimate by the run it was worse than; of one that its time limit ended, the time it had taken by then."""
+    def _value(self, run: Run, through: scores.Normalisation) -> float:
+        """The goal as it compares; of a run that its time limit ended, the time it had taken by then; of one that an
+        earlier release stopped early, an estimate by the run it was worse than."""
         if run.outcome is not None and run.outcome.kind is Kind.TIMEOUT:
             return run.ending.duration_s
-        if self.history.trials[run.trial].stage is Stage.SHORT:
-            return None if ratio is None else ratio.whole(run.metrics[self.study.goal.metric])
         stop = self.history.early_stops.get(run.number)
         if stop is None or self.study.goal.metric in run.metrics:
             return through.value(run, self.study.goal.metric)
@@ -307,7 +269,7 @@ class SearchAgenda(Agenda):
 
     def _pending(self) -> list[Point]:
         flying = [self.history.trials[r.trial] for r in self.history.open_runs.values()]
-        return [t.point for t in flying if t.stage in (Stage.SEARCH, Stage.SHORT)] + list(self._unteachable.values())
+        return [t.point for t in flying if t.stage is Stage.SEARCH] + list(self._unteachable.values())
 
     def _confirm(self) -> NextTrial | None:
         flying = self.flying_blocks()
@@ -456,8 +418,7 @@ def search_progress(study: Study, history: History) -> Progress:
         return Progress("finished", len(history.runs), len(history.runs), "runs", 0)
     if history.candidates is not None:
         return Progress(Stage.CONFIRM.value, compared, planned, "runs", left)
-    short = ShortTrials(study, history)
-    done = short.settings_tried if short else history.count(Stage.SEARCH)
+    done = history.count(Stage.SEARCH)
     trials = study.budget.trials if history.search_limit is None else history.search_limit
     runs_left = None
     if trials is not None:
