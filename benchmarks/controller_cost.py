@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.kinds.search import SearchAgenda
 from ridgeline.cli.main import run
 from ridgeline.stats.nodes import NodeRuns
 

@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.study.history import read_history
 from tests.slurm_cluster import SlurmCluster
 

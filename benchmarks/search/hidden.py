@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.guidance.sampling import prior_of
+from ridgeline.campaign.sampling import prior_of
 from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, point_key
 from ridgeline.samplers.base import Prior

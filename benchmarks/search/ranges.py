@@ -32,7 +32,7 @@ from typing import Any
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-from benchmarks.search import clusters, short_trials  # noqa: E402
+from benchmarks.search import clusters  # noqa: E402
 from benchmarks.search.hidden import CLUSTERS  # noqa: E402
 from benchmarks.search.race import USUAL, Noise, as_cost  # noqa: E402
 from benchmarks.search.tables import read_table  # noqa: E402
@@ -42,6 +42,8 @@ from ridgeline.records.space import Point  # noqa: E402
 from ridgeline.records.trial import PredictedRange, Stage  # noqa: E402
 from ridgeline.stats.stated_range import LEVEL, widening  # noqa: E402
 from ridgeline.study.history import read_history  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "04-deepseek-r1-16-gpus"
 
 EARLY = 10  # trials of a search that are shown apart
 NORMAL_90 = 1.645
@@ -115,7 +117,7 @@ def over_cluster(number: int, how: str, truth: int, trials: int, folder: Path) -
 
 def of_example(seed: int) -> list[tuple[PredictedRange, float]]:
     """Example 04 without its confirmation: what was stated of each trial that passed, and what it measured."""
-    text = (short_trials.EXAMPLE / "study.yaml").read_text().replace("sites/", f"{short_trials.EXAMPLE}/sites/")
+    text = (EXAMPLE / "study.yaml").read_text().replace("sites/", f"{EXAMPLE}/sites/")
     text = text.replace("search: {seed: 5}", f"search: {{seed: {seed}}}").replace("{top: 3, blocks: 5}", "{top: 0}")
     with tempfile.TemporaryDirectory(prefix="ridgeline-ranges-") as home:
         study, out = Path(home) / "study.yaml", Path(home) / "out"

@@ -3,7 +3,7 @@
     python benchmarks/statistics/false_alarms.py [TABLE ...] [--campaigns 2000]
 
 The order of a block's runs (`stats/compare.py`), the verdict (`stats/compare.py`) and the share of the error that
-a look may spend (`campaign/kinds/extension.py`) are the real ones; `before` is protocol 2: settings began blocks in
+a look may spend (`campaign/extension.py`) are the real ones; `before` is protocol 2: settings began blocks in
 turn, and nodes counted for little. A run's log speed is noise, plus the effect of the block's node, plus a drift along
 the block or a wave over all runs, plus what a setting has on a node of its own. A false alarm is any candidate called
 better or worse although all settings are the same; of equivalence (`stats/equivalence.py`) any candidate called
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ridgeline.campaign.kinds.extension import error_share
+from ridgeline.campaign.confirmation import error_share
 from ridgeline.stats.compare import PROTOCOL, Block, Confirmation, Verdict, confirm, order_of_block
 from ridgeline.stats.equivalence import equivalence, share_left
 from ridgeline.stats.equivalence import looks as early_looks

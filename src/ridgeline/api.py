@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,16 @@ from ridgeline import catalog
 from ridgeline.campaign.asked import Asked, Gate, bisecting, comparing, edge_of, scaling, steps_to
 from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume, check_study_again
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.extension import extension, more_s
 from ridgeline.campaign.kinds.base import CampaignQuestion
-from ridgeline.campaign.kinds.extension import extension, more_s
 from ridgeline.campaign.kinds.gate import ReferenceFile
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.point_text import BASELINE, Setting
+from ridgeline.campaign.preview import StudyCheck, whole_check
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
-from ridgeline.campaign.study_check import StudyCheck, whole_check
-from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.verification import Verification
+from ridgeline.campaign.verify import verify_folder
+from ridgeline.campaign.verify_runs import Verification
 from ridgeline.diagnose.base import Diagnosis
 from ridgeline.diagnose.base import diagnose as diagnosed
 from ridgeline.errors import InputError, StudyError
@@ -349,25 +349,20 @@ def steps(
 
 def bisect(
     study: GivenStudy,
-    over: str | None = None,
+    over: str,
     at: Setting = BASELINE,
     out: str | Path | None = None,
     *,
     ends: tuple[Any, Any] = (None, None),
-    between: tuple[Path, Path] | None = None,
     slower: float = 0.03,
     runs: int = 400,
     progress: Tell | bool = True,
 ) -> StudyResult:
-    """Which value of an ordered knob made a program slower, from a good end to a bad one (None: the first, the last);
-    or which variables, `between` files with what `env` printed on a fast host and on a slow one."""
-    good, bad = ends
-
-    def asked(found: CheckedStudy) -> Asked:
-        more = partial(bisecting, found, over, good=good, bad=bad, between=between)
-        return more(at=at, slower=slower, runs=runs, out=_path(out))
-
-    return _answered(study, progress, asked)
+    """Which value of an ordered knob made a program slower, from a good end to a bad one; None: the first, the last."""
+    path = _path(out)
+    return _answered(
+        study, progress, lambda found: bisecting(found, over, ends, at, slower=slower, runs=runs, out=path)
+    )
 
 
 def gate(

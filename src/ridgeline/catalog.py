@@ -45,8 +45,6 @@ TABLE: dict[str, dict[str, str]] = {
         "steps": "ridgeline.campaign.kinds.steps:StepsQuestion",
         "gate": "ridgeline.campaign.kinds.gate:GateQuestion",
         "bisect": "ridgeline.campaign.kinds.bisect:BisectQuestion",
-        "environment": "ridgeline.campaign.kinds.environment:EnvironmentQuestion",
-        "shrink": "ridgeline.campaign.kinds.shrink:ShrinkQuestion",
     },
     "analyzers": {
         "mpip": "ridgeline.diagnose.profilers.findings:MPIP",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ridgeline import catalog
-from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.judge import judge
+from ridgeline.campaign.kinds.search import SearchAgenda, SearchQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard
-from ridgeline.records.outcome import Signature
-from ridgeline.records.run import Job
+from ridgeline.records.measurement import Reading
+from ridgeline.records.outcome import Outcome, Signature
+from ridgeline.records.run import Ending, Job, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Rule, Settings, Space
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study, WorkloadChoice
@@ -87,3 +89,13 @@ def campaign(
 
 def slots(count: int, nodes: int = 1) -> Site:
     return Site(name="memory", nodes=nodes, jobs_at_once=count)
+
+
+def judged(
+    ending: Ending, reading: Reading, folder: Path, table: Sequence[Signature], logs: Sequence[str], **more: Any
+) -> Outcome:
+    """What a run that left this is taken for; `more`: `asked`, `settings`, and `reference` once one has passed."""
+    run = Run(1, 1, 1, folder, Resources(), ending)
+    workload: Any = SimpleNamespace(signatures=table, logs=logs)
+    asked, settings, reference = more.get("asked") or study(folder), more.get("settings", {}), more.get("reference", {})
+    return judge(run, reading, workload, asked, settings, reference)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import LONGEST_CHAIN, PROPOSER, Advice, _stepped
-from ridgeline.campaign.engine import Interrupted
+from ridgeline.campaign.controller import Interrupted
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.text.wording import status_lines
 from ridgeline.errors import StoreError

@@ -12,10 +12,11 @@ import pytest
 
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.bisect import BisectVerdict, bisect_question
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.errors import ExitCode, InputError, NothingFound
+from ridgeline.records.answer import Standing
 from ridgeline.study.folder import StudyFolder
 from tests.command_line import ridgeline
 
@@ -122,8 +123,9 @@ def finished(
     home: Path, stop: Callable[[Campaign], bool] = lambda campaign: False, **options: object
 ) -> CampaignStatus:
     found = check_study(home / "study.yaml")
-    asked = {"good": None, "bad": None, "slower": 0.03, "most_runs": 400, **options}
-    question = bisect_question(found, "v", "baseline", **asked)  # type: ignore[arg-type]
+    ends = options.pop("good", None), options.pop("bad", None)
+    asked = {"slower": 0.03, "most_runs": 400, **options}
+    question = bisect_question(found, "v", "baseline", ends, **asked)  # type: ignore[arg-type]
     folder = assemble_folder(found, home / "out", "numbers")
     with assemble_campaign(folder, question) as running:
         running.stop_requested = lambda: stop(running)
@@ -183,7 +185,8 @@ def test_histories_without_an_answer_say_why(
 ) -> None:
     numbers(tmp_path, *values)
     now = finished(tmp_path)
-    assert (now.answer.conclusion, now.answer.undecided) == (conclusion, conclusion == "unresolved")
+    assert now.answer.conclusion == conclusion
+    assert now.answer.standing is (Standing.UNDECIDED if conclusion == "unresolved" else Standing.NOT_BETTER)
     assert says in now.answer.headline and now.answer.lacks
     assert len(now.history.trials) < 40, "what cannot be answered is found out early"
 
@@ -191,7 +194,7 @@ def test_histories_without_an_answer_say_why(
 def test_runs_that_end_first_leave_it_unresolved_with_what_is_known(tmp_path: Path) -> None:
     numbers(tmp_path, *[100] * 8, *[110] * 8)
     now = finished(tmp_path, most_runs=9)
-    assert now.answer.undecided and "not resolved after" in now.answer.headline
+    assert now.answer.standing is Standing.UNDECIDED and "not resolved after" in now.answer.headline
     assert "the change lies between" in now.answer.headline
 
 

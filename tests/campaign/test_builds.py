@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.builds.builder import Builder, _failed_build, _missing_name
-from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.builds import Builder, Recipe, _failed_build, _missing_name
 from ridgeline.errors import StudyError
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.executors.pbs import pbs

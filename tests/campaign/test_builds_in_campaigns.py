@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.preview import rehearse
+from ridgeline.campaign.verify import verify_folder
 from tests.command_line import ridgeline
 from tests.slurm_cluster import SlurmCluster
 

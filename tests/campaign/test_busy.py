@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.busy import _brief_text, _busy_text, busy_machine
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.machine import _brief_text, _busy_text, busy_machine
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.executors.local import LocalExecutor

@@ -10,17 +10,15 @@ import pytest
 
 from ridgeline.campaign.advice import _stepped
 from ridgeline.campaign.check import _knobs_behind, _points_that_tell
-from ridgeline.campaign.kinds.staged import StagedSampler, knob_groups
+from ridgeline.campaign.kinds.steps import knob_groups
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import _side_by_side, _traces_in, _whose
 from ridgeline.campaign.under_way import RunUnderWay, cut_output, runs_under_way, too_much_output
 from ridgeline.records.expression import Expression
-from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.outcome import Kind
-from ridgeline.records.space import Continuous, Discrete, Space, point_key
+from ridgeline.records.space import Continuous, Discrete, Space
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.samplers.base import Sampler
 from tests.campaign.harness import campaign, study
 from tests.campaign.test_ledger import NOW_S, history
 
@@ -106,58 +104,6 @@ def test_profiles_name_the_baseline_and_the_setting(tmp_path: Path) -> None:
         (folder / name).write_text("")
     assert _traces_in(tmp_path / "run")[0].name == "c-TP-0.json.gz", "the first rank's first"
     assert _side_by_side(own, SimpleNamespace(trials={}, root=tmp_path), []) is None  # type: ignore[arg-type]
-
-
-# stages
-
-
-class Noted(Sampler):
-    """Proposes the first point of its space that it was not told of."""
-
-    def __init__(self, space: Space) -> None:
-        self.space, self.told = space, list[Observation]()
-
-    def tell(self, observation: Observation) -> None:
-        self.told.append(observation)
-
-    def ask(self, pending: Any = ()) -> Proposal | None:
-        seen = {point_key(each.point) for each in self.told} | {point_key(point) for point in pending}
-        for a in self.space.by_name["a"].values:  # type: ignore[union-attr]
-            for b in self.space.by_name["b"].values:  # type: ignore[union-attr]
-                if point_key({"a": a, "b": b}) not in seen:
-                    return Proposal({"a": a, "b": b}, "next")
-        return None
-
-
-def test_one_group_after_the_other_is_free_and_the_others_stay_at_the_best_so_far() -> None:
-    whole = Space((Discrete("a", (0, 1, 2, 3), ordered=True), Discrete("b", (0, 1, 2, 3), ordered=True)), {})
-    staged = StagedSampler(whole, [("first", ("a",)), ("second", ("b",)), ("fixed", ())], 9, Noted)  # type: ignore[arg-type]
-    assert [name for name, _ in staged.groups] == ["first", "second"], "a group without a choice is no stage"
-    scores = {0: 1.0, 1: 5.0, 2: 3.0, 3: 2.0}
-    staged.tell(Observation({"a": 0, "b": 0}, 1.0))
-    asked = []
-    for _ in range(8):
-        proposal = staged.ask()
-        assert proposal is not None
-        asked.append((proposal.point["a"], proposal.point["b"], proposal.why))
-        staged.tell(Observation(proposal.point, scores[proposal.point["a"]] - 0.1 * proposal.point["b"]))  # type: ignore[index, operator]
-    assert [(a, b) for a, b, _ in asked[:3]] == [(1, 0), (2, 0), (3, 0)], "three trials: all but the baseline's value"
-    assert [(a, b) for a, b, _ in asked[3:6]] == [(1, 1), (1, 2), (1, 3)], "the best of the first stage is kept"
-    assert [why.split(":")[0] for _, _, why in asked] == (
-        ["stage 1 of 3, first"] * 3 + ["stage 2 of 3, second"] * 3 + ["stage 3 of 3, all groups"] * 2
-    )
-
-
-def test_of_two_as_good_the_first_is_kept_and_what_failed_never_is() -> None:
-    whole = Space((Discrete("a", (0, 1, 2), ordered=True), Discrete("b", (0, 1), ordered=True)), {})
-    staged = StagedSampler(whole, [("first", ("a",)), ("second", ("b",))], 6, Noted)  # type: ignore[arg-type]
-    for a, score in ((0, -4.0), (1, -2.0), (2, -2.0)):
-        staged.tell(Observation({"a": a, "b": 0}, score))
-    assert staged._best(2) == {"a": 1, "b": 0} and staged._best(1) == {"a": 1, "b": 0}
-    assert staged._best(0) == {"a": 0, "b": 0}, "before the first trial it is the baseline"
-    failed = StagedSampler(whole, [("first", ("a",))], 6, Noted)  # type: ignore[arg-type]
-    failed.tell(Observation({"a": 0, "b": 0}, None))
-    assert failed._best(5) is None
 
 
 def test_every_knob_is_in_one_group_the_studys_own_first(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ridgeline.campaign.confirmation import (
     mean_value,
     runs_needed,
 )
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
 from ridgeline.cli.campaign.live import TerminalView

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import scores
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.records.observation import Observation
 from ridgeline.records.run import Job

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.edge import (
     EdgeLadder,

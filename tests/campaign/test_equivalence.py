@@ -12,7 +12,7 @@ import pytest
 from ridgeline.campaign.confirmation import ConfirmationVerdict, equivalence_table
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import StudyError
-from ridgeline.records.answer import EQUIVALENT, KEEP_BASELINE
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage
@@ -42,7 +42,7 @@ def test_settings_that_make_no_difference_end_the_campaign_early(tmp_path: Path)
     run = campaign(tmp_path, null_study(tmp_path), noisy(1, 0.002, lambda settings: 0.0))
     verdict = run.run()
     assert isinstance(verdict, ConfirmationVerdict)
-    assert verdict.conclusion == EQUIVALENT
+    assert verdict.conclusion == Conclusion.EQUIVALENT
     assert verdict.headline.startswith(
         "none of these 6 settings differs from the baseline by more than 1.5% (95%, corrected for 6 comparisons); "
         "6 blocks"
@@ -74,7 +74,7 @@ def test_a_worse_setting_is_named_and_the_others_still_count(tmp_path: Path) -> 
     run = campaign(tmp_path, asked, noisy(2, 0.002, lambda s: -0.05 if s["y"] == 2 else 0.0))
     verdict = run.run()
     assert isinstance(verdict, ConfirmationVerdict)
-    assert verdict.conclusion != EQUIVALENT
+    assert verdict.conclusion != Conclusion.EQUIVALENT
     worse = sum(t.point["y"] == 2 for t in run.history.trials.values() if t.stage is Stage.SEARCH)
     assert worse
     assert f"{6 - worse} of 6 settings within 1.5% of the baseline" in verdict.headline
@@ -86,7 +86,7 @@ def test_a_worse_setting_is_named_and_the_others_still_count(tmp_path: Path) -> 
 def test_noise_leaves_them_undecided_and_says_what_would_decide(tmp_path: Path) -> None:
     run = campaign(tmp_path, null_study(tmp_path, blocks=3), noisy(3, 0.02, lambda settings: 0.0))
     verdict = run.run()
-    assert verdict.conclusion not in (EQUIVALENT, KEEP_BASELINE)
+    assert verdict.conclusion not in (Conclusion.EQUIVALENT, Conclusion.KEEP_BASELINE)
     assert "undecided" in verdict.headline
 
 

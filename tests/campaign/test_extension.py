@@ -11,14 +11,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.kinds.extension import (
-    error_share,
-    extension_text,
-    level_after,
-    parse_extension,
-    require_extendable,
-    require_room,
-)
+from ridgeline.campaign.confirmation import error_share, extension_text, level_after
+from ridgeline.campaign.extension import parse_extension, require_extendable, require_room
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.cli.main import main

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import engine
+from ridgeline.campaign import controller
 from ridgeline.campaign.assembly import assemble_campaign
-from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.study import state_files
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.state_files import RESULT_FILE, STATE_KEY, state_file
@@ -132,7 +132,7 @@ def test_while_jobs_of_a_batch_system_may_be_written_about_their_state_files_lie
         next_stage(campaign)
 
     monkeypatch.setattr(Campaign, "_next_stage", late_words)
-    monkeypatch.setattr("ridgeline.campaign.engine._LINGERING_S", 3600.0)  # on a busy machine it takes minutes
+    monkeypatch.setattr("ridgeline.campaign.controller._LINGERING_S", 3600.0)  # on a busy machine it takes minutes
     tuned(folder)
     assert left(folder) == {frozenset(OURS)}
     assert [state_file(run, "batch.out").text for run in runs(folder)] == ["=>> PBS: a late word\n"] * len(runs(folder))  # type: ignore[union-attr]
@@ -154,7 +154,7 @@ def step_names() -> list[str]:
 def kills(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Die at this step of the third run's end."""
     count = {"closed": 0, "unlinked": 0}
-    write, record, put_away, unlink = engine.write_result, Campaign.record, engine.put_away, Path.unlink
+    write, record, put_away, unlink = controller.write_result, Campaign.record, controller.put_away, Path.unlink
 
     def third() -> bool:
         return count["closed"] == 3
@@ -185,9 +185,9 @@ def kills(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
                 raise Killed
         unlink(path, missing_ok)
 
-    monkeypatch.setattr(engine, "write_result", writes)
+    monkeypatch.setattr(controller, "write_result", writes)
     monkeypatch.setattr(Campaign, "record", records)
-    monkeypatch.setattr(engine, "put_away", puts)
+    monkeypatch.setattr(controller, "put_away", puts)
     monkeypatch.setattr(Path, "unlink", unlinks)
     monkeypatch.setattr(Campaign, "_leave", lambda campaign, error: None)
 
@@ -252,7 +252,7 @@ def test_folders_of_an_earlier_release_keep_their_loose_files(tmp_path: Path, mo
         return {}
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "write_result", as_before)
+        patched.setattr(controller, "write_result", as_before)
         patched.setattr(Campaign, "_leave", lambda campaign, error: None)
         with pytest.raises(Killed):
             tuned(folder)

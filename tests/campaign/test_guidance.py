@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from ridgeline import catalog
+from ridgeline.campaign import elsewhere as warm_start
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.guidance import warm_start
-from ridgeline.campaign.guidance.sampling import prior_of, sampler_of, unpredicted
-from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.kinds.search import SearchAgenda, SearchQuestion
+from ridgeline.campaign.sampling import prior_of, sampler_of, unpredicted
 from ridgeline.errors import InputError, StoreError, StudyError
 from ridgeline.records.observation import Expectation, Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Settings, Space

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import engine
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign import controller
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.records.run import Cause
@@ -263,7 +263,7 @@ def test_a_pause_starts_nothing_and_is_no_work_time(tmp_path: Path, monkeypatch:
         if len(idle) == 3:
             tell(tmp_path, "resume", "resume")
 
-    monkeypatch.setattr(engine.time, "sleep", sleep)
+    monkeypatch.setattr(controller.time, "sleep", sleep)
     running.run()
     assert len(idle) == 3
     assert len(set(idle)) == 1, "no trial was started, and no time was spent"

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign import judge as room
-from ridgeline.campaign.judge import find_signature, judge, last_line
+from ridgeline.campaign.judge import find_signature, last_line
 from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending
-from tests.campaign.harness import guards, study
+from tests.campaign.harness import guards, judged, study
 
 BOOM = (Signature(re.compile("boom"), Kind.CRASH, "it went boom"),)
 
 
 def outcome(folder: Path, ending: Ending) -> Outcome:
-    return judge(ending, Reading(), folder, PROGRAM_FAILURES, ("stderr", "stdout"), study(folder), {}, {})
+    return judged(ending, Reading(), folder, PROGRAM_FAILURES, ("stderr", "stdout"))
 
 
 def test_what_the_shell_says_about_our_own_kill_decides_nothing(tmp_path: Path) -> None:
@@ -52,7 +52,8 @@ def test_who_must_bring_what_is_not_there(
     (tmp_path / "stderr").write_text("run.sh: 20: ./solver-b: not found\n")
     asked = study(tmp_path, site=replace(study(tmp_path).site, nodes=nodes))
     logs = ("stderr", "stdout")
-    told = judge(Ending(Cause.EXITED, 127), Reading(), tmp_path, PROGRAM_FAILURES, logs, asked, settings, {}, passed)
+    more = {"asked": asked, "settings": settings, "reference": {"rate": 1.0} if passed else {}}
+    told = judged(Ending(Cause.EXITED, 127), Reading(), tmp_path, PROGRAM_FAILURES, logs, **more)
     assert told.kind is kind
     assert bool(told.lacking) == (kind is Kind.REJECTED)
     assert told.evidence == Evidence("stderr", 1, "run.sh: 20: ./solver-b: not found")
@@ -74,7 +75,7 @@ def test_of_several_exceptions_the_last_is_the_cause(tmp_path: Path) -> None:
 def test_a_guard_on_what_could_not_be_read_is_not_the_one_to_correct(tmp_path: Path) -> None:
     asked = study(tmp_path, guards=guards("rate < 5"))
     reading = Reading(problem="rate: stdout has no text", remedy="set `file: stderr`")
-    found = judge(Ending(Cause.EXITED, 0), reading, tmp_path, (), ("stdout",), asked, {}, {})
+    found = judged(Ending(Cause.EXITED, 0), reading, tmp_path, (), ("stdout",), asked=asked)
     assert (found.reason, found.remedy) == ("rate: stdout has no text", "set `file: stderr`")
 
 
@@ -162,7 +163,7 @@ def test_a_program_that_left_well_is_failed_only_by_signatures_that_say_so(tmp_p
     (tmp_path / "stdout").write_text("boom\n")
     table = (Signature(re.compile("boom"), Kind.WRONG, "it went boom", even_if_exit_0=even),)
     reading = Reading((Measurement("rate", 1.0, "", "stdout"),))
-    found = judge(Ending(Cause.EXITED, 0), reading, tmp_path, table, ("stdout",), study(tmp_path), {}, {})
+    found = judged(Ending(Cause.EXITED, 0), reading, tmp_path, table, ("stdout",))
     assert found.kind is (Kind.WRONG if even else Kind.OK)
 
 
@@ -185,7 +186,7 @@ def test_a_result_counts_only_when_nothing_speaks_against_it(
     tmp_path: Path, reading: Reading, kind: Kind, reason: str
 ) -> None:
     asked = study(tmp_path, guards=guards("rate < 5"))
-    found = judge(Ending(Cause.EXITED, 0), reading, tmp_path, (), ("stdout",), asked, {}, {})
+    found = judged(Ending(Cause.EXITED, 0), reading, tmp_path, (), ("stdout",), asked=asked)
     assert found.kind is kind
     assert reason in found.reason
 
@@ -203,7 +204,7 @@ def gzipped_guard(folder: Path, content: bytes, sentence: str) -> Outcome:
     (folder / "out.gz").write_bytes(content)
     asked = study(folder, guards=guards(sentence))
     reading = Reading((Measurement("rate", 1.0, "", "stdout"),))
-    return judge(Ending(Cause.EXITED, 0), reading, folder, (), ("stdout",), asked, {}, {})
+    return judged(Ending(Cause.EXITED, 0), reading, folder, (), ("stdout",), asked=asked)
 
 
 def test_a_guard_reads_the_text_of_a_gzipped_file(tmp_path: Path) -> None:

@@ -13,26 +13,24 @@ from typing import Any, ClassVar
 import pytest
 
 from ridgeline import catalog
-from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.confirmation import ConfirmationVerdict
-from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
+from ridgeline.campaign.kinds.base import Agenda, CampaignQuestion, NextTrial, question_line, question_of
 from ridgeline.campaign.kinds.bisect import BisectQuestion
 from ridgeline.campaign.kinds.compare import ComparisonAgenda, ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
-from ridgeline.campaign.kinds.environment import EnvironmentQuestion
 from ridgeline.campaign.kinds.gate import GateQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.kinds.shrink import ShrinkQuestion
 from ridgeline.campaign.kinds.steps import StepsQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.cli.main import run as command_line
-from ridgeline.errors import StoreError
-from ridgeline.records.answer import Answer, Candidate, Progress, Reference
+from ridgeline.errors import InputError, StoreError
+from ridgeline.records.answer import Answer, Candidate, Progress, Reference, Use
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.run import Job
 from ridgeline.records.space import Point
@@ -66,8 +64,6 @@ QUESTIONS: list[CampaignQuestion] = [
     StepsQuestion([B], ["the rest"], None, 3),
     GateQuestion(A, [100.0] * 12),
     BisectQuestion("x", [{"x": x, "mode": "plain"} for x in (9, 8, 0)]),
-    EnvironmentQuestion({"x": 9, "mode": "plain"}, {"x": 9}, {"x": 0}, []),
-    ShrinkQuestion({"x": 3, "mode": "other"}, "crash"),
 ]
 
 
@@ -105,6 +101,27 @@ def test_a_verdict_is_the_same_record_after_it_was_on_disk(tmp_path: Path, quest
     assert question.verdict_from(line) == verdict
     on_disk = {name: value for name, value in line.details.items() if name != "paste"}
     assert json.loads(json.dumps(verdict.details())) == on_disk
+
+
+def test_a_folder_of_a_kind_that_is_gone_is_read_and_not_run_on(tmp_path: Path) -> None:
+    said = finished(tmp_path, QUESTIONS[1]).answer.headline
+    journal = tmp_path / "out" / "journal.jsonl"
+    first, *rest = journal.read_text().splitlines(keepends=True)
+    asked = {"start": {"x": 1}, "good": {"OMP": "1"}, "bad": {"OMP": "2"}, "variables": ["OMP"]}
+    opened = {**json.loads(first), "kind": "environment", "question": asked}
+    journal.write_text(json.dumps(opened) + "\n" + "".join(rest))
+    now = read_status(tmp_path / "out")
+    verdict = now.history.verdict
+    assert verdict is not None and now.answer.headline == verdict.headline and said in verdict.headline
+    assert (now.answer.kind, now.progress.stage) == ("environment", "finished")
+    assert now.study.space.by_name["OMP"].contains("2")
+    found = verify_folder(tmp_path / "out")
+    assert found.holds and "verdict is of a campaign of kind environment" in found.unchecked[-1].why
+    with (
+        pytest.raises(InputError, match="no campaigns of kind environment; what it found is shown"),
+        assemble_campaign(StudyFolder.open(tmp_path / "out")),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -232,7 +249,7 @@ class SpreadQuestion:
         trial = next(iter(history.trials.values()))
         candidate = Candidate("the baseline", 1, trial.point, trial.settings, 1.0)
         reference = Reference(self.reference, study.baseline, None)
-        return answer_of(self.kind, history.verdict, reference, candidate, {"asked": self.runs}, offers=False)
+        return answer_of(self.kind, history.verdict, reference, candidate, {"asked": self.runs}, Use.NEITHER)
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         rows = tuple((str(number),) for number in history.runs)
@@ -288,10 +305,9 @@ def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
     }
     others = {
         "campaign/asked.py": "asks every question, for the command line and for Python",
-        "campaign/dry_run.py": "is of a search",
-        "campaign/bug.py": "shows what was shrunk",
+        "campaign/preview.py": "is of a search",
         "api.py": "has verbs",
-        **{f"cli/campaign/{verb}.py": "its own words" for verb in ("tune", "gate", "bug")},
+        **{f"cli/campaign/{verb}.py": "its own words" for verb in ("tune", "gate")},
     }
     assert known == others.keys()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import engine
+from ridgeline.campaign import controller
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve, profile_share
 from ridgeline.campaign.status import CampaignStatus, _profile_tables
@@ -204,7 +204,7 @@ def test_what_was_given_is_used_and_the_confirmation_comes_first(
     budget = Budget(wall_s=runs * seconds) if limit == "wall" else Budget(node_hours=runs * seconds / 3600)
     asked = study(tmp_path, budget=budget, site=slots(slots_), confirm=ConfirmStage(top=2, blocks=3))
     run = campaign(tmp_path, asked, lambda settings: replace(rate(settings), seconds=seconds), world=world)
-    monkeypatch.setattr(engine, "time", SimpleNamespace(time=lambda: world.now_s, monotonic=time.monotonic))
+    monkeypatch.setattr(controller, "time", SimpleNamespace(time=lambda: world.now_s, monotonic=time.monotonic))
     run.ledger.clock = lambda: world.now_s
     verdict = run.run()
     found = run.history

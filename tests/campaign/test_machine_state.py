@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import machine_state as states
+from ridgeline.campaign import machine as states
 from ridgeline.campaign.kinds.gate import GateAgenda, GateQuestion
-from ridgeline.campaign.machine_state import MachineState, clock_settings, clocks_changed, machine_state
+from ridgeline.campaign.machine import MachineState, clock_settings, clocks_changed, machine_state
 
 STORED = [10.0 + 0.01 * n for n in range(20)]
 

@@ -17,11 +17,9 @@ from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.bisect import BisectQuestion
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
-from ridgeline.campaign.kinds.environment import EnvironmentQuestion
 from ridgeline.campaign.kinds.gate import GateQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.kinds.shrink import ShrinkQuestion
 from ridgeline.campaign.kinds.steps import StepsQuestion
 from ridgeline.campaign.status import read_status
 from ridgeline.study.history import read_history
@@ -104,8 +102,6 @@ QUESTIONS: dict[str, tuple[CampaignQuestion, str]] = {
     "gate, not slower": (GateQuestion(point(1), STORED), ""),
     "bisect": (BisectQuestion("x", [point(x) for x in (3, 2, 1, 0)]), ""),
     "bisect, nothing": (BisectQuestion("x", [point(x) for x in (0, 1, 2)]), ""),
-    "environment": (EnvironmentQuestion(point(3), {"x": 3}, {"x": 0}, []), ""),
-    "shrink": (ShrinkQuestion(point(9, 1), "crash"), ""),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeLadder, EdgeQuestion, EdgeRules
 from ridgeline.campaign.kinds.scale import ScalingAgenda, ScalingQuestion

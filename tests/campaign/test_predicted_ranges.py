@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.agenda import NextTrial
-from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.guidance.predicted import stated, with_range
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.kinds.base import NextTrial
+from ridgeline.campaign.kinds.search import SearchAgenda
+from ridgeline.campaign.sampling import stated, with_range
 from ridgeline.campaign.scores import Normalisation
 from ridgeline.records.observation import Expectation, Prediction, Proposal
 from ridgeline.records.outcome import Kind, Outcome
@@ -186,20 +186,16 @@ def test_the_node_that_a_run_will_land_on_is_not_known_and_part_of_the_range(tmp
 
 def test_where_nothing_was_predicted_nothing_is_stated(tmp_path: Path) -> None:
     assert the_range(tmp_path, None) is None
-    assert (
-        with_range(Proposal({}, "space-filling"), None, Stage.SEARCH, study(tmp_path), History(tmp_path))
-        == "space-filling"
-    )
+    said = with_range(Proposal({}, "space-filling"), None, study(tmp_path), History(tmp_path))
+    assert said == "space-filling"
 
 
 def test_the_line_that_explains_a_trial_is_in_plain_words(tmp_path: Path) -> None:
     found = PredictedRange(18_100.0, 17_000.0, 19_300.0, 0.03, in_logs=True)
     aim = "best chance to beat the best so far per node-hour; 98% likely to pass"
     asked = Proposal({}, aim, Prediction(18_100.0, 0.03, in_logs=True, to_beat=17_500.0))
-    why = with_range(asked, found, Stage.SEARCH, study(tmp_path), History(tmp_path))
+    why = with_range(asked, found, study(tmp_path), History(tmp_path))
     assert why == (
         "predicted rate 18,100 (90%: 17,000 to 19,300); "
         "best chance to beat rate 17,500 per node-hour; 98% likely to pass"
     )
-    whole = with_range(asked, found, Stage.SHORT, study(tmp_path), History(tmp_path))
-    assert whole.startswith("predicted rate 18,100 for a whole run (90%:")

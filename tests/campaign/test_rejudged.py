@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.rejudged import judged_today
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.verdict import judged_today
 from ridgeline.records.run import Job
 from ridgeline.records.study import ConfirmStage
 from ridgeline.records.trial import Stage

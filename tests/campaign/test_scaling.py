@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.scale import ScalingQuestion, ScalingVerdict, scaling_question
 from ridgeline.campaign.status import read_answer, read_status
 from ridgeline.cli.text.answer import answer_lines

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import scores
-from ridgeline.campaign.agenda import NextTrial
 from ridgeline.campaign.blocks import nodes_had_before
 from ridgeline.campaign.confirmation import blocks_so_far
-from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.controller import Campaign, Interrupted
+from ridgeline.campaign.kinds.base import NextTrial
+from ridgeline.campaign.kinds.search import SearchAgenda
 from ridgeline.cli.campaign.nodes import _node_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import CannotJudge, NothingFound

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.check import Stake, _profile_doubt, _profiler_doubt, stake
+from ridgeline.campaign.preview import Stake, _profile_doubt, _profiler_doubt, stake
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression
 from ridgeline.records.run import Cause, Ending, Job
@@ -30,7 +30,6 @@ from tests.campaign.harness import campaign, rate, slots, study
 
 PART = {
     Stage.BASELINE: "baseline",
-    Stage.SHORT: "short",
     Stage.SEARCH: "search",
     Stage.CONFIRM: "confirmation",
     Stage.WARM_UP: "warm-up",
@@ -139,13 +138,6 @@ def test_a_budget_of_node_hours_bounds_builds_on_the_site_too(tmp_path: Path) ->
     builds = Builds(("make",), ("bin",), where="site", limit_s=7200.0)
     found = said(tmp_path, budget=Budget(node_hours=5.0, trials=60), site=slots(2), builds=builds)
     assert found.node_hours == pytest.approx(5 + 2 * (1 + 2)), "two jobs in flight: a build of two hours, a run of one"
-
-
-def test_short_trials_are_counted_beside_whole_ones(tmp_path: Path) -> None:
-    found = said(tmp_path, search=SearchStage(short={"steps": 1}, sentinel_every=0))
-    assert {part.name: part.runs for part in found.parts} == {
-        "baseline": 3, "short": 13, "search": 12, "confirmation": 18, "warm-up": 3,
-    }  # fmt: skip
 
 
 def test_the_share_of_profiles_is_planned_and_warned_about(tmp_path: Path) -> None:

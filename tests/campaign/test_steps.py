@@ -14,20 +14,16 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.kinds.staged import StagedSampler, in_stages, knob_groups
-from ridgeline.campaign.kinds.steps import StepsQuestion, steps_question
+from ridgeline.campaign.controller import Campaign, Interrupted
+from ridgeline.campaign.kinds.steps import StepsQuestion, knob_groups, steps_question
 from ridgeline.campaign.status import CampaignStatus, read_winner
-from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.catalog import part
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, StudyError
-from ridgeline.records.answer import CONFIRMED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.expression import Expression
-from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Rule, Settings, Space, point_key
-from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
-from ridgeline.records.trial import Stage
+from ridgeline.records.study import ConfirmStage, Study
 from ridgeline.study.study_file import read_study_file
 from ridgeline.testing import MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, slots, study
@@ -207,7 +203,7 @@ def test_a_study_may_group_its_knobs_itself(tmp_path: Path) -> None:
 def test_each_step_is_judged_against_the_one_before(tmp_path: Path) -> None:
     run = stepped(tmp_path, asks(tmp_path))
     verdict: Any = run.run()
-    assert verdict.conclusion == CONFIRMED
+    assert verdict.conclusion == Conclusion.CONFIRMED
     for step in verdict.steps:
         assert step.low <= BROUGHT[step.name] <= step.high
         assert (step.verdict == "better") == (BROUGHT[step.name] > 1), step
@@ -305,7 +301,7 @@ workload: {kind: command, run: 'echo {mode} rate 100 {x}', metrics: {rate: {rege
 space: {x: {from: 0, to: 9}, mode: [plain, other]}
 goal: {maximize: rate}
 baseline: {x: 0, mode: plain}
-stages: {search: {sampler: random, in_stages: true, sentinel_every: 0}, baseline: {repeats: 1}, confirm: {top: 0}}
+stages: {search: {sampler: random, sentinel_every: 0}, baseline: {repeats: 1}, confirm: {top: 0}}
 """
 
 
@@ -313,7 +309,6 @@ def test_groups_of_a_study_file_are_checked(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(STUDY + "groups: {fast: [mode], slow: [x]}\n")
     read = read_study_file(file).study
-    assert read.search.in_stages
     assert [*knob_groups(read)] == ["fast", "slow"]
     file.write_text(STUDY + "groups: {fast: [mod]}\n")
     with pytest.raises(StudyError, match=r"mod is not a knob; known: mode"):
@@ -321,59 +316,6 @@ def test_groups_of_a_study_file_are_checked(tmp_path: Path) -> None:
     file.write_text(STUDY + "groups: {fast: [mode], slow: [mode]}\n")
     with pytest.raises(StudyError, match="mode is also in group fast"):
         read_study_file(file)
-
-
-def staged(folder: Path, trials: int = 24) -> tuple[StagedSampler, Study]:
-    asked = question(folder, budget=Budget(trials=trials), search=SearchStage(sampler="random", in_stages=True))
-
-    def make(space: Space) -> Any:
-        return part("samplers", "random")(space, 3, {}, asked.space.refusal)
-
-    return in_stages(asked, make), asked
-
-
-def test_a_search_in_stages_moves_one_group_after_the_other(tmp_path: Path) -> None:
-    sampler, asked = staged(tmp_path)
-    groups, best = knob_groups(asked), Observation(BASE, rate(BASE).metrics["rate"])
-    sampler.tell(best)
-    order = []
-    for _ in range(20):
-        proposal = sampler.ask()
-        assert proposal is not None
-        stage = proposal.why.partition(", ")[2].partition(":")[0]
-        order.append(stage)
-        if stage in groups:
-            moved = {k for k in BASE if proposal.point[k] != best.point[k]}
-            assert moved <= set(groups[stage]), "only the knobs of the stage's group leave the best setting"
-        observation = Observation(proposal.point, rate(proposal.point).metrics["rate"])
-        sampler.tell(observation)
-        best = max(best, observation, key=lambda known: known.score or 0)
-    seen = list(dict.fromkeys(order))
-    assert seen == [name for name in (*groups, "all groups") if name in seen]
-    assert "layout" in seen
-
-
-def test_a_search_in_stages_depends_on_its_observations_alone(tmp_path: Path) -> None:
-    first, _ = staged(tmp_path)
-    first.tell(Observation(BASE, 100.0))
-    for _ in range(9):
-        proposal = first.ask()
-        assert proposal is not None
-        first.tell(Observation(proposal.point, rate(proposal.point).metrics["rate"]))
-    again, _ = staged(tmp_path)
-    for observation in first.observations:
-        again.tell(observation)
-    assert again.ask() == first.ask()
-
-
-def test_a_campaign_in_stages_runs_and_says_which(tmp_path: Path) -> None:
-    asked = question(tmp_path, budget=Budget(trials=12), search=SearchStage("random", seed=1, in_stages=True))
-    run = campaign(tmp_path, asked, rate)
-    found: Any = Found(asked)
-    run.agenda = run.question.agenda(found, run.history, run.ledger)
-    run.run()
-    whys = [t.why for t in run.history.trials.values() if t.stage is Stage.SEARCH]
-    assert whys[0].startswith("stage 1 of 6, environment")
 
 
 LADDER = """\

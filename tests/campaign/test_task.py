@@ -11,7 +11,7 @@ import pytest
 import ridgeline
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.task import COMPLIANCE_FILE, forbidden_job, nodes_for, signature_of
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.errors import StudyError
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Kind

@@ -11,18 +11,25 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign.blocks import nodes_of_block, why_warm_up
-from ridgeline.campaign.carried import carry
-from ridgeline.campaign.confirmation import ConfirmationVerdict, _weaker, blocks_so_far, choose, reserve, runs_needed
-from ridgeline.campaign.early_stop import EarlyStops
+from ridgeline.campaign.confirmation import (
+    ConfirmationVerdict,
+    _weaker,
+    blocks_so_far,
+    choose,
+    error_share,
+    level_after,
+    reserve,
+    runs_needed,
+)
+from ridgeline.campaign.elsewhere import carry
+from ridgeline.campaign.extension import parse_extension
 from ridgeline.campaign.front import best_at
-from ridgeline.campaign.kinds.extension import error_share, level_after, parse_extension
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import baseline_score, better_than_baseline, looked_like, ranking
-from ridgeline.campaign.short_trials import ShortTrials
 from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Measurement, Resources
-from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study
+from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Comparison, Verdict
 from ridgeline.study.codec import Extension, RunEnded, VerdictLine, event_of, run_event
@@ -175,46 +182,6 @@ def test_the_best_settings_of_the_stand_in_are_carried_with_their_gains(
     assert searched["runs"] == 5 and searched["node_hours"] == pytest.approx(5 / 60, abs=1e-6) and not behind
     everything, _, _ = carry(own, history, own, 9)
     assert len(everything) == 4
-
-
-@pytest.mark.parametrize(("direction", "best"), [("maximize", 2), ("minimize", 4)])
-def test_runs_are_held_against_the_best_so_far(tmp_path: Path, direction: str, best: int) -> None:
-    history = told((Stage.BASELINE, 0, 10.0), (Stage.SEARCH, 2, 20.0), (Stage.SHORT, 5, 90.0), (Stage.SEARCH, 4, 2.5))
-    found = EarlyStops(asked(tmp_path, direction), history, SimpleNamespace(run_times=()))._best()  # type: ignore[arg-type]
-    assert found is not None and history.trials[found.trial].point["x"] == best
-
-
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_a_run_is_stopped_when_it_is_exactly_as_much_worse_as_the_study_says(tmp_path: Path, direction: str) -> None:
-    own = asked(tmp_path, direction, search=SearchStage(stop_early=2.0))
-    history = told((Stage.BASELINE, 0, 10.0))
-    stops = EarlyStops(own, history, SimpleNamespace(run_times=()))  # type: ignore[arg-type]
-    run, worse = SimpleNamespace(number=7), (2.0 if direction == "minimize" else 0.5)
-    stopped = stops._decided(run, history.runs[1], worse, "it")  # type: ignore[arg-type]
-    assert stopped is not None and (stopped.run, stopped.than, stopped.ratio) == (7, 1, worse)
-    assert stops._decided(run, history.runs[1], 1 + (worse - 1) * 0.99, "it") is None  # type: ignore[arg-type]
-    assert stops._decided(run, history.runs[1], 1 / worse, "it") is None, "twice as good"  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_the_best_short_run_gets_a_whole_one_unless_it_is_surely_behind(tmp_path: Path, direction: str) -> None:
-    """Short runs show half of the whole value; a setting may be promoted until it is behind by more than the spread."""
-    own = asked(tmp_path, direction, search=SearchStage(short={"steps": 1}))
-
-    def mirrored(value: float) -> float:
-        return value if direction == "maximize" else 100 / value
-
-    def promised(*shorts: tuple[int, float]) -> Any:
-        runs = [(Stage.BASELINE, 0, mirrored(10.0)), (Stage.SHORT, 0, mirrored(5.0)), (Stage.SEARCH, 9, mirrored(20.0))]
-        found = ShortTrials(own, told(*runs, *((Stage.SHORT, x, mirrored(v)) for x, v in shorts)))
-        return found.promising(), found.promising(2), found.settings_tried
-
-    found, forced, tried = promised((1, 8.0), (2, 12.0), (3, 12.0))
-    assert found[0]["x"] == forced[0]["x"] == 2 and tried == 3, "the best, and of two alike the first"
-    assert promised((1, 9.8))[0][0]["x"] == 1, "behind, but within the spread"
-    behind, forced, _ = promised((1, 9.0), (2, 8.0))
-    assert behind is None and forced[0]["x"] == 1, "clearly behind, unless more whole runs are wanted"
-    assert promised() == (None, None, 0)
 
 
 def looking(looks: int, protocol: int = 2) -> Any:

@@ -24,7 +24,7 @@ from ridgeline.campaign.front import (
     front_tables,
 )
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, NothingFound, StudyError
 from ridgeline.records.run import Cause, Ending, Measurement, Resources, Run

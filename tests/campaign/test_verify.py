@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 
 import ridgeline
-from ridgeline.campaign import receipt as receipts
+from ridgeline.campaign import machine as receipts
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.runs import _same_numbers
-from ridgeline.campaign.verify.verification import Mismatch, Verification, anywhere, differences, reworded, same
+from ridgeline.campaign.verify import verify_folder
+from ridgeline.campaign.verify_runs import Mismatch, Verification, _same_numbers, anywhere, differences, reworded, same
 from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.study.folder import StudyFolder

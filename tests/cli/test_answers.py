@@ -27,7 +27,7 @@ from ridgeline.errors import (
     SiteError,
     StoreError,
 )
-from ridgeline.records.answer import KEEP_BASELINE, Answer
+from ridgeline.records.answer import Answer, Conclusion
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Job
 from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
@@ -169,7 +169,7 @@ def test_where_nothing_was_tried_the_baseline_stays(tmp_path: Path) -> None:
 
 def test_a_verdict_that_says_keep_the_baseline_is_an_empty_hand(tmp_path: Path) -> None:
     now = status_after(tmp_path, asked(tmp_path, 9), {0: [100], 9: [160]})
-    now.history.verdict = VerdictLine(KEEP_BASELINE, "no setting looked better than the baseline")
+    now.history.verdict = VerdictLine(Conclusion.KEEP_BASELINE, "no setting looked better than the baseline")
     assert now.answer.keep and now.answer.lacks and not now.answer.offers
     assert now.answer.headline == "no setting looked better than the baseline; keep the baseline"
 

@@ -105,7 +105,7 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
     "study nodes": {5: (".",), 7: ("better",), 2: ("--all",)},
     "study verify": {0: ("better",), 1: ("edited",), 5: ("empty",), 2: ("--all",)},
     "study diff": {0: ("better", "better"), 1: ("better", "other"), 2: ("better",), 5: ("better", "empty")},
-    "study bug": {0: ("FAILED",), 1: ("FAILED", "--shrink"), 2: ("better/runs/nothing",)},
+    "study bug": {0: ("FAILED",), 2: ("better/runs/nothing",)},
     "study export": {0: ("better",), 2: ("better", "--format", "nosuch"), 5: ("empty",)},
     "bench": {
         0: (SERVER, "--requests", "2", "--max-tokens", "4"),

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.cli.campaign import live
 from ridgeline.cli.campaign.live import TerminalView

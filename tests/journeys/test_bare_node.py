@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.preview import rehearse
 
 # coreutils, and what POSIX asks of every system beside them
 TOOLS = (

@@ -21,8 +21,8 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.preview import doubts, rehearse
 from ridgeline.errors import StudyError
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.knobs.engine_flags import engine_flags
@@ -124,7 +124,7 @@ def test_every_rung_renders_what_batch_system_launcher_and_engine_accept(
             rendered(tmp_path, study)
         return
     checked, run = rendered(tmp_path, study)
-    assert checked.doubts() == []
+    assert doubts(checked) == []
     for script in run.glob("*.sh"):
         subprocess.run(["sh", "-n", str(script)], check=True)
     text = (run / "run.sh").read_text()
@@ -147,7 +147,7 @@ def test_a_site_written_into_a_guides_study_stands_as_it_is(
     study = study_of(guide, index, own(guide, index)["job"]["nodes"], None)
     checked, run = rendered(tmp_path, study)
     assert checked.study.site.name != "local"
-    assert checked.doubts() == []
+    assert doubts(checked) == []
     assert len(checked.remarks()) >= 1, "how the nodes meet is said"
     if checked.study.site.batch == "slurm":
         assert_slurm_takes(slurm, run / "run.sh")

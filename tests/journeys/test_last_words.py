@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.judge import judge
 from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.executors import batch_script
 from ridgeline.executors.local import LocalExecutor
@@ -18,7 +17,7 @@ from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
-from tests.campaign.harness import study
+from tests.campaign.harness import judged, study
 
 # as srun, mpirun and a Python program do, it talks about the signal that ends it
 PROGRAM = """
@@ -50,8 +49,7 @@ def test_evidence_of_a_hang_is_the_last_line_before_the_silence(tmp_path: Path, 
     (tmp_path / "run").mkdir()
     ending = run(Job("hang", tmp_path / "run", PROGRAM, limit_s=50, silence_limit_s=1.5))
     assert "told to end" in (tmp_path / "run" / "engine.log").read_text()
-    found = judge(
-        ending, Reading(), tmp_path / "run", PROGRAM_FAILURES, ("stderr", "engine.log"), study(tmp_path), {}, {}
-    )
+    logs = ("stderr", "engine.log")
+    found = judged(ending, Reading(), tmp_path / "run", PROGRAM_FAILURES, logs, asked=study(tmp_path))
     assert found.kind is Kind.HANG
     assert str(found.evidence) == "engine.log:1: step 7 of 9"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import CampaignStatus, read_status
-from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits
 from ridgeline.records.guard import parse_guard
 from ridgeline.records.measurement import Measurement
@@ -61,7 +61,9 @@ def add(past: History, point: Point, stage: Stage = Stage.SEARCH, kind: Kind = K
 
 def answer(study: Study, point: Point | None = None) -> Answer:
     candidate = None if point is None else Candidate("the setting", 1, point, point, 1.0, confirmed=True)
-    return Answer("search", CONFIRMED, "", Reference("the baseline", study.baseline, 1.0), candidate, unit="1/s")
+    return Answer(
+        "search", Conclusion.CONFIRMED, "", Reference("the baseline", study.baseline, 1.0), candidate, unit="1/s"
+    )
 
 
 def search_with_an_edge(root: Path) -> History:

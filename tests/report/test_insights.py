@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
@@ -37,7 +37,7 @@ def told(study: Study, past: History, winner: Point | None = None) -> list[str]:
     """The insights of a campaign that ended with this winner, or is not over."""
     candidate = None if winner is None else Candidate("the setting", 1, winner, winner, 1.0, confirmed=True)
     reference = Reference("the baseline", study.baseline, None)
-    return insights(study, past, Answer("search", CONFIRMED if winner else None, "", reference, candidate))
+    return insights(study, past, Answer("search", Conclusion.CONFIRMED if winner else None, "", reference, candidate))
 
 
 def history(root: Path, speeds: dict[str, float] = SPEEDS) -> History:

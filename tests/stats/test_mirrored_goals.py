@@ -17,7 +17,6 @@ from ridgeline.stats.gate import gate_plan, judge_gate
 from ridgeline.stats.nodes import NodeRun, corrections, node_effects
 from ridgeline.stats.pareto import tradeoffs
 from ridgeline.stats.scaling import scaling
-from ridgeline.stats.short_runs import same_stretch_ratio, times_worse
 
 Turn = Callable[[Sequence[float]], list[float]]
 
@@ -77,13 +76,6 @@ CASES: dict[str, Callable[[Turn, Direction], Any]] = {
     "gate, slower": lambda turn, way: _gated(turn, way, 90.0),
     "gate, faster": lambda turn, way: _gated(turn, way, 110.0),
     "slow nodes": lambda turn, way: node_effects(_on_nodes(turn), way),
-    "part of a run": lambda turn, way: round(
-        times_worse(
-            same_stretch_ratio(turn(noisy(8, 10, 50)), turn(noisy(9, 10)), way == "minimize") or math.nan,
-            way == "minimize",
-        ),
-        9,
-    ),
 }
 
 
@@ -136,7 +128,6 @@ def test_the_cases_say_what_they_are_called() -> None:
     assert of("gate, slower")[1].slower is True and of("gate, faster")[1].slower is False
     assert of("gate, slower")[1].change > 0.05 and of("gate, faster")[1].change < -0.05
     assert [effect.verdict for effect in of("slow nodes")] == ["usual", "slow", "usual", "usual"]
-    assert of("part of a run") == pytest.approx(2.0, abs=0.05)
 
 
 def test_a_slow_nodes_values_are_brought_to_those_of_its_peers() -> None:

@@ -146,7 +146,7 @@ def test_settings_that_are_typed_mean_the_values_of_the_list(tmp_path: Path) -> 
 def test_bisect_goes_from_the_first_to_the_last_of_the_list(tmp_path: Path) -> None:
     for listed in ("[2.8, 2.9, 2.10, 2.11]", "[2.8, 2.9, 2.11]", "[8, 2, 4]"):
         found = check_study(_study(tmp_path, listed, f"baseline: {{k: {listed[1:].split(',')[0]}}}"))
-        question = bisect_question(found, "k", "baseline", None, None, 0.03, 40)
+        question = bisect_question(found, "k", "baseline", (None, None), 0.03, 40)
         assert [str(point["k"]) for point in question.points] == listed[1:-1].split(", ")
 
 

@@ -18,7 +18,6 @@ from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.bisect import bisect_question
 from ridgeline.campaign.kinds.compare import comparison
 from ridgeline.campaign.kinds.edge import edge_question
-from ridgeline.campaign.kinds.environment import environment_question
 from ridgeline.campaign.kinds.gate import MOST_STORED, GateQuestion, ReferenceFile, machine_of, measured_reference
 from ridgeline.campaign.kinds.scale import scaling_question
 from ridgeline.campaign.kinds.steps import steps_question
@@ -91,28 +90,17 @@ def steps_to(
 
 def bisecting(
     found: CheckedStudy,
-    over: str | None,
-    *,
-    good: object = None,
-    bad: object = None,
-    between: tuple[Path, Path] | None = None,
+    over: str,
+    ends: tuple[object, object] = (None, None),
     at: Setting = BASELINE,
+    *,
     slower: float = 0.03,
     runs: int = 400,
     out: Path | None = None,
 ) -> Asked:
-    """Which value of an ordered knob, or which variables of a slow host's environment, made a program slower."""
-    if (over is None) == (between is None):
-        raise InputError("say where to look: --over KNOB for versions, or --between GOOD BAD for two environments")
-    question: CampaignQuestion
-    if over is not None:
-        name, question = over, bisect_question(found, over, at, good, bad, slower, runs)
-    elif good is not None or bad is not None:
-        raise InputError("--good and --bad are ends of --over; the files of --between are ends themselves")
-    else:
-        assert between is not None
-        name, question = "environment", environment_question(found, *between, at, slower, runs)
-    return Asked(*assemble_or_resume(found, out, f"{found.study.name}-bisect-{name}", question))
+    """Which value of an ordered knob made a program slower, from a good end to a bad one; None: the first, the last."""
+    question = bisect_question(found, over, at, ends, slower, runs)
+    return Asked(*assemble_or_resume(found, out, f"{found.study.name}-bisect-{over}", question))
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.campaign.builds.builder import Builder
-from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.builds import Builder, Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file, check_new
-from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.controller import Campaign
+from ridgeline.campaign.extension import require_extendable, require_room
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
-from ridgeline.campaign.kinds.extension import require_extendable, require_room
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
-from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
 from ridgeline.study.codec import Extension, event_of
@@ -150,7 +149,7 @@ def assemble_campaign(
             require_extendable(found.study, asks.kind, getattr(asks, "extended_by", ()), history, extension)
             require_room(found.study, history, extension)
             before = None if history.verdict is None else history.verdict.conclusion
-            extension = replace(extension, undecided=before in (UNCONFIRMED, UNFINISHED))
+            extension = replace(extension, undecided=before in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED))
             event = {"at": round(time.time(), 3), **event_of(extension)}
             journal.append(event)
             history.apply(event)
@@ -185,7 +184,6 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
     ledger = Ledger(study.budget, history, slots=_jobs_at_once(study, executor))
     agenda = question.agenda(found, history, ledger)
     campaign = Campaign(question, study, found.workload, executor, journal, history, agenda, ledger)
-    campaign.short = found.short
     if study.builds is not None:
         here: Executor = catalog.part("executors", "local")(LOCAL)
         # one of its own: it is asked about builds, and each look at the queue serves those who ask

@@ -9,7 +9,6 @@ from typing import Any
 
 from ridgeline import catalog
 from ridgeline.campaign.judge import secret_values
-from ridgeline.campaign.kinds.shrink import ShrinkVerdict
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.files import read_text
@@ -17,7 +16,6 @@ from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.secrets import masked
-from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
 from ridgeline.study.folder import RUNS
@@ -48,14 +46,14 @@ def failed_run(folder: Path) -> tuple[CampaignStatus, Run]:
     return now, run
 
 
-def bug_report(now: CampaignStatus, run: Run, shrunk: ShrinkVerdict | None = None) -> str:
+def bug_report(now: CampaignStatus, run: Run) -> str:
     """Everything a maintainer asks for first, and nothing that only this machine or its user should know."""
     secrets = secret_values(now.study.site.secrets)
-    text = "\n".join(_lines(now, run, shrunk)) + "\n"
+    text = "\n".join(_lines(now, run)) + "\n"
     return _HOME.sub("~", masked(text, secrets))
 
 
-def _lines(now: CampaignStatus, run: Run, shrunk: ShrinkVerdict | None) -> Iterator[str]:
+def _lines(now: CampaignStatus, run: Run) -> Iterator[str]:
     study, history = now.study, now.history
     trial, outcome = history.trials[run.trial], run.outcome
     assert outcome is not None
@@ -69,36 +67,31 @@ def _lines(now: CampaignStatus, run: Run, shrunk: ShrinkVerdict | None) -> Itera
     attempts = [r for t in history.trials.values() if t.key == trial.key for r in history.runs_of.get(t.number, ())]
     alike = sum(r.outcome is not None and r.outcome.kind is outcome.kind for r in attempts)
     yield from (f"It ended so in {alike} of {count(len(attempts), 'run')} of this setting.", "")
-    point = trial.point if shrunk is None else shrunk.point
-    yield from ("## Command", "", *_command(now, trial, point))
-    yield from ("## What differs from what works", "", *_difference(now, trial, shrunk))
+    yield from ("## Command", "", *_command(now, trial))
+    yield from ("## What differs from what works", "", *_difference(now, trial))
     yield from ("", "## Versions and machine", "", *(f"- {name}: {value}" for name, value in versions.items()))
     yield from ("", "## Log", "", *_log(run))
-    yield from ("## What was tried", "", *_tried(now, trial, shrunk))
+    yield from ("## What was tried", "", *_tried(now, trial))
 
 
-def _command(now: CampaignStatus, trial: Trial, point: Point) -> Iterator[str]:
+def _command(now: CampaignStatus, trial: Trial) -> Iterator[str]:
     study = now.study
     try:
         workload = catalog.part("workloads", study.workload.kind)(study)
-        yield from _fenced(str(workload.paste(study.space.settings(point))).splitlines(), "sh")
+        yield from _fenced(str(workload.paste(study.space.settings(trial.point))).splitlines(), "sh")
     except RidgelineError as error:
         yield from (f"The command cannot be written anew on this machine ({error}); as the run's scripts have it:", "")
-    if point == trial.point:
-        run = now.history.final_run(trial)
-        exported = [] if run is None else state_text(run.folder, "env").splitlines()
-        own = [line for line in exported if "RIDGELINE_" not in line]
-        if own:
-            yield from ("with this environment:", *_fenced(own, "sh"))
+    run = now.history.final_run(trial)
+    exported = [] if run is None else state_text(run.folder, "env").splitlines()
+    if own := [line for line in exported if "RIDGELINE_" not in line]:
+        yield from ("with this environment:", *_fenced(own, "sh"))
 
 
-def _difference(now: CampaignStatus, trial: Trial, shrunk: ShrinkVerdict | None) -> Iterator[str]:
+def _difference(now: CampaignStatus, trial: Trial) -> Iterator[str]:
     base = now.study.baseline
     changed = changes(base, trial.point) or "nothing: this is the baseline itself"
     passed = any(t.point == base for t, _ in now.history.ok_runs(*Stage))
     yield f"The baseline {'passes' if passed else 'was not seen to pass'}. Changed from it: {changed}."
-    if shrunk is not None:
-        yield from ("", f"Shrunk by running it again with fewer changes: {shrunk.headline}.")
 
 
 def _versions(now: CampaignStatus, run: Run) -> Iterator[tuple[str, str]]:
@@ -142,12 +135,8 @@ def _log(run: Run) -> Iterator[str]:
     yield from ("The run left no log.", "")
 
 
-def _tried(now: CampaignStatus, trial: Trial, shrunk: ShrinkVerdict | None) -> Iterator[str]:
+def _tried(now: CampaignStatus, trial: Trial) -> Iterator[str]:
     """Other settings and how they ended, those nearest to this one first."""
-    if shrunk is not None and shrunk.tried:
-        yield from ("Fewer changes:", "", "| changed from the baseline | ended as |", "|---|---|")
-        yield from (f"| {what or 'nothing'} | {_cell(ended)} |" for what, ended in shrunk.tried)
-        yield ""
     rows = []
     seen = {trial.key}
     for other in now.history.trials.values():

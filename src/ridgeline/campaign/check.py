@@ -6,23 +6,15 @@ import hashlib
 import itertools
 import math
 import random
-import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.campaign.blocks import MOST_MOVES
-from ridgeline.campaign.early_stop import cannot_be_watched
 from ridgeline.campaign.judge import secret_values
-from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
-from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.campaign.task import task_problems
 from ridgeline.errors import InputError, Problem, RidgelineError, StudyError, Where
-from ridgeline.executors.base import Executor
-from ridgeline.records.duration import show_duration
 from ridgeline.records.expression import Expression, ExpressionError, Value
 from ridgeline.records.run import Resources
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
@@ -31,7 +23,6 @@ from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, bare_fields, field_names, grouped, wide_fields
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import sampler_class
-from ridgeline.stats.nodes import MOST_URGENT, most_baseline_runs
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.stats.wording import count
 from ridgeline.study.forms import fields, read_form
@@ -100,7 +91,7 @@ def _inert_knobs(study: Study, workload: Workload) -> list[Problem]:
     return [
         Problem(("space", knob.name), _reason(study, knob.name))
         for knob in study.space.knobs
-        if knob.count != 1 and knob.name not in study.variables and _changes_nothing(jobs, knob, places)
+        if knob.count != 1 and _changes_nothing(jobs, knob, places)
     ]
 
 
@@ -175,17 +166,12 @@ def _read_by(space: Space, used: set[str]) -> set[str]:
     return {name for expression in expressions for name in expression.names}
 
 
-_LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
-SAMPLED_POINTS = 20_000
-
-
 @dataclass(frozen=True)
 class CheckedStudy:
     """A study that loads, whose parts exist and whose workload accepts it."""
 
     file: StudyFile
     workload: Workload
-    short: Workload | None = None  # of short trials, where the study has them
 
     @property
     def study(self) -> Study:
@@ -195,17 +181,6 @@ class CheckedStudy:
         """Why this point may not run: a rule of the study, or something the workload knows."""
         reason = self.study.space.refusal(point)
         return reason if reason is not None else self.workload.refusal(self.study.space.settings(point))
-
-    def doubts(self) -> list[str]:
-        """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
-        executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
-        found = executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
-        more = (_profile_doubt(self.study), _profiler_doubt(self.study), *_tight_budget(self.study))
-        return [*found, *self.workload.doubts(), *filter(None, more)]
-
-    def remarks(self) -> list[str]:
-        """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
-        return self.workload.remarks(self.study.space.settings(self.study.baseline))
 
 
 def check_study(path: Path, *, files: Path | None = None, home: Path | None = None) -> CheckedStudy:
@@ -286,12 +261,9 @@ def check_file(file: StudyFile) -> CheckedStudy:
         tools = " or ".join(workload.profilers)
         what = f"runs of {study.workload.kind} cannot be put under {study.profile.tool}; use {tools}"
         problems.append(file.message(("stages", "profile", "tool"), what))
-    problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
-    if study.search.stop_early is not None and (why := cannot_be_watched(study, workload)):
-        problems.append(file.message(("stages", "search", "stop_early"), why))
     if problems:
         raise StudyError(problems)
-    checked = CheckedStudy(file, workload, _short_workload(factory, file) if study.search.short else None)
+    checked = CheckedStudy(file, workload)
     problems += _unwilling(sampler, checked)
     for where, point in ((("baseline",), study.baseline), *((("presets", i), p) for i, p in enumerate(study.presets))):
         if reason := checked.refusal(point):
@@ -396,13 +368,6 @@ def _where_it_is_absent(study: Study, name: str) -> str:
     return f"has no value where `{knob.when.text}` does not hold, and nothing would be left of it there"
 
 
-def _short_workload(factory: object, file: StudyFile) -> Workload:
-    workload: Workload = factory(shortened(file.study))  # type: ignore[operator]
-    if problems := workload.problems():
-        raise StudyError([file.message((*SHORT_TRIALS, str(p.where[-1])), p.message) for p in problems])
-    return workload
-
-
 def _wrong_options(sampler: object, file: StudyFile) -> list[str]:
     form = getattr(sampler, "form", None)
     if form is None:
@@ -485,245 +450,3 @@ def _missing_sources(file: StudyFile) -> list[str]:
             what = f"{pattern[:200]!r} is not a pattern inside the study's folder; name files below it"
             found.append(file.message(("builds", "sources", index), what))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceSize:
-    """How many points there are, and how many may run. `exact` is False when they were sampled."""
-
-    points: float
-    legal: float
-    exact: bool
-    refused: Counter[str]
-
-
-def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
-    space = checked.study.space
-    if space.raw_size() <= _LISTED_POINTS:
-        refused: Counter[str] = Counter()
-        total = 0
-        for point in space.points():
-            total += 1
-            if reason := checked.refusal(point):
-                refused[reason] += 1
-        return SpaceSize(total, total - refused.total(), True, refused)
-    rng = random.Random(seed)
-    draws = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in itertools.count())
-    sample = [space.restrict(values) for values in itertools.islice(draws, SAMPLED_POINTS)]
-    refused = Counter(reason for point in sample if (reason := checked.refusal(point)))
-    share = 1 - refused.total() / len(sample)
-    return SpaceSize(space.raw_size(), space.raw_size() * share, False, refused)
-
-
-@dataclass(frozen=True, slots=True)
-class StakePart:
-    """What one part of a campaign may cost at the most: so many runs, each on so many nodes, and what they are for."""
-
-    name: str
-    runs: int | None  # None: as many as time and node-hours allow
-    nodes: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stake:
-    """What a campaign may cost at the most, every run at its limit. None: no limit is set by the study.
-
-    `runs` and `node_hours` hold where the site does its part; a run that falls to a fault of a node or of the site is
-    repeated, which `runs_with_faults` counts. Stopping and resuming, and what people ask of it meanwhile, are extra.
-    """
-
-    parts: tuple[StakePart, ...]
-    limit_s: float  # of one run
-    budget_hours: float  # what the study's own limits allow, builds on the site included; infinite without any
-    runs_with_faults: int | None
-    builds: int | None = 0  # variants of the program; None: one for every setting
-    build_hours: float = 0.0  # where they are built on the site
-    limits: Mapping[str, float] = field(default_factory=dict)  # the budget's own, by key, in node-hours
-
-    @property
-    def runs(self) -> int | None:
-        known = [part.runs for part in self.parts if part.runs is not None]
-        return sum(known) if len(known) == len(self.parts) else None
-
-    def share_of(self, name: str) -> float | None:
-        """The part of all node-hours that a part may take; None where nobody can tell how many runs there will be."""
-        hours = {part.name: self.node_hours_of(part) or 0.0 for part in self.parts}
-        return None if self.runs is None else hours.get(name, 0.0) / sum(hours.values())
-
-    def node_hours_of(self, part: StakePart) -> float | None:
-        return None if part.runs is None else part.runs * part.nodes * self.limit_s / 3600.0
-
-    @property
-    def node_hours(self) -> float | None:
-        hours = [self.node_hours_of(part) for part in self.parts]
-        known = [each for each in hours if each is not None]
-        all_of_it = math.inf if len(known) < len(hours) else sum(known) + self.build_hours
-        worst = min(self.budget_hours, all_of_it)
-        return None if worst == math.inf else worst
-
-    @property
-    def binds(self) -> str:
-        """The key of the budget that ends it, where one does before every run that is asked for has run."""
-        hours = [self.node_hours_of(part) for part in self.parts]
-        known = [each for each in hours if each is not None]
-        planned = sum(known) + self.build_hours if len(known) == len(hours) else math.inf
-        ends = min(self.limits, key=self.limits.__getitem__, default="")
-        return ends if ends and self.limits[ends] < planned else ""
-
-
-def stake(study: Study, trials: int | None = None) -> Stake:
-    """The most that a search of this study runs, part by part."""
-    from ridgeline.campaign.confirmation import runs_needed
-    from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
-
-    budget, search, confirm = study.budget, study.search, study.confirm
-    unlimited = budget.wall_s is budget.node_hours is None
-    searched = next((n for n in (trials, budget.trials) if n is not None), TRIALS_WITHOUT_BUDGET if unlimited else None)
-    try:
-        width, widest = _width(study), _widest(study)
-    except (ExpressionError, ValueError) as error:
-        raise StudyError(f"job: {error}") from None
-    parts = [StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
-    if search.short:
-        short = None if searched is None else searched + 1
-        parts.append(StakePart("short", short, widest, "every trial short first, and the baseline once"))
-    parts.append(StakePart("search", searched, widest, "trials, one run each"))
-    if search.sentinel_every:
-        parts += _looks(study, searched, width)
-    top, who = confirm.top, f"best {confirm.top}"
-    if study.equivalent_within is not None:
-        top = searched or TRIALS_WITHOUT_BUDGET
-        who = "every setting that passes"
-    confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
-    repeats = "one run" if confirm.repeats == 1 else f"{confirm.repeats} runs"
-    blocks = f"baseline and {who}, {repeats} each in each of {confirm.blocks} blocks"
-    parts.append(StakePart("confirmation", confirmed, widest, blocks))
-    if confirm.top and confirm.warmup != "never":
-        why = "one that does not count before each block, where nothing ran just before it"
-        parts.append(StakePart("warm-up", confirm.blocks, width, why))
-    if not confirm.top:  # else it runs in place of the confirmation
-        parts.append(StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
-    if study.profile is not None:
-        parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
-    known = [part.runs for part in parts if part.runs is not None]
-    with_faults = None
-    if len(known) == len(parts):
-        # a block of which a run landed elsewhere is run again as a whole
-        again = MOST_MOVES * confirmed if study.site.nodes > 1 or study.site.batch != "local" else 0
-        with_faults = (sum(known) + again) * (1 + study.job.retries)
-    allowed = _budget_hours(study, widest)
-    builds = None if searched is None else searched + 1
-    limits = _limits_in_hours(study, widest)
-    if study.builds is None:
-        return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, limits=limits)
-    on_site = math.inf if builds is None else builds * study.builds.limit_s / 3600.0
-    hours = on_site if study.builds.where == "site" else 0.0
-    return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours, limits)
-
-
-def _profile_doubt(study: Study) -> str:
-    """Of a study whose profiles take more than they should; else empty."""
-    from ridgeline.campaign.ledger import PROFILE_SHARE
-
-    if study.profile is None:
-        return ""
-    planned = stake(study)
-    share = planned.share_of("profile")
-    if share is None or share <= PROFILE_SHARE:
-        return ""
-    return (
-        f"stages.profile adds 2 of at most {planned.runs} runs, {share:.0%} of the node-hours, which is more than "
-        f"{PROFILE_SHARE:.0%}; with more trials or blocks it is less"
-    )
-
-
-_PROFILERS_ON_PATH = ("perf", "vtune", "nsys")  # the others are libraries, or the engine's own
-
-
-def _profiler_doubt(study: Study) -> str:
-    """Of a profiler that jobs on this machine will not find; empty where they may, or where jobs run elsewhere."""
-    tool, site = study.profile.tool if study.profile is not None else "", study.site
-    brought = site.modules or study.job.modules or site.setup or site.container or "PATH" in site.env
-    in_image = any(name in study.workload.options for name in ("engine", "engines"))
-    if tool not in _PROFILERS_ON_PATH or site.batch != "local" or brought or in_image or shutil.which(tool):
-        return ""
-    return (
-        f"stages.profile: {tool} is not on the PATH of this machine, so there will be no profile; install it, load a "
-        "module that has it (job: {modules: [...]}), or take another tool"
-    )
-
-
-def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
-    """Runs of the baseline between those of the search: after the last trial there is none."""
-    every = study.search.sentinel_every
-    why = f"the baseline again after every {every} trials"
-    done = None if searched is None else max(0, searched - (0 if study.search.short else 1))
-    regular = None if done is None else done // every
-    found = [StakePart("repeats", regular, width, why)]
-    if study.site.nodes > 1:
-        most = most_baseline_runs(study.site.nodes, width)
-        more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
-        why = "the baseline on nodes not seen yet or suspected to be slow"
-        found.append(StakePart("survey of nodes", more, width, why))
-    return found
-
-
-def _budget_hours(study: Study, nodes: int) -> float:
-    """What time and node-hours allow: nothing is begun beyond them, and what is in flight may go on to its limit."""
-    at_once = nodes * study.site.jobs_at_once
-    over = at_once * study.job.limit_s / 3600.0
-    if study.builds is not None and study.builds.where == "site":  # on one node, and its run follows
-        over += study.site.jobs_at_once * study.builds.limit_s / 3600.0
-    return min(_limits_in_hours(study, nodes).values(), default=math.inf) + over
-
-
-def _limits_in_hours(study: Study, nodes: int) -> dict[str, float]:
-    """What each limit of the budget comes to; a run that is under way when it is reached goes on."""
-    found = {}
-    if study.budget.node_hours is not None:
-        found["node_hours"] = study.budget.node_hours
-    if study.budget.wall_s is not None:
-        found["wall"] = nodes * study.site.jobs_at_once * study.budget.wall_s / 3600.0
-    return found
-
-
-def _tight_budget(study: Study) -> Iterator[str]:
-    """Limits that hold a confirmation only where runs end before their own limit: how long a run may take then, and
-    the smallest limit that holds it whatever they take."""
-    from ridgeline.campaign.confirmation import runs_needed
-
-    if not study.confirm.top or study.equivalent_within is not None:
-        return
-    limit_s, at_once, nodes = study.job.limit_s, study.site.jobs_at_once, _width(study)
-    before, confirmed = study.baseline_stage.repeats + 1, runs_needed(study, 1, FEWEST_BLOCKS)
-    runs = before + confirmed
-    what = f"holds the baseline, one trial and {FEWEST_BLOCKS} blocks of confirmation ({runs} runs) only if a run takes"
-    remedy = f"it may take {show_duration(limit_s)} (job.limit)"
-    # runs of one block follow each other; blocks may run beside each other
-    rounds = math.ceil(before / at_once) + math.ceil(FEWEST_BLOCKS / at_once) * confirmed / FEWEST_BLOCKS
-    if (wall_s := study.budget.wall_s) is not None and rounds * limit_s > wall_s:
-        least = f"`wall: {show_duration(rounds * limit_s)}` is always enough"
-        yield f"budget.wall: {show_duration(wall_s)} {what} at most {_rounded(wall_s / rounds)}, and {remedy}; {least}"
-    if (hours := study.budget.node_hours) is not None and runs * nodes * limit_s / 3600.0 > hours:
-        least = f"`node_hours: {runs * nodes * limit_s / 3600.0:.3g}` is always enough"
-        each_s = hours * 3600.0 / nodes / runs
-        yield f"budget.node_hours: {hours:g} {what} at most {_rounded(each_s)}, and {remedy}; {least}"
-
-
-def _rounded(seconds: float) -> str:
-    return show_duration(float(f"{seconds:.2g}") if seconds < 10 else math.floor(seconds))
-
-
-def _width(study: Study) -> int:
-    return study.job.resources(study.space.settings(study.baseline)).nodes
-
-
-def _widest(study: Study) -> int:
-    """The most nodes a job of this study asks for; of a space too large to list, all the site has."""
-    if study.job.nodes is None:
-        return 1
-    if study.space.raw_size() > SAMPLED_POINTS:
-        return max(study.site.nodes, _width(study))
-    legal = (point for point in study.space.points() if study.space.refusal(point) is None)
-    return max((study.job.resources(study.space.settings(point)).nodes for point in legal), default=1)

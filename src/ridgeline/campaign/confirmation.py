@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,10 +11,9 @@ from textwrap import shorten
 from typing import Any
 
 from ridgeline.campaign.blocks import disqualified, known_nodes, moved, places_of, trials_of
-from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
-from ridgeline.records.answer import CONFIRMED, EQUIVALENT, KEEP_BASELINE, NOTHING_PASSED, UNCONFIRMED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.exhibit import EQUIVALENCE, ComparedSetting, TextTable, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
@@ -26,7 +26,7 @@ from ridgeline.stats.wording import count, percent
 from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
 from ridgeline.study.history import History
 
-NO_DIFFERENCE = "no-difference"
+FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
 _LONGEST_REASON = 120  # characters of a line from a log that a headline shows
 
 
@@ -271,19 +271,19 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
     """What the search and its confirmation found."""
     if not history.count(Stage.SEARCH):
         headline = "nothing was tried: the budget has no room beyond the baseline"
-        return ConfirmationVerdict(UNCONFIRMED, headline)
+        return ConfirmationVerdict(Conclusion.UNCONFIRMED, headline)
     ranked = ranking(study, history)
     if not ranked:
         headline = f"no setting but the baseline passed ({_outcomes_of_search(history)})"
-        return ConfirmationVerdict(NOTHING_PASSED, headline)
+        return ConfirmationVerdict(Conclusion.NOTHING_PASSED, headline)
     if not history.candidates and not better_than_baseline(study, history):
         tried = _NearestTried(ranked[0][0], looked_like(study, history, ranked[0][1]))
         headline = "keep the baseline: no setting looked better in the search"
-        return ConfirmationVerdict(KEEP_BASELINE, headline, nearest_tried=tried)
+        return ConfirmationVerdict(Conclusion.KEEP_BASELINE, headline, nearest_tried=tried)
     if not history.candidates:
         none_asked = "the study asks for no confirmation"
         why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
-        return ConfirmationVerdict(UNCONFIRMED, f"not confirmed: {why}")
+        return ConfirmationVerdict(Conclusion.UNCONFIRMED, f"not confirmed: {why}")
     result, same = judged_blocks(study, history, blocks_so_far(study, history)), None
     if study.equivalent_within is not None:
         result, same = _last_look(study, history, study.equivalent_within)
@@ -291,8 +291,8 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
             headline = f"what passed in the search failed when it was run again: {next(iter(failed.values()))}"
-            return ConfirmationVerdict(NOTHING_PASSED, headline, disqualified=failed)
-        return ConfirmationVerdict(UNCONFIRMED, result.headline, disqualified=failed)
+            return ConfirmationVerdict(Conclusion.NOTHING_PASSED, headline, disqualified=failed)
+        return ConfirmationVerdict(Conclusion.UNCONFIRMED, result.headline, disqualified=failed)
     compared = {point_key(p): p for each in history.confirmations for p in each.candidates}
     found = _judged(result, tuple(compared.values()), failed)
     return found if same is None else _with_equivalence(study, history, found, same)
@@ -302,8 +302,10 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
     winner = next((p for p in candidates if point_key(p) == result.winner), None)
     enough = any(c.blocks >= FEWEST_BLOCKS for c in result.comparisons.values())
     all_worse = all(c.verdict is Verdict.WORSE for c in result.comparisons.values())
-    without_winner = KEEP_BASELINE if all_worse else NO_DIFFERENCE if enough else UNCONFIRMED
-    conclusion = CONFIRMED if winner is not None else without_winner
+    without_winner = (
+        Conclusion.KEEP_BASELINE if all_worse else Conclusion.NO_DIFFERENCE if enough else Conclusion.UNCONFIRMED
+    )
+    conclusion = Conclusion.CONFIRMED if winner is not None else without_winner
     return ConfirmationVerdict(conclusion, result.headline, winner, tuple(result.comparisons.values()), failed)
 
 
@@ -362,7 +364,7 @@ def _with_equivalence(
     found = replace(found, equivalence=same)
     if found.winner is not None:
         return found
-    conclusion = EQUIVALENT if same.holds else found.conclusion
+    conclusion = Conclusion.EQUIVALENT if same.holds else found.conclusion
     where = where_they_ran(blocks_so_far(study, history), history.protocol)
     most = max((test.blocks for test in same.tests), default=0)
     rests_on = f"{count(most, 'block')}{' ' if where else ''}{where}"
@@ -440,10 +442,10 @@ def _with_extension(headline: str, history: History, found: ConfirmationVerdict)
 
 def _weaker(now: ConfirmationVerdict, before: VerdictLine) -> bool:
     """Whether less is shown than before: no gain any more, or a smaller one at the least."""
-    if before.conclusion != CONFIRMED:
+    if before.conclusion != Conclusion.CONFIRMED:
         return False
     least, was = now.spoken_of, ConfirmationVerdict.from_line(before).spoken_of
-    if now.conclusion != CONFIRMED or least is None or was is None:
+    if now.conclusion != Conclusion.CONFIRMED or least is None or was is None:
         return True
     return least.scale == was.scale and (least.low or 0.0) < (was.low or 0.0)
 
@@ -476,3 +478,50 @@ def mean_value(study: Study, history: History, key: str, *stages: Stage) -> floa
     """The goal's mean over the runs of this point that passed in these stages."""
     values = [r.metrics[study.goal.metric] for t, r in history.ok_runs(*stages) if t.key == key]
     return sum(values) / len(values) if values else None
+
+
+def error_share(history: History) -> float:
+    """The share of the error that the level allows which this verdict may spend.
+
+    Whoever looks at a verdict may go on and look again, as often as they like. So the first one leaves a fifth of the
+    error to those that may follow, and each of these spends three quarters of what is left: all together never more
+    than the level allows.
+    """
+    later = history.looks - 1
+    return FIRST_LOOK if not later else (1 - FIRST_LOOK) * LATER_LOOKS * (1 - LATER_LOOKS) ** (later - 1)
+
+
+def level_after(level: float, history: History) -> float:
+    """As journals of protocol 1 did it: a level that falls with every look, by too little to hold for all of them."""
+    looks = history.looks
+    return level if looks == 1 else math.ceil((1 - (1 - level) / looks) * 1000) / 1000
+
+
+def extension_text(history: History, brief: bool = False) -> str:
+    """'; extended by 20 trials after a verdict', and what that means for the interval; or nothing."""
+    if not history.extensions:
+        return ""
+    last = history.extensions[-1]
+    added = ", then ".join(str(extension) for extension in history.extensions)
+    decided = any(not extension.undecided for extension in history.extensions)
+    text = f"extended by {added} after {'a verdict' if decided else 'too few blocks for a verdict'}"
+    if brief:
+        return f" ({text})"
+    if last.trials and (ran := history.count(Stage.SEARCH) - history.searched_before) < last.trials:
+        text += f", of which {ran or 'none'} ran"
+    if len(history.extensions) not in history.extensions_compared:
+        return f"; {text}: without fresh interleaved runs, the earlier blocks stand"
+    if history.protocol < 2:
+        return f"; {text}: its level allows for {history.looks} looks"
+    if history.looks == 1:
+        return f"; {text}"
+    spent = f"{error_share(history) * 100:.2g}% of the error that the level allows"
+    return f"; {text}: look {history.looks}, for which {spent} was left, so that it holds for all looks"
+
+
+def earlier_verdicts(history: History) -> tuple[str, ...]:
+    """What each extension found, for the report: 'verdict before the extension by 2 trials: confirmed, 1.05x ...'."""
+    pairs = zip(history.extensions, history.verdicts_before, strict=True)
+    return tuple(
+        f"verdict before the extension by {asked}: {found.conclusion}, {found.headline}" for asked, found in pairs
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.campaign.agenda import Agenda
+from ridgeline.campaign.kinds.base import Agenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.executors.base import Executor
 from ridgeline.records.outcome import Kind, Outcome

@@ -85,48 +85,45 @@ def _without_secrets(reading: Reading, study: Study) -> Reading:
 
 
 def judge(
-    ending: Ending,
+    run: Run,
     reading: Reading,
-    folder: Path,
-    signatures: Sequence[Signature],
-    logs: Sequence[str],
+    workload: Workload,
     study: Study,
     settings: Mapping[str, object],
-    baseline: Mapping[str, object],
-    baseline_passed: bool = False,
+    reference: Mapping[str, object],
 ) -> Outcome:
-    """The outcome of one run. `baseline` holds the baseline's own values for guards that compare with it."""
-    found = _judge(ending, reading, folder, signatures, logs, study, settings, baseline)
+    """The outcome of one run. `reference` holds the baseline's own values for guards that compare with it; empty before
+    it has passed: its first run is held against itself."""
+    found = _judge(run, reading, workload, study, settings, reference)
     if found.lacking:
-        found = _blamed(found, folder, study, settings, baseline_passed)
+        found = _blamed(found, run.folder, study, settings, bool(reference))
     values = secret_values(study.site.secrets)
     evidence = found.evidence and replace(found.evidence, text=masked(found.evidence.text, values))
     return replace(found, reason=masked(found.reason, values), evidence=evidence, remedy=masked(found.remedy, values))
 
 
 def _judge(
-    ending: Ending,
+    run: Run,
     reading: Reading,
-    folder: Path,
-    signatures: Sequence[Signature],
-    logs: Sequence[str],
+    workload: Workload,
     study: Study,
     settings: Mapping[str, object],
-    baseline: Mapping[str, object],
+    reference: Mapping[str, object],
 ) -> Outcome:
+    ending = run.ending
     if ending.cause in _BY_CAUSE:
         return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
     failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
-    wanted = [s for s in signatures if _applies(s, ending, failed)]
+    wanted = [s for s in workload.signatures if _applies(s, ending, failed)]
     try:
-        found = find_signature(folder, logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
+        found = find_signature(run.folder, workload.logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
     except TooSlow as error:
         return Outcome(Kind.CRASH if failed else Kind.WRONG, f"could not classify the exit: {error}")
     if found is not None:
         return found
     if failed:
-        return _unexplained(ending, folder, logs)
-    return _result(ending, reading, folder, study, settings, baseline)
+        return _unexplained(ending, run.folder, workload.logs)
+    return _result(run, reading, study, settings, reference)
 
 
 def _applies(signature: Signature, ending: Ending, failed: bool) -> bool:
@@ -194,18 +191,14 @@ def _commands() -> list[str]:
 
 
 def _result(
-    ending: Ending,
-    reading: Reading,
-    folder: Path,
-    study: Study,
-    settings: Mapping[str, object],
-    baseline: Mapping[str, object],
+    run: Run, reading: Reading, study: Study, settings: Mapping[str, object], reference: Mapping[str, object]
 ) -> Outcome:
     """The program says it is done: may what it measured count?"""
-    values = {**settings, **reading.texts, **reading.metrics}
+    own = {**reading.texts, **reading.metrics}
+    values, baseline = {**settings, **own}, reference or own
     # a guard on something that could not be read has not failed: how it is read is what must be corrected
     readable = [guard for guard in study.guards if not reading.problem or guard.names <= values.keys()]
-    if failure := _first_failure(readable, values, baseline, folder):
+    if failure := _first_failure(readable, values, baseline, run.folder):
         return Outcome(Kind.WRONG, failure)
     if reading.wrong:
         return Outcome(Kind.WRONG, reading.wrong)
@@ -217,7 +210,7 @@ def _result(
         return Outcome(Kind.WRONG, said, remedy=remedy)
     if doubt := reading.unverified or reading.contaminated:
         return Outcome(Kind.UNVERIFIED, doubt)
-    if study.task is not None and (broken := "; ".join(study.task.broken_by(ending, reading))):
+    if study.task is not None and (broken := "; ".join(study.task.broken_by(run.ending, reading))):
         return Outcome(Kind.UNVERIFIED, f"{BREAKS}{broken}")
     return Outcome(Kind.OK)
 

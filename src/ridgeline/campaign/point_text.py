@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.errors import InputError, near
 from ridgeline.records.expression import Value

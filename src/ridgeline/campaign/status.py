@@ -12,15 +12,14 @@ from typing import Any
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
-from ridgeline.campaign.busy import brief_runs, busy_machine
+from ridgeline.campaign.extension import next_step
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import PROFILE_SHARE, Ledger, profile_share
-from ridgeline.campaign.next_step import next_step
+from ridgeline.campaign.machine import brief_runs, busy_machine
 from ridgeline.campaign.point_text import pasted
-from ridgeline.campaign.rejudged import judged_today
 from ridgeline.campaign.task import compliance_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
-from ridgeline.campaign.verdict import with_figures
+from ridgeline.campaign.verdict import judged_today, with_figures
 from ridgeline.diagnose.base import Analyzer, LogSummary, diagnose, figure_changes, opened
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress

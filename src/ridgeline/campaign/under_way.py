@@ -1,4 +1,4 @@
-"""Runs that have not ended: how long they take, how long similar runs took, and the last thing they wrote."""
+"""Runs that have not ended: how long they take, the last thing they wrote, and which are ended for writing too much."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.executors.base import started_at_s, waiting_for
 from ridgeline.records.run import Cause, Ending
+from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.logs import latest_line
@@ -141,3 +142,50 @@ def not_run(reason: str) -> Ending:
     """How a run ends that was never handed over."""
     now = round(time.time(), 3)
     return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)
+
+
+_DISK_LOOK_S = 5.0  # between two looks at how much disk a run's folder takes
+
+
+@dataclass
+class RunMonitor:
+    """Ends runs that write too much: a full disk ends everybody."""
+
+    study: Study
+    logs: Sequence[str]
+    _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
+    _too_large: dict[int, Path] = field(default_factory=dict)  # run -> the file that is the most of it, if it is one
+    _looked_s: dict[int, float] = field(default_factory=dict)  # run -> when (monotonic) its folder was last measured
+
+    def must_end(self, run: OpenRun) -> bool:
+        """Whether it is to be ended now. True once."""
+        if run.number in self._too_much:
+            return False
+        if excess := too_much_output(run.folder, self.logs, self.study.job.output_bytes):
+            self._too_much[run.number] = excess
+            return True
+        return self._fills_the_disk(run)
+
+    def _fills_the_disk(self, run: OpenRun) -> bool:
+        """Looked at every few seconds: all files of a folder are asked for their size."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s.setdefault(run.number, now_s) < _DISK_LOOK_S:
+            return False
+        self._looked_s[run.number] = now_s
+        excess, largest = too_much_disk(run.folder, self.study.job.disk_bytes)
+        if excess and largest is not None:
+            self._too_much[run.number], self._too_large[run.number] = excess, largest
+        return bool(excess)
+
+    def ended(self, run: OpenRun, ending: Ending) -> Ending:
+        """How it ended, given what was asked of it; what it wrote beyond its limit is not kept."""
+        self._looked_s.pop(run.number, None)
+        if run.number in self._too_much:
+            if (largest := self._too_large.pop(run.number, None)) is not None:
+                cut_file(largest, self.study.job.output_bytes)
+            cut_output(run.folder, self.logs, self.study.job.output_bytes)
+            return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(run.number))
+        if not run.folder.is_dir():
+            reason = "its run folder was moved or deleted while it ran"
+            return replace(ending, cause=Cause.LOST, reason=reason)
+        return ending

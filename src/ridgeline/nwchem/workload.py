@@ -201,7 +201,6 @@ class NwchemWorkload(Workload):
     form = NwchemForm
     pasted_whole = True
     profilers = ("perf", "mpip", "ipm", "vtune")
-    run_times = ("wall_s", "nwchem_wall_s")
     signatures = SIGNATURES
     logs = ("stderr", "stdout")
 

@@ -4,16 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum, StrEnum
 from typing import Any
 
 from ridgeline.records.space import Point, Settings
 
-CONFIRMED = "confirmed"  # better than the reference, shown in fresh runs
-EQUIVALENT = "equivalent"  # no setting differs from the baseline by more than the study's margin
-KEEP_BASELINE = "keep-baseline"  # nothing is better than the baseline, as far as was searched
-NOTHING_PASSED = "nothing-passed"  # no setting passed the guards
-UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
-UNFINISHED = "unfinished"  # the budget ended before the question was answered
+
+class Conclusion(StrEnum):
+    """What a campaign came to, in the journal's word. A kind that another package brings may have words of its own."""
+
+    CONFIRMED = "confirmed"  # better than the reference, shown in fresh runs
+    EQUIVALENT = "equivalent"  # no setting differs from the baseline by more than the study's margin
+    NO_DIFFERENCE = "no-difference"  # none is to be seen, which is not to say that there is none
+    KEEP_BASELINE = "keep-baseline"  # nothing is better than the baseline, as far as was searched
+    WORSE = "worse"  # B than A
+    NOTHING_PASSED = "nothing-passed"  # no setting passed the guards
+    UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
+    UNFINISHED = "unfinished"  # the budget ended before the question was answered
+    EDGE = "edge"  # the largest value that passes is known
+    SCALED = "scaling"
+    FOUND = "found"  # the change that made it slower
+    NOT_REPRODUCED = "not-reproduced"  # no slowdown of that size here
+    UNRESOLVED = "unresolved"  # runs or budget ended before the change was found
+    NOT_SLOWER = "not-slower"
+    SLOWER = "slower"
+    CANNOT_JUDGE = "cannot-judge"
+    MEASURED = "measured"  # a reference for later gates
+
+
+class Standing(Enum):
+    """What an answer is worth to whoever asked: what it lacks and how a verb ends follow from it."""
+
+    OPEN = "there is no verdict yet"
+    ANSWERED = "the question has its answer"
+    KEEP = "nothing is better than the reference"
+    NOT_BETTER = "what was asked about is not there, or not shown to be better"
+    WORSE = "what was asked about is shown to be worse"
+    UNDECIDED = "what was measured is too little for a verdict about it"
+    UNCONFIRMED = "the campaign ended before it had its answer"
+
+
+class Use(Enum):
+    """Which setting is to be used, as far as is known."""
+
+    CANDIDATE = "the candidate, if perhaps an unconfirmed one"
+    REFERENCE = "the reference: nothing is better"
+    NEITHER = "the question was not which setting to use, or that is not shown"
+
+
 OVER_LIMIT = "over the limit: "  # before the limits of the question that a setting breaks
 
 
@@ -99,8 +137,8 @@ class Answer:
     """Candidate, interval and verdict of a campaign of this `kind`: every face shows these, and nothing else.
 
     `conclusion` is None while the campaign goes on; `facts` is what JSON says beside the headline, by its key.
-    `keep`: nothing is better, as far as is known, so the reference is the setting to use. `refuted` says what fresh
-    runs made of the search's favourite where the candidate is another one.
+    `shown` and `why` are of a setting that was asked about and is not to be used: worse, not better, or undecided.
+    `refuted` says what fresh runs made of the search's favourite where the candidate is another one.
     """
 
     kind: str
@@ -109,15 +147,13 @@ class Answer:
     reference: Reference
     candidate: Candidate | None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    offers: bool = True  # the candidate is a setting to paste, if perhaps an unconfirmed one
+    use: Use = Use.CANDIDATE
     paste: str = ""  # the setting to use as a person types it; in the journal once it is confirmed
     reference_paste: str = ""  # likewise the reference, to compare with
     pasted_as: str = ""  # what the pasted text is for, where it is not what was measured: 'to serve with this setting'
     repeat: str = ""  # then also the command that does again what was measured
-    keep: bool = False
-    not_better: str = ""  # of a setting that was asked about: why it is not to be used, once that is known
-    worse: bool = False  # it is shown to be worse
-    undecided: bool = False  # what was measured is too little for a verdict about it
+    shown: Standing | None = None
+    why: str = ""
     refuted: str = ""
     change: str = ""  # '302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)': reference, candidate and its interval
     unit: str = ""  # of the goal's metric
@@ -128,6 +164,38 @@ class Answer:
     unproven: str = ""  # why the verdict that an earlier release gave does not stand by today's rules
     next_step: str = ""  # the command that would lead to a verdict where there is none, as it is typed
 
+    def __post_init__(self) -> None:
+        if self.shown not in (None, Standing.NOT_BETTER, Standing.WORSE, Standing.UNDECIDED):
+            raise ValueError(f"{self.shown} is not said of a setting that was asked about")
+        if self.shown is not None and self.conclusion in (None, Conclusion.CONFIRMED):
+            raise ValueError(f"{self.shown} needs a verdict against the setting")
+        if self.conclusion == Conclusion.CONFIRMED and self.keep:
+            raise ValueError("a confirmed setting and the reference cannot both be the one to use")
+
+    @property
+    def standing(self) -> Standing:
+        if self.conclusion is None or self.shown is not None:
+            return self.shown or Standing.OPEN
+        if self.conclusion == Conclusion.NOTHING_PASSED or self.unproven:
+            return Standing.NOT_BETTER
+        if self.conclusion in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED):
+            return Standing.UNCONFIRMED
+        if self.keep:
+            return Standing.KEEP
+        return Standing.NOT_BETTER if self.candidate is None else Standing.ANSWERED
+
+    @property
+    def keep(self) -> bool:
+        return self.use is Use.REFERENCE
+
+    @property
+    def offers(self) -> bool:
+        return self.use is Use.CANDIDATE
+
+    @property
+    def worse(self) -> bool:
+        return self.shown is Standing.WORSE
+
     @property
     def confirmed(self) -> bool:
         return self.candidate is not None and self.candidate.confirmed
@@ -136,35 +204,32 @@ class Answer:
     def statement(self) -> str:
         """The headline with what it rests on and which limits of the question it breaks: nobody shows less of it."""
         text, over = self.headline, f"{OVER_LIMIT}{' and '.join(map(str, self.broken))}"
-        if self.conclusion == CONFIRMED:
+        if self.conclusion == Conclusion.CONFIRMED:
             how = f"Confirmed{' in simulation' if self.simulated else ''}"
             text = f"{how}, but {over}; {text}" if self.broken else f"{how}: {text}"
         elif self.broken and self.keep:
             text = f"{text}; {self.reference.label} is {over}"
         elif self.broken:
             text = f"{over}; {text}" if self.conclusion else f"the best so far is {over}; {text}"
-        if self.simulated and self.conclusion and self.conclusion != CONFIRMED:
+        if self.simulated and self.conclusion and self.conclusion != Conclusion.CONFIRMED:
             text = f"Simulated: {text}"
         return f"{text}; {self.model_error}" if self.model_error and self.conclusion else text
 
     @property
     def lacks(self) -> str:
         """Why there is no setting to change to, in a sentence; empty where the question was answered."""
-        if self.conclusion is None and self.stopped:
-            return f"there is no answer: {self.stopped}"
-        if self.conclusion is None:
-            return "there is no answer yet: the study is not over"
-        if self.conclusion == NOTHING_PASSED:
-            return self.headline
-        if self.not_better:
-            return self.not_better
-        if self.unproven:
-            return self.headline
-        if self.conclusion in (UNCONFIRMED, UNFINISHED):
-            return f"there is no answer: {self.headline}"
-        if self.keep:
-            return f"no better setting was found; keep {self.reference.label}"
-        return self.headline if self.candidate is None else ""
+        match self.standing:
+            case Standing.OPEN if self.stopped:
+                return f"there is no answer: {self.stopped}"
+            case Standing.OPEN:
+                return "there is no answer yet: the study is not over"
+            case Standing.ANSWERED:
+                return ""
+            case Standing.KEEP:
+                return f"no better setting was found; keep {self.reference.label}"
+            case Standing.UNCONFIRMED:
+                return f"there is no answer: {self.headline}"
+        return self.why or self.headline
 
     @property
     def to_use(self) -> Point | None:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from ridgeline.records.expression import Expression, ExpressionError, Value, is_number
+from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Guard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.run import Ending, Job, Resources
@@ -109,7 +109,6 @@ NOBODY = NotifyChoice()
 
 
 DEFAULT_SAMPLER = "guided"
-NOT_SET = "(not set)"  # the value of a variable that is not in the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +145,6 @@ class SearchStage:
     options: Mapping[str, object] = field(default_factory=dict)
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
-    in_stages: bool = False  # one group of knobs after the other
-    short: Mapping[str, Value] = field(default_factory=dict)  # what is less in short trials; empty: all run whole
-    stop_early: float | None = None  # how many times worse than the best so far a run may show to be before it is ended
     named: bool = field(default=False, compare=False)
 
 
@@ -275,7 +271,6 @@ class Study:
     second_goal: Goal | None = None  # traded against the first; settings are still ranked by the first
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # knobs that belong together, by a name
     notify: NotifyChoice = NOBODY
-    variables: tuple[str, ...] = ()  # knobs that are variables of the run's environment, whatever its workload
     home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder
     # what the programs that it names said of themselves when it ran, by program. None: they may be asked. A study
     # folder that is opened to be read may be a stranger's, and then none of them is started
@@ -287,12 +282,8 @@ class Study:
         return self.home or self.folder
 
     def completed(self, job: Job, settings: Settings) -> Job:
-        """The job as a workload prepared it, with the modules and the variables of these settings."""
-        given = {name: str(settings[name]) for name in self.variables}
-        gone = " ".join(name for name, value in given.items() if value == NOT_SET)
-        env = {**job.env, **{name: value for name, value in given.items() if value != NOT_SET}}
-        command = f"unset {gone}\n{job.command}" if gone else job.command
-        return replace(job, env=env, command=command, modules=self.job.loaded(settings))
+        """The job as a workload prepared it, with the modules of these settings."""
+        return replace(job, modules=self.job.loaded(settings))
 
     @property
     def grant(self) -> Path | None:

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from ridgeline.records.answer import CONFIRMED, Answer
+from ridgeline.records.answer import Answer, Conclusion
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
@@ -53,7 +53,7 @@ def node_text(effect: NodeEffect, goal: MetricText) -> str:
 
 
 def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]:
-    if answer.candidate is None or answer.conclusion != CONFIRMED:
+    if answer.candidate is None or answer.conclusion != Conclusion.CONFIRMED:
         return []
     winner = answer.candidate.point
     runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline import catalog
-from ridgeline.records.answer import CONFIRMED, Answer
+from ridgeline.records.answer import Answer, Conclusion
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, Exhibits, TextTable, changes, value_text
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
@@ -148,7 +148,7 @@ def answer_card(found: Findings) -> AnswerCard:
     if candidate is None or before is None or gain is None or gain.low is None or gain.high is None:
         return card
     better_so_far = answer.conclusion is None and gain.ratio > 1
-    if answer.conclusion != CONFIRMED and not better_so_far and not answer.worse:
+    if answer.conclusion != Conclusion.CONFIRMED and not better_so_far and not answer.worse:
         return card
     ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
@@ -216,7 +216,7 @@ def _changed(study: Study, point: Point) -> str:
 def _moved(study: Study, answer: Answer, point: Point) -> str:
     """What a confirmed setting changes, from what to what; a long list ends with how many more there are."""
     names = [name for name in study.space.by_name if study.baseline.get(name) != point.get(name)]
-    if answer.conclusion != CONFIRMED or not names:
+    if answer.conclusion != Conclusion.CONFIRMED or not names:
         return ""
     most = len(names) if len(names) == _MOST_MOVED + 1 else _MOST_MOVED  # "and 1 more" is as long as its name
     each = [f"{n} {value_text(study.baseline.get(n))} → {value_text(point.get(n))}" for n in names[:most]]
@@ -227,7 +227,7 @@ def _moved(study: Study, answer: Answer, point: Point) -> str:
 def _how_sure(answer: Answer) -> str:
     if answer.conclusion is None:
         return "No verdict yet; in the search, "
-    if answer.conclusion != CONFIRMED:
+    if answer.conclusion != Conclusion.CONFIRMED:
         return "In simulation; " if answer.simulated else ""
     return "Confirmed in simulation; " if answer.simulated else "Confirmed; "
 
@@ -235,7 +235,7 @@ def _how_sure(answer: Answer) -> str:
 def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, str, str]]:
     """How sure, what it cost, and how the numbers came about."""
     blocks = proof_blocks(study, history)
-    if blocks and answer.conclusion == CONFIRMED:
+    if blocks and answer.conclusion == Conclusion.CONFIRMED:
         places, whole = len({block.nodes for block in blocks}), len(blocks[0].nodes)
         nodes = count(places, "node") if whole == 1 else f"{count(places, 'set')} of {whole} nodes"
         yield "proof", count(len(blocks), "block"), f"of interleaved runs{f' on {nodes}' if whole else ''}"
@@ -339,7 +339,7 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     if (measured_steps := steps_measured(found)) is not None:
         yield measured_steps
         return
-    if not kind_shown(answer).searches or answer.conclusion != CONFIRMED or answer.candidate is None:
+    if not kind_shown(answer).searches or answer.conclusion != Conclusion.CONFIRMED or answer.candidate is None:
         return
     changed = [name for name, value in answer.candidate.point.items() if study.baseline.get(name) != value]
     if len(changed) < 2:

@@ -41,7 +41,6 @@ from ridgeline.study.forms import (
     KnobValue,
     Lines,
     Number,
-    Single,
     Size,
     Text,
     ValueUnit,
@@ -76,18 +75,6 @@ class SearchForm(Form):
     )
     sentinel_every: Annotated[int, ValueUnit("trials")] = Field(
         ge=0, description="Trials between two repeats of the baseline; 0 for none."
-    )
-    in_stages: bool = Field(
-        description="Search one group of knobs after the other, the rest as in the best setting so far."
-    )
-    short: Annotated[
-        dict[str, Single], Accepts("a mapping such as {requests: 200}"), DefaultText("all trials run in full")
-    ] = Field(
-        description="Try settings on less work first; only promising ones run in full. Names derived values, or "
-        "numbers of the workload.",
-    )
-    stop_early: Annotated[float | None, Accepts("a number above 1"), DefaultText("every run may finish")] = Field(
-        gt=1, description="Stop a run that is clearly this many times worse than the best so far."
     )
 
 

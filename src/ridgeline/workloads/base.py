@@ -81,8 +81,6 @@ class Workload(ABC):
     # folders are compared to see whether two settings are the same job
     pasted_whole: bool = False
     pasted_as: str = ""  # what `paste` is for, where it is not what a run starts: 'to serve with this setting'
-    # metrics that are the time a run takes: one that has lasted longer cannot come out shorter
-    run_times: Sequence[str] = ()
     # profilers under which a trial of the stage `profile` can run, leaving files that an analyzer reads
     profilers: Sequence[str] = ()
     # what its model of speed (`expectation`) is called; empty where it has none. A sampler that listens begins where it
@@ -164,15 +162,6 @@ class Workload(ABC):
     def sensitivities(self, settings: Settings) -> tuple[float, ...]:
         """How the expectation would move: the log of the factor on the goal's metric, were each assumption one standard
         deviation off. The same assumptions at every setting; empty where there is nothing to say here."""
-        return ()
-
-    @property
-    def streams(self) -> bool:
-        """Whether runs of this study write the goal's metric while they last: clearly bad ones are ended early."""
-        return False
-
-    def streamed(self, folder: Path) -> Sequence[float]:
-        """The goal's values so far, oldest first; of an ended run all. Never raises for what a program wrote."""
         return ()
 
 

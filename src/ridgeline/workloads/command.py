@@ -316,7 +316,6 @@ def _copied(source: str, target: str, *, is_folder: bool) -> Iterator[str]:
 
 
 BUILT_IN = frozenset(metrics_of("run", "command"))  # of every run, without a line in the study
-_LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds while a run lasts
 _JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
 
@@ -329,7 +328,6 @@ class CommandWorkload(Workload):
 
     form = CommandForm
     pasted_whole = True
-    run_times = ("wall_s",)
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -459,18 +457,6 @@ class CommandWorkload(Workload):
             else:
                 measurements.append(Measurement(name, value, metric.unit, metric.file))
         return Reading(tuple(measurements), texts, problem="; ".join(problems), remedy="; ".join(remedies))
-
-    @property
-    def streams(self) -> bool:
-        metric = self._options.metrics.get(self._study.goal.metric)
-        return metric is not None and metric.streams
-
-    def streamed(self, folder: Path) -> list[float]:
-        metric = self._options.metrics[self._study.goal.metric]
-        try:
-            return metric.stream(file_text(folder, metric.file, _LARGEST_STREAM_BYTES))
-        except MetricMissing:
-            return []  # nothing yet, or more than can be looked through again and again
 
     def paste(self, settings: Settings) -> str:
         """For a shell in the study's folder."""

@@ -163,15 +163,6 @@ class Metric:
             raise MetricMissing(f"{self.name}: {self.file} says {value}, not a number that can be ranked")
         return value
 
-    @property
-    def streams(self) -> bool:
-        """Whether what is written while the run lasts is of the same kind as the value at the end."""
-        return self.pick in ("last", "mean") and not self.is_text
-
-    def stream(self, text: str) -> list[float]:
-        """Every value there is, oldest first; NotThere where there is none yet or one is no number."""
-        return [self._number(item) for item in self._found(text)]
-
     def _found(self, text: str) -> list[object]:
         try:
             found = self.source.values(text)

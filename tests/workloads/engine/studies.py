@@ -69,6 +69,7 @@ def run_for_real(
             ["sh", "-c", job.command], cwd=folder, env={**os.environ, **job.env}, stdout=out, stderr=err, check=False
         ).returncode
     ending = Ending(Cause.EXITED, code, code - 128 if code > 128 else None, started_s=1.0, ended_s=2.0)
-    reading = workload.read(Run(1, 1, 1, folder, Resources(), ending))
+    run = Run(1, 1, 1, folder, Resources(), ending)
+    reading = workload.read(run)
     assert exit_record(folder) is None  # the job itself keeps no state files: run.sh does
-    return judge(ending, reading, folder, workload.signatures, workload.logs, of, asked.settings, {}), reading
+    return judge(run, reading, workload, of, asked.settings, {}), reading

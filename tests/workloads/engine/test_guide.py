@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.preview import rehearse
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.workloads.engine.form import ServeForm
 from ridgeline.serving.workloads.engine.scripts import REHEARSE

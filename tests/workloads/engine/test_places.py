@@ -11,8 +11,8 @@ import yaml
 
 from ridgeline.campaign.assembly import assemble_folder
 from ridgeline.campaign.check import check_file, check_study
-from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.preview import rehearse
 from ridgeline.errors import InputError
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.model.folder import write_model_folder

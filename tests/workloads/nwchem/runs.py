@@ -62,9 +62,7 @@ def finished(
         "".join(f"{name}={value}\n" for name, value in job.env.items()) if environment is None else environment
     )
     ending = Ending(Cause.EXITED, exit_code=exit_code, started_s=10.0, ended_s=12.5)
-    reading = found.workload.read(Run(1, 1, 1, folder, job.resources, ending))
+    run = Run(1, 1, 1, folder, job.resources, ending)
+    reading = found.workload.read(run)
     settings = json.loads((folder / "asked.json").read_text())["settings"]
-    workload = found.workload
-    baseline = reading.metrics
-    outcome = judge(ending, reading, folder, workload.signatures, workload.logs, found.study, settings, baseline)
-    return reading, outcome
+    return reading, judge(run, reading, found.workload, found.study, settings, {})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.status import _profile_tables
-from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify import verify_folder
 from ridgeline.nwchem.start import profiler
 from ridgeline.records.study import ProfileStage
 from ridgeline.records.trial import Stage

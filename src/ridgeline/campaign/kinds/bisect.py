@@ -6,18 +6,17 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import RepeatedSettings
+from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing, Use
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, KindShown, TextTable, side_by_side
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import OWN_LOG, PACKAGES_FILE
@@ -35,11 +34,9 @@ from ridgeline.stats.change_points import (
     next_step,
 )
 from ridgeline.stats.wording import count, metric_text, percent, percent_range
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 from ridgeline.study.state_files import state_text
 
-_UNRESOLVED = "unresolved"
 MOST_RUNS = 400
 _RUNS_OF_A_BLOCK = 4  # A B B A
 _SHOWN = 8  # most rows of the posterior
@@ -60,12 +57,10 @@ class _FoundChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BisectVerdict:
+class BisectVerdict(KeptVerdict):
     """`likely` are places of the change with their probability, the most probable first; `skipped` why versions did
     not run."""
 
-    conclusion: str
-    headline: str
     over: str = ""
     changes: tuple[_FoundChange, ...] = ()
     likely: tuple[tuple[Any, Any, float], ...] = ()
@@ -73,23 +68,15 @@ class BisectVerdict:
     skipped: Mapping[str, str] = field(default_factory=dict)
     runs: int = 0
 
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
     @classmethod
-    def from_line(cls, line: VerdictLine) -> BisectVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
+    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
         rows = (_FoundChange(**{**row, "skipped": tuple(row["skipped"])}) for row in known.get("changes", ()))
         likely = tuple((before, after, chance) for before, after, chance in known.get("likely", ()))
-        return cls(line.conclusion, line.headline, **{**known, "changes": tuple(rows), "likely": likely})
+        return {**known, "changes": tuple(rows), "likely": likely}
 
 
 @dataclass(frozen=True, slots=True)
-class BisectQuestion(RepeatedSettings):
+class BisectQuestion(RepeatedSettings[BisectVerdict]):
     """The `points` differ in the knob `over` alone, in its order: the first is known as good, the last as bad."""
 
     over: str
@@ -103,6 +90,7 @@ class BisectQuestion(RepeatedSettings):
     shown: ClassVar[KindShown] = KindShown(
         versions=True, how="The two ends first, then the {over} pair whose comparison tells most, until one is sure"
     )
+    verdict_type: ClassVar[Any] = BisectVerdict
     stage: ClassVar[str] = "bisect"
     runs_called: ClassVar[str] = "good"
 
@@ -119,9 +107,6 @@ class BisectQuestion(RepeatedSettings):
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> BisectAgenda:
         return BisectAgenda(found.study, history, ledger, self)
-
-    def verdict_from(self, line: VerdictLine) -> BisectVerdict:
-        return BisectVerdict.from_line(line)
 
     # what the history says
 
@@ -169,7 +154,7 @@ class BisectQuestion(RepeatedSettings):
     # what every face shows
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         facts = {} if verdict is None else {"bisect": dict(verdict.details())}
         means = self._means(study, history)
         first = Reference(self.reference, self.points[0], means.get(point_key(self.points[0])))
@@ -178,10 +163,11 @@ class BisectQuestion(RepeatedSettings):
             point = next(p for p in self.points if self.value(p) == verdict.changes[0].after)
             trial = next(t for t in history.trials.values() if t.key == point_key(point))
             candidate = Candidate("the first slow one", trial.number, point, trial.settings, means[trial.key])
-        answer = answer_of(self.kind, history.verdict, first, candidate, facts, offers=False)
+        answer = answer_of(self.kind, history.verdict, first, candidate, facts, Use.NEITHER)
         if verdict is None or verdict.conclusion == FOUND:
             return answer
-        return replace(answer, undecided=verdict.conclusion == _UNRESOLVED, not_better=verdict.headline)
+        undecided = verdict.conclusion == Conclusion.UNRESOLVED
+        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=verdict.headline)
 
     def _means(self, study: Study, history: History) -> dict[str, float]:
         values: dict[str, list[float]] = {}
@@ -191,7 +177,7 @@ class BisectQuestion(RepeatedSettings):
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         groups = {t.number: f"{self.over} {t.point.get(self.over)}" for t in history.trials.values()}
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         tables = [self._measured_table(study, history)]
         notes: list[str] = []
         if verdict is not None and verdict.conclusion != NOT_REPRODUCED and verdict.likely:
@@ -272,8 +258,8 @@ class BisectAgenda(Agenda):
     def fresh(self) -> NextTrial | None:
         if self.history.open_runs or self._without_ratios():
             return None
-        if not self.history.trials and self.study.confirm.warmup != "never":
-            return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
+        if (cold := self.warm_up()) is not None:
+            return cold
         if (first := self.baseline()) is not None or not self.history.ok_runs(Stage.BASELINE):
             return first
         block = max((trial.block or 0 for trial in self.history.trials.values()), default=0) or 1
@@ -344,16 +330,16 @@ class BisectAgenda(Agenda):
                 f"the bad end, {question.over} {question.value(bad)}, does not run: {skipped[point_key(bad)]}; "
                 "name another with --bad"
             )
-            return BisectVerdict(NOTHING_PASSED, text, **known)
+            return BisectVerdict(Conclusion.NOTHING_PASSED, text, **known)
         if self._without_ratios():
             text = f"{study.goal.metric} is not above 0 in every run, and ratios need that; choose another goal"
-            return BisectVerdict(_UNRESOLVED, text, **known)
+            return BisectVerdict(Conclusion.UNRESOLVED, text, **known)
         step = next_step(runs, len(alive), question.slower, [1.0] * len(alive))[0]
         measured = between_ends(runs, len(alive) - 1)
         posterior = question.posterior(study, history)
         if posterior is None or measured is None:
             return BisectVerdict(
-                _UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known
+                Conclusion.UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known
             )
         places = sorted(range(len(alive) - 1), key=lambda t: -posterior.at[t])[:_SHOWN]
         pairs = tuple((question.value(alive[t]), question.value(alive[t + 1]), posterior.at[t]) for t in places)
@@ -374,7 +360,7 @@ class BisectAgenda(Agenda):
             text = (
                 f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; continue with more --runs or budget"
             )
-            return BisectVerdict(_UNRESOLVED, text, **known)
+            return BisectVerdict(Conclusion.UNRESOLVED, text, **known)
         changes = tuple(self._change(alive, posterior, jump) for jump in jumps(runs, posterior.found))
         text = "; and ".join(map(self._change_text, changes))
         return BisectVerdict(FOUND, f"{text}; {count(len(runs), 'run')}", changes=changes, **known)
@@ -430,9 +416,9 @@ def _chance(probability: float) -> str:
 
 
 def bisect_question(
-    found: CheckedStudy, over: str, at: Setting, good: object, bad: object, slower: float, most_runs: int
+    found: CheckedStudy, over: str, at: Setting, ends: tuple[object, object], slower: float, most_runs: int
 ) -> BisectQuestion:
-    """Every legal value of the knob from `good` to `bad`, first to last of the study's list where not named."""
+    """Every legal value of the knob from the good end to the bad one, first to last of the study's list where None."""
     study = found.study
     if over not in study.space.by_name:
         raise InputError(f"--over {over}: not a knob of the study; {near(over, study.space.by_name)}")
@@ -440,7 +426,7 @@ def bisect_question(
     if not isinstance(knob, Discrete):
         raise InputError(f"--over {over}: is a range; list its values in the study, from old to new: {over}: [A, B, C]")
     values = list(knob.listed or knob.values)
-    first, last = (_place(values, over, option, text) for option, text in (("good", good), ("bad", bad)))
+    first, last = (_place(values, over, option, end) for option, end in zip(("good", "bad"), ends, strict=True))
     first, last = 0 if first is None else first, len(values) - 1 if last is None else last
     if first == last:
         raise InputError(
@@ -448,19 +434,11 @@ def bisect_question(
         )
     chosen = values[first : last + 1] if first < last else values[last : first + 1][::-1]
     start = parse_point(found, at, study.baseline)
-    points, refused = [], {}
-    for value in chosen:
-        point = study.space.restrict({**start, over: value})
-        if gaps := study.space.missing(point):
-            refused[str(value)] = f"{', '.join(gaps)} has no value there"
-        elif reason := found.refusal(point):
-            refused[str(value)] = reason
-        else:
-            points.append(dict(point))
-    ends = [value for value in (chosen[0], chosen[-1]) if str(value) in refused]
-    if ends:
+    legal, reasons = legal_points(found, over, start, chosen)
+    points, refused = [dict(point) for point in legal.values()], {str(value): why for value, why in reasons.items()}
+    if lost := [value for value in (chosen[0], chosen[-1]) if str(value) in refused]:
         raise InputError(
-            f"{over} {ends[0]} is refused ({refused[str(ends[0])]}); name other ends with --good and --bad"
+            f"{over} {lost[0]} is refused ({refused[str(lost[0])]}); name other ends with --good and --bad"
         )
     return BisectQuestion(over, points, slower, most_runs, refused)
 

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
-from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
-from ridgeline.campaign.guidance.sampling import sampler_of
-from ridgeline.campaign.kinds.extension import earlier_verdicts
-from ridgeline.campaign.kinds.search import search_progress
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.confirmation import ConfirmationVerdict, earlier_verdicts
+from ridgeline.campaign.kinds.base import KeepsVerdict
+from ridgeline.campaign.kinds.search import SearchAgenda, progress_of_given
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
-from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of
+from ridgeline.campaign.sampling import sampler_of
+from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of, judged_pair, judged_text, trial_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing, Use
 from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, changes, side_by_side
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Comparison, Verdict
 from ridgeline.stats.wording import metric_text
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-_WORSE = "worse"
 _SHORT = 60  # characters of both settings that a question has room for
 _CONCLUSIONS = {
-    Verdict.BETTER: CONFIRMED,
-    Verdict.WORSE: _WORSE,
-    Verdict.NO_DIFFERENCE: NO_DIFFERENCE,
-    Verdict.TOO_FEW_BLOCKS: UNCONFIRMED,
+    Verdict.BETTER: Conclusion.CONFIRMED,
+    Verdict.WORSE: Conclusion.WORSE,
+    Verdict.NO_DIFFERENCE: Conclusion.NO_DIFFERENCE,
+    Verdict.TOO_FEW_BLOCKS: Conclusion.UNCONFIRMED,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonQuestion:
+class ComparisonQuestion(KeepsVerdict[ConfirmationVerdict]):
     """Setting `b` against setting `a` in `blocks` blocks; as many as the study confirms with where None."""
 
     a: Point
@@ -49,6 +45,7 @@ class ComparisonQuestion:
     kind: ClassVar[str] = "compare"
     reference: ClassVar[str] = "setting A"
     shown: ClassVar[KindShown] = KindShown("A and B", two=True)
+    verdict_type: ClassVar[Any] = ConfirmationVerdict
     extended_by: ClassVar[tuple[str, ...]] = ("blocks",)
 
     def applied_to(self, study: Study) -> Study:
@@ -69,21 +66,14 @@ class ComparisonQuestion:
         refusal = found.refusal
         return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal)
 
-    def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
-        return ConfirmationVerdict.from_line(line)
-
     def called(self, trial: Trial) -> str:
         return "A" if trial.key == point_key(self.a) else "B"
 
     def progress(self, study: Study, history: History) -> Progress:
-        now = search_progress(study, history)
-        if now.stage in (Stage.BASELINE, Stage.SEARCH):
-            # A and B are each run once before the blocks: a setting that cannot run needs no comparison
-            return replace(now, stage="first runs", done=len(history.runs), of=2, unit="runs")
-        return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
+        return progress_of_given(study, history)
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         a, candidate = self._pair(study, history, verdict)
         metric = study.goal.metric
         line = history.verdict
@@ -102,15 +92,15 @@ class ComparisonQuestion:
                 "a": {"point": dict(self.a), metric: a},
                 "b": {"point": dict(self.b)} if candidate is None else candidate.as_json(metric),
             },
-            offers=candidate is not None and candidate.confirmed,
+            Use.CANDIDATE if candidate is not None and candidate.confirmed else Use.NEITHER,
         )
-        if verdict is None or verdict.conclusion == CONFIRMED:
+        if verdict is None or verdict.conclusion == Conclusion.CONFIRMED:
             return answer
-        worse = verdict.conclusion == _WORSE
-        why = "B is worse than A; keep A" if worse else answer.headline
+        if verdict.conclusion == Conclusion.WORSE:
+            return replace(answer, shown=Standing.WORSE, why="B is worse than A; keep A")
         # what cannot be proven is no question of more runs: those there are do not show what was said of them
-        undecided = verdict.conclusion == UNCONFIRMED and not unproven
-        return replace(answer, worse=worse, undecided=undecided, not_better=why)
+        undecided = verdict.conclusion == Conclusion.UNCONFIRMED and not unproven
+        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=answer.headline)
 
     def _pair(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None
@@ -118,7 +108,7 @@ class ComparisonQuestion:
         """A's value and B, from the same interleaved runs once they were compared."""
         judged = None if verdict is None else verdict.spoken_of
         if verdict is not None and judged is not None:
-            won = verdict.conclusion == CONFIRMED
+            won = verdict.conclusion == Conclusion.CONFIRMED
             if pair := judged_pair(study, history, judged, "setting B", won, "B"):
                 return pair
         a, b = (_value(study, history, point) for point in (self.a, self.b))
@@ -134,12 +124,12 @@ class ComparisonQuestion:
             comparisons_title="B against A in fresh interleaved runs",
             comparisons=confirmation.compared_settings(self.a, rows),
             notes=earlier_verdicts(history),
-            groups={trial.number: self.called(trial) for trial in history.trials.values()},
+            groups=self.groups(history),
         )
 
     def _table(self, study: Study, history: History) -> TextTable:
         settings = side_by_side("The two settings", ("A", "B"), self.a, self.b)
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         a, b = self._pair(study, history, verdict)
         values = (a, None if b is None else b.value)
         measured = (study.goal.metric, *("" if value is None else metric_text(value) for value in values))
@@ -157,13 +147,17 @@ class ComparisonAgenda(SearchAgenda):
         failed = disqualified(study, history)
         if failed:
             why = next(iter(failed.values()))
-            return ConfirmationVerdict(NOTHING_PASSED, f"B failed when it was run again: {why}", disqualified=failed)
+            return ConfirmationVerdict(
+                Conclusion.NOTHING_PASSED, f"B failed when it was run again: {why}", disqualified=failed
+            )
         if history.count(Stage.SEARCH) and not scores.ranking(study, history):
-            return ConfirmationVerdict(NOTHING_PASSED, f"B did not pass: {_why_b_failed(history)}")
+            return ConfirmationVerdict(Conclusion.NOTHING_PASSED, f"B did not pass: {_why_b_failed(history)}")
         blocks = confirmation.blocks_so_far(study, history)
         result = confirmation.judged_blocks(study, history, blocks)
         if not result.comparisons:
-            return ConfirmationVerdict(UNCONFIRMED, "A and B were not compared: the budget left no room for it")
+            return ConfirmationVerdict(
+                Conclusion.UNCONFIRMED, "A and B were not compared: the budget left no room for it"
+            )
         (found,) = result.comparisons.values()
         winner = self.study.presets[0] if found.verdict is Verdict.BETTER else None
         text = _headline(found, judged_text(study, history, found, "A"))

@@ -16,17 +16,17 @@ import re
 import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.base import Agenda, KeepsVerdict, KeptVerdict, NextTrial, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference
 from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, side_by_side, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind, Outcome
@@ -35,7 +35,6 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.failure_rate import passes_needed, shown_failure_rate
 from ridgeline.stats.wording import count, metric_text
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 _STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
@@ -246,15 +245,13 @@ class _RefusedValue:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeVerdict:
+class EdgeVerdict(KeptVerdict):
     """`edge` passed `edge_runs` times, `production` lies the margin below it at `point`; None where nothing passed.
 
     `production_runs` passed since it was chosen, which leaves failure rates up to `failure_rate` open at the `level`.
     `untried` are values of the knob between the edge and `first_failing`; None where they cannot be counted.
     """
 
-    conclusion: str
-    headline: str
     knob: str
     margin: float
     runs: int
@@ -279,16 +276,12 @@ class EdgeVerdict:
     def recommended(self) -> Point | None:
         return self.point
 
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
     @classmethod
-    def from_line(cls, line: VerdictLine) -> EdgeVerdict:
-        known = {name: value for name, value in line.details.items() if name in cls.__dataclass_fields__}
+    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
         known["tried"] = tuple(Rung(**{**row, "why": tuple(row["why"])}) for row in known["tried"])
         known["refused"] = tuple(_RefusedValue(**row) for row in known.get("refused", ()))
         known["notes"] = tuple(known.get("notes", ()))
-        return cls(line.conclusion, line.headline, **known)
+        return known
 
 
 def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:
@@ -317,11 +310,8 @@ def _nearest_refused(verdict: EdgeVerdict) -> list[_RefusedValue]:
     return sorted((row for row in verdict.refused if row.value > top), key=lambda row: row.value)[:1]
 
 
-FOUND, UNFINISHED = "edge", "unfinished"  # the edge is known; the budget ended before it was
-
-
 @dataclass(frozen=True, slots=True)
-class EdgeQuestion:
+class EdgeQuestion(KeepsVerdict[EdgeVerdict]):
     """The edge of `knob` with the other knobs as in `start`, whose value of the knob should work."""
 
     knob: str
@@ -337,6 +327,8 @@ class EdgeQuestion:
         figure="ridgeline.report.figures.campaigns:edge_climb",
         how="{knob} was raised until runs failed; at the edge {repeats} had to pass",
     )
+    stage: ClassVar[str] = "climb"
+    verdict_type: ClassVar[Any] = EdgeVerdict
 
     def applied_to(self, study: Study) -> Study:
         return replace(
@@ -353,18 +345,11 @@ class EdgeQuestion:
         ladder = _ladder_of(found, self.knob, self.start)
         return EdgeAgenda(found.study, history, ledger, ladder, rules, partial(_between, found, self.knob, self.start))
 
-    def verdict_from(self, line: VerdictLine) -> EdgeVerdict:
-        return EdgeVerdict.from_line(line)
-
     def called(self, trial: Trial) -> str:
         return "start" if trial.stage is Stage.BASELINE else "climb"
 
-    def progress(self, study: Study, history: History) -> Progress:
-        stage = "finished" if history.verdict is not None else "climb"
-        return Progress(stage, len(history.runs), None, "runs", None)
-
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         candidate = self._candidate(study, history, verdict)
         facts: dict[str, Any] = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
         if verdict is not None:
@@ -395,13 +380,13 @@ class EdgeQuestion:
         value = _mean_at(study, history, key)
         if value is None:
             return None
-        known = verdict is not None and verdict.conclusion == FOUND
+        known = verdict is not None and verdict.conclusion == Conclusion.EDGE
         short = f"{self.knob} {value_text(trial.point[self.knob])}"
         return Candidate(label, trial.number, trial.point, trial.settings, value, None, known, short)
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         groups = {t.number: f"{self.knob} {value_text(t.point.get(self.knob))}" for t in history.trials.values()}
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         if verdict is None:
             return Exhibits(groups=groups)
         setting = None
@@ -429,24 +414,8 @@ def _ladder_of(found: CheckedStudy, knob: str, start: Point) -> EdgeLadder:
     first = start.get(knob)
     if not is_number(first):
         raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
-    legal, refused = _legal(found, knob, start, _ladder_values(space.by_name[knob], first))
-    return EdgeLadder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
-
-
-def _legal(
-    found: CheckedStudy, knob: str, start: Point, values: Sequence[_Number]
-) -> tuple[list[_Number], dict[_Number, str]]:
-    legal: list[_Number] = []
-    refused: dict[_Number, str] = {}
-    for value in values:
-        point = found.study.space.restrict({**start, knob: value})
-        if gaps := found.study.space.missing(point):
-            refused[value] = f"{', '.join(gaps)} would need a value"
-        elif reason := found.refusal(point):
-            refused[value] = reason
-        else:
-            legal.append(value)
-    return legal, refused
+    legal, refused = legal_points(found, knob, start, _ladder_values(space.by_name[knob], first))
+    return EdgeLadder(tuple(legal), refused, _predicted_edge(found, legal))
 
 
 def _between(found: CheckedStudy, knob: str, start: Point, low: _Number, high: _Number) -> EdgeLadder:
@@ -457,20 +426,15 @@ def _between(found: CheckedStudy, knob: str, start: Point, low: _Number, high: _
     values = sorted(value for value in known.values if isinstance(value, int | float))
     passed_over = values[bisect_right(values, low) : bisect_left(values, high)]
     stride = -(-len(passed_over) // _LONGEST_LADDER) or 1
-    legal, refused = _legal(found, knob, start, passed_over[::stride])
+    legal, refused = legal_points(found, knob, start, passed_over[::stride])
     return EdgeLadder(tuple(legal), refused)
 
 
-def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[_Number]) -> int | None:
+def _predicted_edge(found: CheckedStudy, legal: Mapping[_Number, Point]) -> int | None:
     """The last value before those that the workload's memory model, if it has one, predicts to fail."""
-    space = found.study.space
-    doubted = [
-        index
-        for index, value in enumerate(legal)
-        if found.workload.predicted_failure(space.settings(space.restrict({**start, knob: value})))
-    ]
-    passing = [index for index in range(len(legal)) if index not in set(doubted)]
-    return max(passing) if doubted and passing else None
+    settings = map(found.study.space.settings, legal.values())
+    passes = [not found.workload.predicted_failure(each) for each in settings]
+    return None if all(passes) or not any(passes) else max(at for at, well in enumerate(passes) if well)
 
 
 @dataclass
@@ -552,7 +516,7 @@ def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
     worst = next((what.failures for what in seen.values() if what.failures), ())
     why = _failing_text(worst) if worst else "nothing was run"
     result = EdgeVerdict(
-        conclusion=NOTHING_PASSED,
+        conclusion=Conclusion.NOTHING_PASSED,
         headline=f"no value of {rules.knob} passed: {why}",
         knob=rules.knob,
         margin=rules.margin,
@@ -576,7 +540,7 @@ def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now:
     less = next((asked for asked in _OFFERED if asked < rate), None)
     result = replace(
         result,
-        conclusion=FOUND if now.closed and not agenda.out_of_budget else UNFINISHED,
+        conclusion=Conclusion.EDGE if now.closed and not agenda.out_of_budget else Conclusion.UNFINISHED,
         edge=ladder.values[low],
         edge_runs=seen[low].passes,
         production=ladder.values[chosen],
@@ -626,7 +590,7 @@ def _headline(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now: 
     assert low is not None and chosen is not None
     above = _above(result, agenda, ladder, now)
     passed = f"{count(result.edge_runs, 'run')} passed"
-    if result.conclusion == UNFINISHED and not result.production_runs:
+    if result.conclusion == Conclusion.UNFINISHED and not result.production_runs:
         return f"{knob} {low:g} passed and the budget is spent ({passed}; {above})"
     text = f"{knob} {low:g} is the largest value that passed ({passed}; {above})"
     if chosen == low:
@@ -661,7 +625,7 @@ def _shown(result: EdgeVerdict, rules: EdgeRules) -> str:
     if result.failure_rate is None:
         return ": it has not been run since it was chosen, so nothing is shown of how often it fails"
     rate, level = result.failure_rate, f"{rules.level * 100:g}%"
-    spent = " and the budget is spent" if result.conclusion == UNFINISHED else ""
+    spent = " and the budget is spent" if result.conclusion == Conclusion.UNFINISHED else ""
     passed = f"{count(result.production_runs, 'run')} passed there{spent}"
     text = f": {passed}, so at most {_share(rate)} of its runs fail ({level})"
     if result.show_less is None:

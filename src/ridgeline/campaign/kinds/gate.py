@@ -17,16 +17,14 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ridgeline import __version__
-from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import RepeatedSettings
+from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.machine_state import MachineState, clock_settings, clocks_changed, machine_state
-from ridgeline.campaign.receipt import receipt
+from ridgeline.campaign.machine import MachineState, clock_settings, clocks_changed, machine_state, receipt
 from ridgeline.campaign.verdict import answer_of, goal_text
 from ridgeline.errors import CannotJudge, InputError
 from ridgeline.files import write_whole
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing, Use
 from ridgeline.records.exhibit import Exhibits, KindShown
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run, short_names
@@ -51,13 +49,8 @@ from ridgeline.stats.gate import (
     reference_wanted,
 )
 from ridgeline.stats.wording import count, percent, percent_range
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
-_PASSED = "not-slower"
-_SLOWER = "slower"
-_MEASURED = "measured"
-CANNOT_JUDGE = "cannot-judge"
 _FORMAT = 1  # of reference files
 MOST_STORED = 300  # runs of a reference
 # How sure it must be that the machine changed within a gate's runs. At the 95% of a report one gate in twenty of a
@@ -67,32 +60,18 @@ _CHANGE_WORTH = 0.5  # of the slowdown that is looked for: a smaller change of t
 
 
 @dataclass(frozen=True, slots=True)
-class GateVerdict:
+class GateVerdict(KeptVerdict):
     """`change` is that of the metric towards worse, `runs` the new ones that it rests on."""
 
-    conclusion: str
-    headline: str
     change: float | None = None
     low: float | None = None
     high: float | None = None
     runs: int = 0
     finds: float | None = None  # the slow-down that is found with the stated power
 
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> GateVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        return cls(line.conclusion, line.headline, **known)
-
 
 @dataclass(frozen=True, slots=True)
-class GateQuestion(RepeatedSettings):
+class GateQuestion(RepeatedSettings[GateVerdict]):
     """Runs at `point` against the `stored` values, which were measured on `nodes` (empty: any will do) while the
     machine was as `state` says; or against runs at `old` in turn with them.
 
@@ -116,6 +95,7 @@ class GateQuestion(RepeatedSettings):
         figure="ridgeline.report.figures.campaigns:gate_runs",
         how="New runs against the stored ones of the reference",
     )
+    verdict_type: ClassVar[Any] = GateVerdict
     stage: ClassVar[str] = "runs"
     runs_called: ClassVar[str] = "run"
     most_is_planned: ClassVar[bool] = True
@@ -152,46 +132,38 @@ class GateQuestion(RepeatedSettings):
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> GateAgenda:
         return GateAgenda(found.study, history, ledger, self)
 
-    def verdict_from(self, line: VerdictLine) -> GateVerdict:
-        return GateVerdict.from_line(line)
-
-    def wanted(self, study: Study, values: Sequence[float]) -> int:
-        """How many runs there are to be before the next look."""
-        if not self.stored:
-            rates = (self.slower, self.false_alarm, self.power, self.most_runs)
-            return reference_wanted(values, study.goal.direction, *rates)
-        plan = self.plan(study.goal.direction)
-        if self.judged(plan, study, values).slower is not None:
-            return len(values)
-        return next((runs for runs in plan.looks if runs > len(values)), plan.most_runs)
-
-    def plan(self, direction: Direction) -> GatePlan:
-        try:
-            return gate_plan(self.stored, direction, self.slower, self.false_alarm, self.power, self.most_runs)
-        except ValueError as error:
-            raise InputError(f"gate: {error} (`--runs`, `--false-alarms`, `--power`)") from None
-
-    def pairs_plan(self, direction: Direction, pairs: Sequence[tuple[float, float]]) -> GatePlan:
+    def plan(self, direction: Direction, pairs: Sequence[tuple[float, float]] = ()) -> GatePlan:
         rates = (self.slower, self.false_alarm, self.power, self.most_runs)
         try:
-            return pairs_plan(pairs, direction, *rates)
+            return pairs_plan(pairs, direction, *rates) if pairs else gate_plan(self.stored, direction, *rates)
         except ValueError as error:
             raise InputError(f"gate: {error} (`--runs`, `--false-alarms`, `--power`)") from None
 
-    def pairs_wanted(self, study: Study, pairs: Sequence[tuple[float, float]]) -> int:
-        """How many pairs of runs there are to be before the next look."""
-        if len(pairs) < FEWEST_PAIRS:
-            return FEWEST_PAIRS
-        plan = self.pairs_plan(study.goal.direction, pairs)
-        if judge_pairs(plan, pairs, study.goal.direction).slower is not None:
-            return len(pairs)
-        return next((number for number in plan.looks if number > len(pairs)), plan.most_runs)
+    def judged(self, study: Study, history: History) -> tuple[GatePlan, GateResult]:
+        """By the runs so far."""
+        direction = study.goal.direction
+        if self.old is None:
+            plan = self.plan(direction)
+            return plan, judge_gate(plan, self.stored, _gate_values(study, history), direction)
+        pairs = _pair_values(self, study, history)
+        plan = self.plan(direction, pairs)
+        return plan, judge_pairs(plan, pairs, direction)
 
-    def judged(self, plan: GatePlan, study: Study, values: Sequence[float]) -> GateResult:
-        return judge_gate(plan, self.stored, values, study.goal.direction)
+    def wanted(self, study: Study, history: History) -> int:
+        """How many runs, or pairs of them, there are to be before the next look."""
+        sample = _gate_values(study, history) if self.old is None else _pair_values(self, study, history)
+        if self.old is not None and len(sample) < FEWEST_PAIRS:
+            return FEWEST_PAIRS
+        if self.old is None and not self.stored:
+            rates = (self.slower, self.false_alarm, self.power, self.most_runs)
+            return reference_wanted(_gate_values(study, history), study.goal.direction, *rates)
+        plan, found = self.judged(study, history)
+        if found.slower is not None:
+            return len(sample)
+        return next((runs for runs in plan.looks if runs > len(sample)), plan.most_runs)
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         values, before_value = _gate_values(study, history), median(self.stored) if self.stored else None
         trial = next((each for each in history.trials.values() if each.key == point_key(self.point)), None)
         if self.old is not None:
@@ -203,11 +175,11 @@ class GateQuestion(RepeatedSettings):
             now = Candidate("now", trial.number, self.point, trial.settings, median(values), short="now")
         before = Reference(self.against, self.first, before_value)
         facts = {} if verdict is None else {"gate": {**verdict.details(), "values": values}}
-        answer = answer_of(self.kind, history.verdict, before, now, facts, offers=False)
-        if verdict is None or verdict.conclusion in (_PASSED, _MEASURED, NOTHING_PASSED):
+        answer = answer_of(self.kind, history.verdict, before, now, facts, Use.NEITHER)
+        against = {Conclusion.CANNOT_JUDGE: Standing.UNDECIDED, Conclusion.SLOWER: Standing.WORSE}
+        if verdict is None or verdict.conclusion not in against:
             return answer
-        undecided = verdict.conclusion == CANNOT_JUDGE
-        return replace(answer, worse=not undecided, undecided=undecided, not_better=verdict.headline)
+        return replace(answer, shown=against[Conclusion(verdict.conclusion)], why=verdict.headline)
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         runs = [
@@ -215,7 +187,7 @@ class GateQuestion(RepeatedSettings):
         ]
         repeats = [Repeat(run.metrics[study.goal.metric], run.ending.nodes) for run in runs]
         notes = [f"{odd} (#{runs[odd.index].trial})" for odd in outliers(repeats, study.goal.direction)]
-        return Exhibits(notes=tuple(notes), groups={t.number: self.called(t) for t in history.trials.values()})
+        return Exhibits(notes=tuple(notes), groups=self.groups(history))
 
 
 def _gate_values(study: Study, history: History) -> list[float]:
@@ -242,21 +214,18 @@ class GateAgenda(Agenda):
     question: GateQuestion
 
     def fresh(self) -> NextTrial | None:
-        if not self.history.trials and self.study.confirm.warmup != "never":
-            return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
-        if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):
-            return None
+        if (cold := self.warm_up()) is not None or self.warms_up():
+            return cold
         if (first := self.baseline()) is not None or not self.baseline_finished():
             return first
         if self._failed() or self._elsewhere():
             return None
         if self.question.old is not None:
             return self._next_of_pair(self.question.old)
-        values = _gate_values(self.study, self.history)
-        if min(values, default=1.0) <= 0:
+        if min(_gate_values(self.study, self.history), default=1.0) <= 0:
             return None  # ratios need values above 0
         started = self.history.count(Stage.BASELINE, Stage.SEARCH) - self._baselines_that_failed()
-        if started >= self.question.wanted(self.study, values):
+        if started >= self.question.wanted(self.study, self.history):
             return None
         return self.new(self.study.baseline, Stage.SEARCH, "gate") if self.fits(self.study.baseline) else None
 
@@ -266,7 +235,7 @@ class GateAgenda(Agenda):
         if min((value for pair in pairs for value in pair), default=1.0) <= 0:
             return None  # ratios need values above 0
         started = self.history.count(Stage.SEARCH)
-        if started >= 2 * self.question.pairs_wanted(self.study, pairs):
+        if started >= 2 * self.question.wanted(self.study, self.history):
             return None
         dice = random.Random(f"{self.study.search.seed} pair {started // 2}")
         new_now = (dice.random() < 0.5) == (started % 2 == 0)
@@ -297,38 +266,47 @@ class GateAgenda(Agenda):
         study, asked = self.study, self.question
         values = _gate_values(study, self.history)
         if failed := self._failed():
-            return GateVerdict(NOTHING_PASSED, f"run {failed.number} did not pass: {failed.outcome}", runs=len(values))
+            text = f"run {failed.number} did not pass: {failed.outcome}"
+            return GateVerdict(Conclusion.NOTHING_PASSED, text, runs=len(values))
         if host := self._elsewhere():
             known = ", ".join(asked.nodes)
-            text = f"cannot judge: it ran on {host}, and the reference is of {known}; measure one there with --update"
-            return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
+            text = f"it ran on {host}, and the reference is of {known}; measure one there with --update"
+            return _cannot_judge(text, len(values))
+        done = len(values)
         if asked.old is not None:
-            return self._pairs()
-        if min(values, default=0.0) <= 0:
-            text = f"cannot judge: {study.goal.metric} is {min(values):g}, and ratios need values above 0"
-            return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
-        return self._against(values) if asked.stored else self._measured(values)
+            pairs = _pair_values(asked, study, self.history)
+            values, done = [value for pair in pairs for value in pair], len(pairs)
+        if values and min(values) <= 0:
+            return _cannot_judge(f"{study.goal.metric} is {min(values):g}, and ratios need values above 0", done)
+        if asked.old is not None and done < FEWEST_PAIRS:
+            text = f"the budget ended after {count(done, 'run')} of each, {FEWEST_PAIRS} are needed"
+            return _cannot_judge(text, done)
+        return self._judged(values) if asked.stored or asked.old is not None else self._measured(values)
 
-    def _against(self, values: Sequence[float]) -> GateVerdict:
-        study, asked = self.study, self.question
-        plan = asked.plan(study.goal.direction)
-        found = asked.judged(plan, study, values)
-        before, now = median(asked.stored), median(values)
+    def _judged(self, values: Sequence[float]) -> GateVerdict:
+        study, asked, in_turn = self.study, self.question, self.question.old is not None
+        plan, found = asked.judged(study, self.history)
+        pairs = _pair_values(asked, study, self.history) if in_turn else []
+        sides = ([pair[side] for pair in pairs] for side in (0, 1)) if in_turn else (asked.stored, values)
+        before, now = map(median, sides)
+        against = "of each, in turn" if in_turn else f"against {len(asked.stored)}"
         text = f"{goal_text(study, self.history).before_after(before, now)}, slowdown {percent(found.change)}"
-        text += (
-            f" (95%: {percent_range(found.low, found.high)}; {count(found.runs, 'run')} against {len(asked.stored)})"
-        )
-        rates = str(plan)
-        if plan.slower > plan.asked:
-            rates += f" ({len(asked.stored)} stored runs and {asked.most_runs} new ones show no less)"
+        text += f" (95%: {percent_range(found.low, found.high)}; {count(found.runs, 'run')} {against})"
         change = (found.change, found.low, found.high, found.runs, plan.slower)
         if found.slower is None:
-            text = f"cannot judge: the budget ended after {count(len(values), 'run')}; {text}"
-            return GateVerdict(CANNOT_JUDGE, text, *change)
-        if why := self._another_machine(values[: found.runs], found.slower):
-            return GateVerdict(CANNOT_JUDGE, f"cannot judge: {why}; {text}", *change)
-        word, conclusion = ("slower than", _SLOWER) if found.slower else ("not slower than", _PASSED)
-        return GateVerdict(conclusion, f"{word} the reference: {text}; this gate {rates}", *change)
+            ended = "so many runs" if in_turn else count(len(values), "run")
+            text = f"cannot judge: the budget ended after {ended}; {text}"
+            return GateVerdict(Conclusion.CANNOT_JUDGE, text, *change)
+        if not in_turn and (why := self._another_machine(values[: found.runs], found.slower)):
+            return GateVerdict(Conclusion.CANNOT_JUDGE, f"cannot judge: {why}; {text}", *change)
+        rates = str(plan)
+        if plan.slower > plan.asked:
+            runs = f"{asked.most_runs} runs of each"
+            stored = f"{len(asked.stored)} stored runs and {asked.most_runs} new ones"
+            rates += f" ({runs if in_turn else stored} show no less)"
+        conclusion = Conclusion.SLOWER if found.slower else Conclusion.NOT_SLOWER
+        word = "slower" if found.slower else "not slower"
+        return GateVerdict(conclusion, f"{word} than {asked.against}: {text}; this gate {rates}", *change)
 
     def _another_machine(self, values: Sequence[float], slower: bool) -> str:
         """What the machine did that the program may not be blamed for, and what to do; empty where nothing shows.
@@ -355,36 +333,14 @@ class GateAgenda(Agenda):
             return f"the machine changed while it ran: {found}; {turn}"
         return ""
 
-    def _pairs(self) -> GateVerdict:
-        study, asked = self.study, self.question
-        pairs = _pair_values(asked, study, self.history)
-        values = [value for pair in pairs for value in pair]
-        if min(values, default=1.0) <= 0:
-            text = f"cannot judge: {study.goal.metric} is {min(values):g}, and ratios need values above 0"
-            return GateVerdict(CANNOT_JUDGE, text, runs=len(pairs))
-        if len(pairs) < FEWEST_PAIRS:
-            text = f"cannot judge: the budget ended after {count(len(pairs), 'run')} of each, {FEWEST_PAIRS} are needed"
-            return GateVerdict(CANNOT_JUDGE, text, runs=len(pairs))
-        plan = asked.pairs_plan(study.goal.direction, pairs)
-        found = judge_pairs(plan, pairs, study.goal.direction)
-        before, now = (median(pair[side] for pair in pairs) for side in (0, 1))
-        text = f"{goal_text(study, self.history).before_after(before, now)}, slowdown {percent(found.change)}"
-        text += f" (95%: {percent_range(found.low, found.high)}; {count(found.runs, 'run')} of each, in turn)"
-        change = (found.change, found.low, found.high, found.runs, plan.slower)
-        if found.slower is None:
-            return GateVerdict(CANNOT_JUDGE, f"cannot judge: the budget ended after so many runs; {text}", *change)
-        rates = str(plan) + (f" ({asked.most_runs} runs of each show no less)" if plan.slower > plan.asked else "")
-        word, conclusion = ("slower than", _SLOWER) if found.slower else ("not slower than", _PASSED)
-        return GateVerdict(conclusion, f"{word} {asked.against}: {text}; this gate {rates}", *change)
-
     def _measured(self, values: Sequence[float]) -> GateVerdict:
         study, asked = self.study, self.question
         if len(values) < FEWEST_REFERENCE:
-            text = (
-                f"no reference: {count(len(values), 'run')} passed, {FEWEST_REFERENCE} are needed; give it more budget"
-            )
-            return GateVerdict(CANNOT_JUDGE, text, runs=len(values))
-        plan = _replace_stored(asked, values).plan(study.goal.direction)
+            passed = count(len(values), "run")
+            text = f"no reference: {passed} passed, {FEWEST_REFERENCE} are needed; give it more budget"
+            return GateVerdict(Conclusion.CANNOT_JUDGE, text, runs=len(values))
+        # the gate that these stored runs make possible
+        plan = replace(asked, stored=list(values), most_runs=MOST_RUNS).plan(study.goal.direction)
         spread = mean_and_spread([math.log(value) for value in values])[1]
         goal = goal_text(study, self.history)
         text = f"reference of {count(len(values), 'run')}: {goal.value(median(values))}, runs scatter by {spread:.1%}"
@@ -392,12 +348,11 @@ class GateAgenda(Agenda):
         if len({*values}) > 1 and state is not None and (busy := state.busier_than(None)):
             text += f"; {busy.rpartition(',')[0]} meanwhile: better measure it on a quiet machine"
         text += f"; a gate {plan}, in {plan.most_runs} runs at most"
-        return GateVerdict(_MEASURED, text, runs=len(values), finds=plan.slower)
+        return GateVerdict(Conclusion.MEASURED, text, runs=len(values), finds=plan.slower)
 
 
-def _replace_stored(asked: GateQuestion, values: Sequence[float]) -> GateQuestion:
-    """The gate that these stored runs make possible."""
-    return replace(asked, stored=list(values), most_runs=MOST_RUNS)
+def _cannot_judge(why: str, runs: int) -> GateVerdict:
+    return GateVerdict(Conclusion.CANNOT_JUDGE, f"cannot judge: {why}", runs=runs)
 
 
 def _hosts_of(run: Run) -> frozenset[str]:

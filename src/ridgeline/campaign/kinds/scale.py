@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import RepeatedSettings
+from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing, Use
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, KindShown, TextTable
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
@@ -25,7 +24,6 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import order_of_block
 from ridgeline.stats.scaling import WORTH, ScalingLaw, ScalingStep, scaling
 from ridgeline.stats.wording import metric_text
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 
@@ -37,11 +35,9 @@ class _ScaledSize(ScalingStep):
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingVerdict:
+class ScalingVerdict(KeptVerdict):
     """Speed-up and efficiency by size with intervals, and where more stops paying."""
 
-    conclusion: str
-    headline: str
     over: str = ""
     metric: str = ""
     setting: Mapping[str, Any] = field(default_factory=dict)
@@ -59,23 +55,19 @@ class ScalingVerdict:
             return self.sure
         return all(step.marginal_low is not None and step.marginal_low >= WORTH for step in self.steps[1:])
 
-    @property
-    def recommended(self) -> Point | None:
-        return None  # how large it should be is for the person to say
-
     def details(self) -> dict[str, Any]:
         if not self.steps:
             return {"failed": dict(self.failed)}
-        found = {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-        return found | {"law": None if self.law is None else asdict(self.law) | {"name": self.law.name}}
+        return KeptVerdict.details(self) | {
+            "law": None if self.law is None else asdict(self.law) | {"name": self.law.name}
+        }
 
     @classmethod
-    def from_line(cls, line: VerdictLine) -> ScalingVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
+    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
         known["steps"] = tuple(_ScaledSize(**row) for row in known.get("steps", ()))
         if law := known.get("law"):
             known["law"] = ScalingLaw(**{each.name: law[each.name] for each in fields(ScalingLaw)})
-        return cls(line.conclusion, line.headline, **known)
+        return known
 
 
 def _scaling_table(verdict: ScalingVerdict) -> TextTable:
@@ -117,11 +109,10 @@ def _scaling_figures(verdict: ScalingVerdict) -> tuple[CurveFigure, ...]:
 
 _UNITS = {"nodes": "node", "ranks_per_node": "rank", "ranks": "rank", "threads": "thread", "gpus": "GPU"}
 _RESAMPLING_SEED = 1  # the same runs give the same intervals
-_SCALED = "scaling"
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingQuestion(RepeatedSettings):
+class ScalingQuestion(RepeatedSettings[ScalingVerdict]):
     """Every point `repeats` times; they differ in the knob `over` alone. `refused` are sizes that may not run.
 
     `seed` is what the order of sizes is drawn from, after a warm-up; journals of earlier versions have none: up through
@@ -137,6 +128,7 @@ class ScalingQuestion(RepeatedSettings):
     kind: ClassVar[str] = "scale"
     reference: ClassVar[str] = "the smallest size"
     shown: ClassVar[KindShown] = KindShown("How it scales", how="Each size ran {repeats} times, in mixed order")
+    verdict_type: ClassVar[Any] = ScalingVerdict
     stage: ClassVar[str] = "sizes"
     runs_called: ClassVar[str] = "size"
 
@@ -151,9 +143,6 @@ class ScalingQuestion(RepeatedSettings):
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ScalingAgenda:
         return ScalingAgenda(found.study, history, ledger, self)
 
-    def verdict_from(self, line: VerdictLine) -> ScalingVerdict:
-        return ScalingVerdict.from_line(line)
-
     def progress(self, study: Study, history: History) -> Progress:
         failed = _failures(history)
         planned = self.repeats * sum(point_key(point) not in failed for point in self.points) + len(failed)
@@ -163,7 +152,7 @@ class ScalingQuestion(RepeatedSettings):
         return Progress(stage, done, planned, "runs", max(0, planned - done))
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         means = {size: statistics.fmean(values) for size, values in self.values(study, history).items()}
         facts = {} if verdict is None else {"scaling": dict(verdict.details())}
         first = self.points[0]
@@ -173,11 +162,11 @@ class ScalingQuestion(RepeatedSettings):
             Reference(self.reference, first, means.get(_size(first, self.over))),
             self._candidate(history, means, verdict),
             facts,
-            offers=False,  # the question was how far, not which
+            Use.NEITHER,  # the question was how far, not which
         )
-        if verdict is None or verdict.conclusion != _SCALED or verdict.shown:
+        if verdict is None or verdict.conclusion != Conclusion.SCALED or verdict.shown:
             return answer
-        return replace(answer, undecided=True, not_better=f"not shown: {verdict.headline}")
+        return replace(answer, shown=Standing.UNDECIDED, why=f"not shown: {verdict.headline}")
 
     def _candidate(
         self, history: History, means: Mapping[int, float], verdict: ScalingVerdict | None
@@ -193,7 +182,7 @@ class ScalingQuestion(RepeatedSettings):
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         groups = {t.number: f"{self.over} {t.point.get(self.over)}" for t in history.trials.values()}
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         if verdict is None or not verdict.steps:
             return Exhibits(groups=groups)
         law = () if verdict.law is None else (_law_text(verdict.law),)
@@ -220,10 +209,9 @@ class ScalingAgenda(Agenda):
     question: ScalingQuestion
 
     def fresh(self) -> NextTrial | None:
-        if not self.history.trials and self.question.seed is not None and self.study.confirm.warmup != "never":
-            return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
-        if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):
-            return None
+        cold = None if self.question.seed is None else self.warm_up()
+        if cold is not None or self.warms_up():
+            return cold
         if (first := self.baseline()) is not None or not self.baseline_finished():
             return first
         failed = _failures(self.history)
@@ -278,11 +266,11 @@ def verdict(study: Study, history: History, question: ScalingQuestion) -> Scalin
     if len(runs) < 2:
         why = "; ".join(f"{size}: {reason}" for size, reason in lost.items()) or "the budget had no room for more"
         headline = f"scaling needs runs at two sizes or more, {len(runs)} passed ({why})"
-        return ScalingVerdict(NOTHING_PASSED, headline, failed=lost)
+        return ScalingVerdict(Conclusion.NOTHING_PASSED, headline, failed=lost)
     rng, unit = random.Random(_RESAMPLING_SEED), _UNITS.get(over, over)
     result = scaling(runs, study.goal.direction, rng, level=study.confirm.level, unit=unit)
     return ScalingVerdict(
-        _SCALED,
+        Conclusion.SCALED,
         result.headline,
         over,
         study.goal.metric,
@@ -324,17 +312,8 @@ def _sizes(found: CheckedStudy, knob: str, start: Point) -> tuple[list[Point], d
     study = found.study
     if knob not in study.space.by_name:
         raise InputError(f"--over {knob}: not a knob of the study; known: {', '.join(study.space.by_name)}")
-    points: list[Point] = []
-    refused: dict[str, str] = {}
-    for size in _numbers(study, knob):
-        point = study.space.restrict({**start, knob: size})
-        if gaps := study.space.missing(point):
-            refused[str(size)] = f"{', '.join(gaps)} has no value there"
-        elif reason := found.refusal(point):
-            refused[str(size)] = reason
-        else:
-            points.append(point)
+    points, refused = legal_points(found, knob, start, _numbers(study, knob))
     if len(points) < 2:
         why = "; ".join(f"{size}: {reason}" for size, reason in refused.items())
         raise InputError(f"{knob} has {len(points)} legal whole numbers, scaling needs two{why and f' ({why})'}")
-    return points, refused
+    return list(points.values()), {str(size): reason for size, reason in refused.items()}

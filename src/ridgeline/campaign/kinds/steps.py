@@ -6,6 +6,7 @@ neighbours of a block ran on the same nodes in the same hour, so their ratio is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
@@ -14,21 +15,19 @@ from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
-from ridgeline.campaign.candidates import judged_pair
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationVerdict
-from ridgeline.campaign.guidance.sampling import sampler_of
-from ridgeline.campaign.kinds.search import search_progress
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
-from ridgeline.campaign.kinds.staged import knob_groups
+from ridgeline.campaign.confirmation import ConfirmationVerdict
+from ridgeline.campaign.kinds.base import KeepsVerdict
+from ridgeline.campaign.kinds.search import SearchAgenda, progress_of_given
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.sampling import sampler_of
+from ridgeline.campaign.verdict import answer_of, judged_pair
 from ridgeline.errors import InputError
-from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, UNCONFIRMED, Answer, Candidate, Progress, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing, Use
 from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import PROTOCOL, all_positive, confirm, levelled
 from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
@@ -102,16 +101,18 @@ def _judged_steps(
     compared = tuple(against_base.comparisons.values())
     last = None if not way else against_base.comparisons.get(point_key(way[-1][1]))
     if last is None or last.verdict is Verdict.TOO_FEW_BLOCKS:
-        return StepsVerdict(UNCONFIRMED, "too few blocks to say what each change gained", None, compared, failed)
+        return StepsVerdict(
+            Conclusion.UNCONFIRMED, "too few blocks to say what each change gained", None, compared, failed
+        )
     if last.verdict is not Verdict.BETTER:
         worse = last.verdict is Verdict.WORSE
-        conclusion = KEEP_BASELINE if worse else NO_DIFFERENCE
+        conclusion = Conclusion.KEEP_BASELINE if worse else Conclusion.NO_DIFFERENCE
         text = f"the setting is not shown to be better than the baseline: {last}"
         return StepsVerdict(conclusion, text, None, compared, failed, steps=steps)
     others = [point for _, point in way[:-1]] + ([simpler] if simpler and point_key(simpler) in ran else [])
     chosen, why = _simplest(study, blocks, way[-1][1], others, against_base.comparisons, judge)
     text = f"{last}; gain by change: {', '.join(map(str, steps))}"
-    return StepsVerdict(CONFIRMED, text, chosen, compared, failed, steps=steps, simpler=why)
+    return StepsVerdict(Conclusion.CONFIRMED, text, chosen, compared, failed, steps=steps, simpler=why)
 
 
 def _gains(
@@ -199,11 +200,44 @@ def _steps_table(verdict: StepsVerdict, metric: str) -> TextTable:
     return TextTable("Gain of each change", head, rows, changed=changed)
 
 
+_REST = "the rest"
+# a knob belongs to the first group whose pattern its name holds; a study's own `groups` come before these
+_NETWORK = r"^(NCCL|UCX|FI|OMPI|PSM\d?|GLOO|MPICH?|RDMAV?|IBV?|SHARP)_|network|nccl|rdma|allreduce|all_reduce|dispatch"
+_LAYOUT = (
+    r"^(tp|pp|dp|ep|cp|sp|tpp|attn_dp|moe_dp|nodes|ranks|ranks_per_node|ppn|threads|gpus|replicas|layout)$"
+    r"|parallel|_(tp|pp|dp|ep)(_|$)|(tp|pp|dp|ep)_size|OMP_NUM_THREADS"
+)
+_MEMORY = r"mem|batch|(^|_)bs$|running|num_seqs|chunk|cache|page|pool|tokens|block|tile|buffer"
+_BACK_END = r"backend|back_end|kernel|attention|dtype|quant|graph|compile|speculat|algorithm|solver|^eager"
+_ENVIRONMENT = r"^[A-Z][A-Z0-9_]*$|^(opt|march|flags?|cflags|compiler|env|module|image|governor|pinning|binding)$"
+_PATTERNS: Mapping[str, re.Pattern[str]] = {
+    "environment": re.compile(_ENVIRONMENT),
+    "layout": re.compile(_LAYOUT),
+    "batch and memory": re.compile(_MEMORY),
+    "back end": re.compile(_BACK_END),
+    "network": re.compile(_NETWORK),
+}
+_ASKED_FIRST = ("network", "layout", "batch and memory", "back end", "environment")
+
+
+def knob_groups(study: Study) -> dict[str, tuple[str, ...]]:
+    """Every knob of the study in one group: the study's own groups first and in its order, then ours, then the rest."""
+    own = {name: group for group, names in study.groups.items() for name in names}
+    found: dict[str, list[str]] = {group: [] for group in (*study.groups, *_PATTERNS, _REST)}
+    for knob in study.space.by_name:
+        found[own.get(knob) or _group_of(knob)].append(knob)
+    return {group: tuple(names) for group, names in found.items() if names}
+
+
+def _group_of(knob: str) -> str:
+    return next((group for group in _ASKED_FIRST if _PATTERNS[group].search(knob)), _REST)
+
+
 _MOST_STEPS = 6  # changed knobs that are steps of their own; more go group by group
 
 
 @dataclass(frozen=True, slots=True)
-class StepsQuestion:
+class StepsQuestion(KeepsVerdict[StepsVerdict]):
     """`points` lead from the baseline to the setting, one change more with each; `names` say which.
 
     `simpler` is a setting with fewer changes that may do as well, and takes part in the blocks. `together` says of each
@@ -219,6 +253,7 @@ class StepsQuestion:
     kind: ClassVar[str] = "steps"
     reference: ClassVar[str] = "the baseline"
     shown: ClassVar[KindShown] = KindShown("The steps")
+    verdict_type: ClassVar[Any] = StepsVerdict
 
     @property
     def tried(self) -> tuple[Point, ...]:
@@ -239,48 +274,43 @@ class StepsQuestion:
         refusal = found.refusal
         return StepsAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal, asks=self)
 
-    def verdict_from(self, line: VerdictLine) -> StepsVerdict:
-        return StepsVerdict.from_line(line)
-
     def called(self, trial: Trial) -> str:
         keys = [point_key(point) for point in self.points]
         return f"step {keys.index(trial.key) + 1}" if trial.key in keys else "baseline"
 
     def progress(self, study: Study, history: History) -> Progress:
-        now = search_progress(study, history)
-        if now.stage in (Stage.BASELINE, Stage.SEARCH):
-            # each step is run once before the blocks: one that cannot run is left out of them
-            return replace(now, stage="first runs", done=len(history.runs), of=1 + len(self.tried), unit="runs")
-        return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
+        return progress_of_given(study, history)
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        verdict = self.found(history)
         base, candidate = self._pair(study, history, verdict)
         facts: dict[str, Any] = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
         if verdict is not None:
             facts["steps"] = list(verdict.details().get("steps", ()))
         reference = Reference(self.reference, study.baseline, base)
-        offers = candidate is not None and candidate.confirmed
-        answer = answer_of(self.kind, history.verdict, reference, candidate, facts, offers=offers)
-        if verdict is None or verdict.conclusion == CONFIRMED:
+        use = Use.CANDIDATE if candidate is not None and candidate.confirmed else Use.NEITHER
+        answer = answer_of(self.kind, history.verdict, reference, candidate, facts, use)
+        if verdict is None or verdict.conclusion == Conclusion.CONFIRMED:
             return answer
-        worse = verdict.conclusion == KEEP_BASELINE
-        why = "the setting is worse than the baseline; keep the baseline" if worse else answer.headline
-        return replace(answer, keep=worse, worse=worse, undecided=verdict.conclusion == UNCONFIRMED, not_better=why)
+        if verdict.conclusion == Conclusion.KEEP_BASELINE:
+            why = "the setting is worse than the baseline; keep the baseline"
+            return replace(answer, use=Use.REFERENCE, shown=Standing.WORSE, why=why)
+        undecided = verdict.conclusion == Conclusion.UNCONFIRMED
+        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=answer.headline)
 
     def _pair(
         self, study: Study, history: History, verdict: StepsVerdict | None
     ) -> tuple[float | None, Candidate | None]:
         judged = None if verdict is None else verdict.spoken_of
         if verdict is not None and judged is not None:
-            won = verdict.conclusion == CONFIRMED
+            won = verdict.conclusion == Conclusion.CONFIRMED
             if pair := judged_pair(study, history, judged, "the setting", won, "best"):
                 return pair
         score = scores.baseline_score(study, history)
         return None if score is None else study.goal.score(score), None
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        called = {trial.number: self.called(trial) for trial in history.trials.values()}
+        called = self.groups(history)
         if history.verdict is None:
             return Exhibits(groups=called)
         verdict = self.verdict_from(history.verdict)
@@ -313,7 +343,7 @@ class StepsAgenda(SearchAgenda):
         blocks = confirmation.blocks_so_far(study, history)
         if not blocks:
             text = "the steps were not compared: none passed, or the budget left no room for their blocks"
-            return StepsVerdict(UNCONFIRMED, text, disqualified=failed)
+            return StepsVerdict(Conclusion.UNCONFIRMED, text, disqualified=failed)
         return _judged_steps(
             study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol
         )

@@ -14,8 +14,7 @@ from ridgeline.errors import StudyError
 from ridgeline.stats.wording import count
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.check import SpaceSize, Stake
-    from ridgeline.campaign.study_check import StudyCheck
+    from ridgeline.campaign.preview import SpaceSize, Stake, StudyCheck
 
 
 def check(
@@ -27,7 +26,7 @@ def check(
     Example: ridgeline check study.yaml
     """
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.study_check import whole_check
+    from ridgeline.campaign.preview import whole_check
 
     try:
         checked = whole_check(check_study(study))
@@ -110,7 +109,7 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
 
 
 def _looked_at(size: SpaceSize) -> float:
-    from ridgeline.campaign.check import SAMPLED_POINTS
+    from ridgeline.campaign.preview import SAMPLED_POINTS
 
     return size.points if size.exact else SAMPLED_POINTS
 

@@ -129,11 +129,11 @@ def _programs(asked: GateArguments) -> tuple[CheckedStudy, Setting, Setting | No
 
 
 def _gate_by_reference(gate: Gate, files: GateArguments) -> None:
-    from ridgeline.campaign.kinds.gate import CANNOT_JUDGE, ReferenceFile
+    from ridgeline.campaign.kinds.gate import ReferenceFile
     from ridgeline.campaign.status import read_status
     from ridgeline.cli.campaign.live import drive
     from ridgeline.errors import CannotJudge
-    from ridgeline.records.answer import Answer, Reference
+    from ridgeline.records.answer import Answer, Conclusion, Reference
 
     if files.update:
         asked = gate.measuring()
@@ -148,7 +148,7 @@ def _gate_by_reference(gate: Gate, files: GateArguments) -> None:
         asked = gate.judged(stored)
     except CannotJudge as error:
         reference = Reference("the reference", gate.question(stored).point, None)
-        _write(gate, files, gate.path, Answer("gate", CANNOT_JUDGE, str(error), reference, None), 0.0)
+        _write(gate, files, gate.path, Answer("gate", Conclusion.CANNOT_JUDGE, str(error), reference, None), 0.0)
         raise
     _judge(gate, asked, files, gate.path)
 

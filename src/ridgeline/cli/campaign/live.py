@@ -15,9 +15,9 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ridgeline.campaign.assembly import assemble_campaign
-from ridgeline.campaign.busy import busy_machine
-from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.base import CampaignQuestion
+from ridgeline.campaign.machine import busy_machine
 from ridgeline.campaign.status import CampaignStatus, pasted_answer
 from ridgeline.campaign.verdict import goal_text, is_simulated
 from ridgeline.cli.terminal import clean_line, uncleaned

@@ -30,7 +30,7 @@ def resume(
 
     Example: ridgeline resume studies/first --blocks +2
     """
-    from ridgeline.campaign.kinds.extension import parse_extension
+    from ridgeline.campaign.extension import parse_extension
     from ridgeline.cli.campaign.live import drive
     from ridgeline.study.folder import StudyFolder
 

@@ -68,14 +68,15 @@ def tune(
         return
     from ridgeline.campaign.assembly import assemble_folder
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.guidance.warm_start import keep
+    from ridgeline.campaign.elsewhere import keep
+    from ridgeline.campaign.preview import doubts
     from ridgeline.cli.campaign.live import drive
 
     found = check_study(study)
     if search_on is not None:
         home = out or Path("studies") / found.study.name
         question = _searched(search_on, home.with_name(f"{home.name}-search"), found.study, question, top, why)
-    print(*(f"ridgeline: warning: {doubt}\n" for doubt in found.doubts()), sep="", end="", file=sys.stderr)
+    print(*(f"ridgeline: warning: {doubt}\n" for doubt in doubts(found)), sep="", end="", file=sys.stderr)
     observations = _earlier(found.study, warm_start) if warm_start else []
     folder = assemble_folder(found, out, found.study.name)
     if observations:
@@ -88,8 +89,8 @@ def tune(
 def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:
     """Search on the stand-in, or go on with that search, and ask here only about the best settings that it found."""
     from ridgeline.campaign.assembly import assemble_or_resume
-    from ridgeline.campaign.carried import carry
     from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.elsewhere import carry
     from ridgeline.campaign.status import read_status
     from ridgeline.cli.campaign.live import drive
     from ridgeline.errors import NothingFound
@@ -120,7 +121,7 @@ def _climb(study: Path, folder: Path, as_json: bool) -> None:
 
 
 def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
-    from ridgeline.campaign.guidance.warm_start import gather
+    from ridgeline.campaign.elsewhere import gather
     from ridgeline.samplers.base import sampler_class
 
     if not sampler_class(study.search.sampler).takes_earlier:
@@ -129,8 +130,8 @@ def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
 
 
 def _rehearse(study: Path, question: SearchQuestion) -> None:
-    from ridgeline.campaign.check import check_study, stake
-    from ridgeline.campaign.dry_run import rehearse
+    from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.preview import doubts, rehearse, stake
     from ridgeline.cli.text.wording import cost_line, setting_text
 
     found = check_study(study)
@@ -142,6 +143,4 @@ def _rehearse(study: Path, question: SearchQuestion) -> None:
             for which, line in step.starts:
                 print(f"# {which}: {line}")
             print(step.script.rstrip(), end="\n\n")
-    print(
-        *(f"# warning: {doubt}" for doubt in found.doubts()), cost_line(stake(found.study, question.trials)), sep="\n"
-    )
+    print(*(f"# warning: {doubt}" for doubt in doubts(found)), cost_line(stake(found.study, question.trials)), sep="\n")

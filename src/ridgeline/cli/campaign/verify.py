@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.verify.verification import Mismatch, Verification
+    from ridgeline.campaign.verify_runs import Mismatch, Verification
 
 
 def verify(
@@ -21,7 +21,7 @@ def verify(
 
     Example: ridgeline study verify studies/first
     """
-    from ridgeline.campaign.verify.folder import verify_folder
+    from ridgeline.campaign.verify import verify_folder
     from ridgeline.cli.text.table import json_text
     from ridgeline.errors import ExitCode
 

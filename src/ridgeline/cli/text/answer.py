@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from ridgeline.cli.text.wording import setting_text, yaml_text
 from ridgeline.errors import CannotJudge, NothingFound, ShownWorse
-from ridgeline.records.answer import Answer, Candidate
+from ridgeline.records.answer import Answer, Candidate, Standing
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.space import Point
 
 
 def error_of(answer: Answer) -> type[NothingFound]:
     """As what a verb leaves with an answer that lacks something: scripts go by its exit code."""
-    return ShownWorse if answer.worse else CannotJudge if answer.undecided else NothingFound
+    left_with: dict[Standing, type[NothingFound]] = {Standing.WORSE: ShownWorse, Standing.UNDECIDED: CannotJudge}
+    return left_with.get(answer.standing, NothingFound)
 
 
 def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:

@@ -16,7 +16,7 @@ from ridgeline.stats.wording import count
 from ridgeline.study.lock import ControllerState, Presence
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.check import Stake
+    from ridgeline.campaign.preview import Stake
     from ridgeline.campaign.status import CampaignStatus
     from ridgeline.campaign.under_way import RunUnderWay
 

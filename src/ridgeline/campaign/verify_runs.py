@@ -1,4 +1,7 @@
-"""Each run again: its raw files through the workload's reader and the judge, its result.json, its place."""
+"""Each run again: its raw files through the workload's reader and the judge, its result.json, its place.
+
+`Verification` is what such a check found: what does not match, what cannot be checked, and how much was compared.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,22 @@ import json
 import math
 import re
 import shlex
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from ridgeline import __version__, catalog
-from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.judge import judge, reading_of, without_blame
-from ridgeline.campaign.short_trials import shortened
-from ridgeline.campaign.verify.verification import ABSENT, Verification, anywhere, differences, reworded, same
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import BY_HAND, EXIT_FILE, Executor
 from ridgeline.files import NotRegularError, read_regular, read_text
-from ridgeline.records.expression import ExpressionError
+from ridgeline.records.exhibit import Shown, TextTable
+from ridgeline.records.expression import ExpressionError, is_number
 from ridgeline.records.measurement import Measurement, Reading, metric_named
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Job, Run
@@ -34,6 +37,143 @@ from ridgeline.study.folder import JOURNAL, RUNS
 from ridgeline.study.history import History
 from ridgeline.study.state_files import RESULT_FILE, STATE_KEY, state_file
 from ridgeline.workloads.base import Workload
+
+ABSENT = "nothing"  # what was found where something is stated, and the other way round
+NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?")
+WORDS = re.compile(r"[\w.+-]+")
+_RELATIVE_TOLERANCE = 1e-9  # another machine's libm may differ in the last digit
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """`file` is relative to the study folder; `stated` is what the folder says, `found` what follows from the rest."""
+
+    file: str
+    what: str
+    stated: Any
+    found: Any
+    run: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Something that may well be right, and why nobody can tell from this folder or on this machine."""
+
+    file: str
+    why: str
+    run: int | None = None
+
+
+@dataclass(repr=False)
+class Verification(Shown):
+    """Filled while a folder is checked. It holds as long as there is no mismatch."""
+
+    folder: str
+    mismatches: list[Mismatch] = field(default_factory=list)
+    unchecked: list[Unchecked] = field(default_factory=list)
+    runs: int = 0
+    numbers: int = 0  # measurements that were read again and are as stated
+    outcomes: int = 0
+    verdict: bool | None = None  # derived again and as stated; None: there is none, or it cannot be derived
+    receipts: tuple[Mapping[str, Any], ...] = ()
+    signature: str = ""  # of the record of the task's rules, made again and as stated
+
+    @property
+    def holds(self) -> bool:
+        return not self.mismatches
+
+    def differs(self, file: str, what: str, stated: Any, found: Any, run: int | None = None) -> None:
+        self.mismatches.append(Mismatch(file, what, stated, found, run))
+
+    def cannot_check(self, file: str, why: str, run: int | None = None) -> None:
+        gap = Unchecked(file, why, run)
+        if gap not in self.unchecked:
+            self.unchecked.append(gap)
+
+    def shown(self) -> TextTable:
+        found = "every number that was checked holds" if self.holds else f"{len(self.mismatches)} do not hold"
+        rows = tuple((each.file, each.what, str(each.stated), str(each.found)) for each in self.mismatches[:20])
+        counted = f"{self.runs} runs, {self.numbers} numbers, {self.outcomes} outcomes"
+        notes = (f"{counted}; {len(self.unchecked)} not checked",)
+        return TextTable(f"{self.folder}: {found}", ("file", "what", "stated", "found"), rows, notes=notes)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"holds": self.holds, **asdict(self)}
+
+
+def differences(stated: Any, found: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where `found` is not what is stated: the place, and both. What is found beyond that is no difference."""
+    if isinstance(stated, Mapping) and isinstance(found, Mapping):
+        for name, value in stated.items():
+            yield from differences(value, found.get(name, ABSENT), f"{at}.{name}" if at else str(name))
+    elif isinstance(stated, list | tuple) and isinstance(found, list | tuple) and len(stated) == len(found):
+        for index, (one, other) in enumerate(zip(stated, found, strict=True)):
+            yield from differences(one, other, f"{at}[{index}]")
+    elif not same(stated, found):
+        yield at, stated, found
+
+
+def same(stated: Any, found: Any) -> bool:
+    if is_number(stated) and is_number(found) and max(abs(stated), abs(found)) < sys.float_info.max:
+        return math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=1e-12)
+    if isinstance(stated, list | tuple) and isinstance(found, list | tuple):
+        return list(stated) == list(found)
+    return bool(stated == found) and isinstance(stated, bool) == isinstance(found, bool)
+
+
+def reworded(stated: Any, found: Any, kept: re.Pattern[str] = NUMBERS, exact: Iterable[float] = ()) -> bool:
+    """Whether two texts differ in their wording only: all that is `kept` of the stated one is in the other.
+
+    Releases say things better than earlier ones did; the figures of a sentence stay, and the words of a command. A
+    figure may have more digits or fewer than today, as long as it is one of the `exact` ones, rounded.
+    """
+    if not isinstance(stated, str) or not isinstance(found, str):
+        return False
+    gone = set(kept.findall(stated)) - set(kept.findall(found))
+    return all(any(_is_rounded(text, value) for value in exact) for text in gone)
+
+
+def _is_rounded(text: str, exact: float) -> bool:
+    """Whether a figure of a sentence is this number, or the change or percentage that it comes to."""
+    if NUMBERS.fullmatch(text) is None:
+        return False
+    places = len(text.partition(".")[2])
+    ways = (exact, exact - 1, 100 * exact, 100 * (exact - 1))
+    return any(f"{value:.{places}f}" == text.removeprefix("+") for value in ways)
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    """All numbers of a JSON value, however deep."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        yield from (number for each in value for number in numbers_in(each))
+    elif isinstance(value, float) and math.isfinite(value):
+        yield value
+
+
+# a path with a space stands in quotes; one without does not
+_QUOTED_PATH, _SPACE = re.compile(r"'(/[^'\n]*)'"), "\x1a"
+_PLACES = (
+    (re.compile(r"(?:/[^\s'\":,/]+)+/(?=(?:sources|runs|builds)/)"), "STUDY/"),
+    (re.compile(r"(?:/[^\s'\":,/]+)+/python[\d.]*(?![\w.-])"), "PYTHON"),
+    (re.compile(r"(?:/[^\s'\":,/]+)+/ridgeline(?=[/'\"\s]|$)"), "PACKAGE"),
+)
+
+
+_OWN_VERB = re.compile(r"(?<= -m ridgeline )[a-z][a-z-]*")
+
+
+def anywhere(text: str) -> str:
+    """A text without what differs from machine to machine (where the study, the interpreter and this package lie), and
+    with our verbs as they are called today."""
+    former = {old: new for old, new in catalog.former_verbs().items() if not new.startswith(f"{old} ")}
+    text = _OWN_VERB.sub(lambda found: former.get(found[0], found[0]), text)
+    text = _QUOTED_PATH.sub(lambda found: found[1].replace(" ", _SPACE), text)
+    for place, name in _PLACES:
+        text = place.sub(name, text)
+    return text.replace(_SPACE, " ")
+
 
 SCRIPT, ENV = "run.sh", "env"
 _LOCALE = "export LC_ALL=C.UTF-8"  # of every run.sh that names no other; earlier ones had the caller's
@@ -84,13 +224,7 @@ class _ScriptCheck:
             for path in sorted(kept.glob("*")):
                 (build / path.name).symlink_to(path.resolve())
             trial = replace(trial, build=build)
-        return self.study.completed(self._workload(trial).prepare(trial, folder), trial.settings)
-
-    def _workload(self, trial: Trial) -> Workload:
-        if trial.stage is not Stage.SHORT:
-            return self.workload
-        workload: Workload = catalog.part("workloads", self.study.workload.kind)(shortened(self.study))
-        return workload
+        return self.study.completed(self.workload.prepare(trial, folder), trial.settings)
 
     def _executor(self) -> Executor:
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
@@ -223,14 +357,17 @@ class RunCheck:
     found: Verification
 
     def all_runs(self) -> None:
-        referred: set[bool] = set()  # whether a whole run, and a short one, was there to compare with
+        reference: Mapping[str, object] = {}  # none was there for the first run to be compared with
         for run in self.history.runs.values():
             self.found.runs += 1
             stage = self.history.trials[run.trial].stage
-            short = stage is Stage.SHORT
-            self._one(run, self.history.reference_of(stage) if short in referred else {})
-            if run.outcome is not None and run.outcome.kind is Kind.OK and stage in (Stage.BASELINE, Stage.SHORT):
-                referred.add(short)
+            if stage is Stage.SHORT:
+                why = "a short trial of an earlier release, which this one cannot prepare or judge again"
+                self.found.cannot_check(self._relative(run.folder), why, run.number)
+                continue
+            self._one(run, reference)
+            if run.outcome is not None and run.outcome.kind is Kind.OK and stage is Stage.BASELINE:
+                reference = self.history.reference_of(stage)
 
     def _one(self, run: Run, baseline: Mapping[str, object]) -> None:
         where = self._relative(run.folder)
@@ -331,19 +468,8 @@ class RunCheck:
         assert run.outcome is not None
         if run.outcome.kind in (Kind.CANCELLED, Kind.STOPPED_EARLY):
             return  # by a person, or by what it had written until then: nothing that can be read again
-        own = {**reading.texts, **reading.metrics}
         trial = self.history.trials[run.trial]
-        judged = judge(
-            run.ending,
-            reading,
-            run.folder,
-            workload.signatures,
-            workload.logs,
-            self.study,
-            trial.settings,
-            baseline or own,
-            bool(baseline),
-        )
+        judged = judge(bare, reading, workload, self.study, trial.settings, baseline)
         if run.outcome.was is not None:  # journals of earlier versions blamed the setting
             judged = without_blame(judged, self.study, self.history, trial, run.number)
         self._outcome(workload, run, run.outcome, judged)

@@ -13,18 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ridgeline.campaign.agenda import Agenda, NextTrial
-from ridgeline.campaign.builds.builder import Builder
+from ridgeline.campaign.builds import Builder
 from ridgeline.campaign.confirmation import ConfirmationPlan
-from ridgeline.campaign.early_stop import EarlyStops
 from ridgeline.campaign.instruction_handler import CANCELLED, InstructionHandler
 from ridgeline.campaign.judge import judge, misplaced, reading_of, without_blame
-from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
+from ridgeline.campaign.kinds.base import Agenda, CampaignQuestion, NextTrial, question_line
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.machine import controller
 from ridgeline.campaign.point_text import pasted
-from ridgeline.campaign.receipt import controller
 from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
-from ridgeline.campaign.under_way import cut_file, cut_output, not_run, too_much_disk, too_much_output
+from ridgeline.campaign.under_way import RunMonitor, not_run
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, with_retries
@@ -32,10 +30,10 @@ from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.run import Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import PROTOCOL
 from ridgeline.study.codec import (
     Build,
@@ -57,69 +55,8 @@ from ridgeline.study.journal import Journal, failure
 from ridgeline.study.state_files import put_away, write_result
 from ridgeline.workloads.base import Workload
 
-
-@dataclass
-class _RunMonitor:
-    early_stops: EarlyStops
-    record: Callable[[Event], None]
-    _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
-    _too_large: dict[int, Path] = field(default_factory=dict)  # run -> the file that is the most of it, if it is one
-    _looked_s: dict[int, float] = field(default_factory=dict)  # run -> when (monotonic) its folder was last measured
-
-    def must_end(self, run: OpenRun) -> bool:
-        """Whether it is to be ended now. True once: a controller that takes a run over asks `stop_recorded` first.
-
-        An early stop is in the journal before this returns, so that nobody takes the ending for somebody's cancel.
-        """
-        if run.number in self._too_much or self.stop_recorded(run):
-            return False
-        study, workload = self.early_stops.study, self.early_stops.workload
-        if excess := too_much_output(run.folder, workload.logs, study.job.output_bytes):
-            self._too_much[run.number] = excess  # a full disk ends everybody
-            return True
-        if self._fills_the_disk(run):
-            return True
-        if (found := self.early_stops.found(run)) is not None:
-            self.record(event_of(found))
-            return True
-        return False
-
-    def _fills_the_disk(self, run: OpenRun) -> bool:
-        """Looked at every few seconds: all files of a folder are asked for their size."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s.setdefault(run.number, now_s) < _DISK_LOOK_S:
-            return False
-        self._looked_s[run.number] = now_s
-        excess, largest = too_much_disk(run.folder, self.early_stops.study.job.disk_bytes)
-        if excess and largest is not None:
-            self._too_much[run.number], self._too_large[run.number] = excess, largest
-        return bool(excess)
-
-    def stop_recorded(self, run: OpenRun) -> bool:
-        """Whether the journal says that it was to be stopped early."""
-        return run.number in self.early_stops.history.early_stops
-
-    def ended(self, run: OpenRun, ending: Ending) -> tuple[Ending, Outcome | None]:
-        """How it ended, given what was asked of it; with an outcome where nothing it wrote can say more."""
-        self._looked_s.pop(run.number, None)
-        if run.number in self._too_much:
-            study, workload = self.early_stops.study, self.early_stops.workload
-            if (largest := self._too_large.pop(run.number, None)) is not None:
-                cut_file(largest, study.job.output_bytes)
-            cut_output(run.folder, workload.logs, study.job.output_bytes)
-            return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(run.number)), None
-        if not run.folder.is_dir():
-            reason = "its run folder was moved or deleted while it ran"
-            return replace(ending, cause=Cause.LOST, reason=reason), None
-        if ending.cause is Cause.CANCELLED and self.stop_recorded(run):
-            why = self.early_stops.history.early_stops[run.number].why
-            return ending, Outcome(Kind.STOPPED_EARLY, why)
-        return ending, None
-
-
 T = TypeVar("T")
 
-_DISK_LOOK_S = 5.0  # between two looks at how much disk a run's folder takes
 _BUILD = "build "  # before the key of a variant: what a grant has it as
 _LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
 _CANCEL_PATIENCE_S = 30.0
@@ -144,7 +81,6 @@ class Campaign:
     agenda: Agenda
     ledger: Ledger
     builder: Builder | None = None
-    short: Workload | None = None  # prepares short trials, where the study has them
     on_change: Callable[[Campaign], None] = lambda campaign: None
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
@@ -157,7 +93,7 @@ class Campaign:
         # what the study itself reads or searches by such a name stays a file
         own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
         self._state_files = tuple(name for name in self.executor.state_files if name not in own)
-        self._run_monitor = _RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
+        self._run_monitor = RunMonitor(self.study, self.workload.logs)
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError (of which
@@ -221,8 +157,6 @@ class Campaign:
                 if not planned.ticket:  # it was handed over by a controller that did not live to note it down
                     self.record(event_of(Submitted(planned.number, ticket)))
                 self._flying[ticket] = planned.number
-                if self._run_monitor.stop_recorded(planned):
-                    self.executor.cancel(ticket)
             elif planned.number in self.history.instructions.cancelled:
                 self._close(planned, not_run(CANCELLED.reason), Reading(), CANCELLED)
             else:
@@ -261,7 +195,7 @@ class Campaign:
         if planned is None and self.builder is not None:
             # what it will ask for does not depend on what is built
             as_built = replace(trial, build=self.builder.folder_of(trial.settings))
-            planned = self._workload(trial).prepare(as_built, self.history.root / folder)
+            planned = self.workload.prepare(as_built, self.history.root / folder)
         resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
         on_nodes = step.on_nodes
         if self.study.task is not None:
@@ -283,12 +217,8 @@ class Campaign:
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
-        workload = self._workload(trial)
-        job = self.study.completed(workload.prepare(trial, folder), trial.settings)
-        return forbidden_job(self.study, workload, job, trial.settings) or job
-
-    def _workload(self, trial: Trial) -> Workload:
-        return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload
+        job = self.study.completed(self.workload.prepare(trial, folder), trial.settings)
+        return forbidden_job(self.study, self.workload, job, trial.settings) or job
 
     def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: NextTrial) -> None:
         if job is None:
@@ -407,29 +337,14 @@ class Campaign:
         number = self._flying.pop(ticket)
         self._has_room = True
         planned = self.history.open_runs[number]
-        ending, outcome = self._run_monitor.ended(planned, ending)
-        if outcome is not None:
-            self._close(planned, ending, Reading(), outcome)
-            return
+        ending = self._run_monitor.ended(planned, ending)
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
         reading = reading_of(self.workload, run, self.study)
         if not reading.unverified:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
-        own = {**reading.texts, **reading.metrics}
         reference = self.history.reference_of(trial.stage)
-        baseline = reference or own  # the first baseline run is held against itself
-        outcome = judge(
-            ending,
-            reading,
-            planned.folder,
-            self.workload.signatures,
-            self.workload.logs,
-            self.study,
-            trial.settings,
-            baseline,
-            bool(reference),
-        )
+        outcome = judge(run, reading, self.workload, self.study, trial.settings, reference)
         self._close(planned, ending, reading, CANCELLED if number in self.history.instructions.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
@@ -473,7 +388,7 @@ class Campaign:
         if found.recommended is not None:
             # as a person types it, for the report: a pure function of the journal
             details["paste"] = pasted(self.study, self.workload, found.recommended)
-        self.record(event_of(VerdictLine(found.conclusion, found.headline, details)))
+        self.record(event_of(VerdictLine(str(found.conclusion), found.headline, details)))
 
     # leaving
 

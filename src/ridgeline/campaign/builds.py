@@ -1,26 +1,84 @@
-"""The build axis: each variant of a program is built once, kept by content hash, pruned to what is listed.
+"""Builds: which commands make a variant of a program, by which key it is known, and making it.
 
-Builds run where the study says: here, one after the other, where compilers and licences live on login nodes; or as jobs
-of the site, several at once, with its modules and on the processor that the program will run on.
+A variant's key covers the rendered commands, the environment, the modules, the content of the sources and the list of
+what is kept. It is built on this machine, one after the other, where compilers and licences live on login nodes; or as
+jobs of the site, several at once, with its modules and on the processor that the program will run on.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.judge import first_line, last_line
+from ridgeline.errors import StudyError
 from ridgeline.executors.base import Executor
+from ridgeline.files import is_there
 from ridgeline.records.outcome import Evidence, Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job, job_name
 from ridgeline.records.space import Settings
+from ridgeline.records.study import Builds, JobLimits
+from ridgeline.records.template import field_names
 from ridgeline.study.codec import Build, Event, event_of
+from ridgeline.study.folder import shell_words
 from ridgeline.study.history import History
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a study says about building, applied to settings. Reads the sources, writes nothing."""
+
+    builds: Builds
+    study_folder: Path  # where the study's sources lie
+    job: JobLimits  # a variant is built with the modules that it will run with
+
+    def key(self, settings: Settings) -> str:
+        text: list[object] = [self.commands(settings), sorted(self.env(settings).items()), list(self.builds.keep)]
+        if modules := self.modules(settings):
+            text.append(modules)
+        digest = hashlib.sha256(json.dumps(text).encode())
+        for source in self.sources():
+            digest.update(source.relative_to(self.study_folder).as_posix().encode() + b"\0")
+            digest.update(source.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def commands(self, settings: Settings) -> list[str]:
+        return self.builds.commands(settings)
+
+    def env(self, settings: Settings) -> dict[str, str]:
+        return self.builds.environment(settings)
+
+    def modules(self, settings: Settings) -> tuple[str, ...]:
+        return self.job.loaded(settings)
+
+    def used(self, settings: Settings) -> dict[str, object]:
+        """The settings that decide this variant."""
+        names = {
+            n for text in (*self.builds.make, *self.builds.env.values(), *self.job.modules) for n in field_names(text)
+        }
+        return {name: settings[name] for name in sorted(names) if name in settings}
+
+    def sources(self) -> list[Path]:
+        """The listed files and globs, and every file beside the study whose name stands in the commands."""
+        listed = [p for pattern in self.builds.sources for p in self._matching(pattern)]
+        words = {word for line in self.builds.make for word in (*line.split(), *shell_words(line))}
+        named = [p for word in words if "{" not in word and is_there(p := self.study_folder / word) and p.is_file()]
+        return sorted({p for p in (*listed, *named) if p.is_relative_to(self.study_folder)})
+
+    def _matching(self, pattern: str) -> Iterable[Path]:
+        found = sorted(self.study_folder.glob(pattern))
+        if not found:
+            where = f"in {self.study_folder}; put it there, or correct the name"
+            raise StudyError(f"builds.sources: nothing matches {pattern} {where}")
+        for path in found:
+            yield from (p for p in sorted(path.rglob("*")) if p.is_file()) if path.is_dir() else [path]
+
 
 _LOGS = ("stderr", "stdout")  # some makefiles send both into one
 # What a compiler, a linker or a configure script prints at an error. Make's own `*** [target] Error 1` comes last, and

@@ -11,28 +11,29 @@ from ridgeline import catalog
 from ridgeline.campaign.assembly import as_asked
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationPlan
-from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
+from ridgeline.campaign.kinds.base import CampaignQuestion, FormerQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
-from ridgeline.campaign.rejudged import judged_today
-from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.task import COMPLIANCE_FILE, compliance, signature_of
-from ridgeline.campaign.verdict import NOT_PROVABLE
-from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, unknown_run_folders
-from ridgeline.campaign.verify.verification import (
+from ridgeline.campaign.verdict import NOT_PROVABLE, judged_today
+from ridgeline.campaign.verify_runs import (
     ABSENT,
     NUMBERS,
+    TRIMMED,
     WORDS,
+    RunCheck,
     Verification,
     anywhere,
     differences,
     numbers_in,
     reworded,
+    unknown_run_folders,
 )
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage
 from ridgeline.study.codec import Event, VerdictLine
 from ridgeline.study.folder import JOURNAL, STUDY, StudyFolder, require_consistent, require_same_question, to_be_read
 from ridgeline.study.history import History
@@ -50,6 +51,11 @@ def _check_verdict(
 ) -> None:
     at = next((i for i in reversed(range(len(events))) if events[i]["event"] == "verdict"), None)
     if at is None or history.verdict is None:
+        return
+    if isinstance(question, FormerQuestion):
+        found.cannot_check(
+            JOURNAL, f"the verdict is of a campaign of kind {question.kind}, which this release cannot run"
+        )
         return
     before = History.replay(history.root, events[:at])
     try:
@@ -84,7 +90,7 @@ def _derived(question: CampaignQuestion, study: CheckedStudy, before: History, n
     if concluded.recommended is not None:
         details["paste"] = pasted(study.study, study.workload, concluded.recommended)
     plain: dict[str, Any] = json.loads(json.dumps(details))  # as it would lie on disk
-    return VerdictLine(concluded.conclusion, concluded.headline, plain)
+    return VerdictLine(str(concluded.conclusion), concluded.headline, plain)
 
 
 def _only_wording(at: str, stated: Any, found: Any, exact: Sequence[float]) -> bool:
@@ -185,8 +191,10 @@ def _journal(study: Study, history: History, journal: Path, found: Verification)
     for name in unknown_run_folders(history):
         found.differs(name, "a run's folder", "every run is in the journal", "this one is not")
     for trial in history.trials.values():
+        if trial.stage is Stage.SHORT:
+            continue  # of an earlier release, with less to do than its point says
         try:
-            settings = settings_of(study, trial.point, trial.stage)
+            settings = study.space.settings(trial.point)
         except (ExpressionError, ValueError, LookupError) as error:
             settings = {"settings": str(error)}
         for name, stated, other in differences(trial.settings, settings):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.engine import Interrupted
-from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.controller import Interrupted
+from ridgeline.campaign.kinds.search import SearchAgenda
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
 from ridgeline.errors import NothingFound, SiteError, StoreError

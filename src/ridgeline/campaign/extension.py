@@ -1,7 +1,8 @@
-"""A finished campaign that goes on: more trials for the search, or more blocks for the comparison.
+"""A finished campaign that goes on: more trials for the search, or more blocks for the comparison; and what to type
+where one ended without a verdict: more of whatever there was too little of.
 
-It is asked for after somebody has seen a verdict, so the next one says so, and its interval allows for every look: who
-looks until the answer pleases finds a difference where there is none.
+An extension is asked for after somebody has seen a verdict, so the next one says so, and its interval allows for every
+look (`confirmation.error_share`): who looks until the answer pleases finds a difference where there is none.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import copy
 import math
 import re
+import shlex
 from collections.abc import Sequence
 
 from ridgeline.campaign.blocks import unfinished_blocks
+from ridgeline.campaign.confirmation import blocks_so_far, extension_text, runs_needed
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
-from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
+from ridgeline.records.answer import Conclusion
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
@@ -22,8 +25,6 @@ from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.stats.wording import count
 from ridgeline.study.codec import Extension
 from ridgeline.study.history import History
-
-FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
 
 
 def extension(
@@ -86,7 +87,7 @@ def require_extendable(study: Study, kind: str, takes: Sequence[str], history: H
             f"finish it with `ridgeline resume {history.root}` first"
         )
     if what == "blocks" and not history.candidates:
-        if history.verdict.conclusion != UNCONFIRMED or not history.count(Stage.SEARCH):
+        if history.verdict.conclusion != Conclusion.UNCONFIRMED or not history.count(Stage.SEARCH):
             more = "; use --trials to search on" if "trials" in takes else ""
             raise InputError(f"{history.root}: nothing was compared in blocks, so there is nothing to add to{more}")
         if asked.blocks < FEWEST_BLOCKS:
@@ -105,7 +106,7 @@ def _require_use_of_room(study: Study, history: History, asked: Extension) -> No
         )
         if text
     )
-    if history.verdict is None or history.verdict.conclusion not in (UNCONFIRMED, UNFINISHED):
+    if history.verdict is None or history.verdict.conclusion not in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED):
         raise InputError(f"{options}: say what for, with --trials +N or --blocks +N")
     if history.candidates and history.blocks_begun >= history.blocks and not unfinished_blocks(study, history):
         missing = max(1, FEWEST_BLOCKS - history.blocks)
@@ -143,48 +144,69 @@ def unwatched(history: History) -> bool:
     return bool(before) and not any(trials[n].stage is Stage.SENTINEL for n in range(before + 1, len(trials) + 1))
 
 
-def error_share(history: History) -> float:
-    """The share of the error that the level allows which this verdict may spend.
-
-    Whoever looks at a verdict may go on and look again, as often as they like. So the first one leaves a fifth of the
-    error to those that may follow, and each of these spends three quarters of what is left: all together never more
-    than the level allows.
-    """
-    later = history.looks - 1
-    return FIRST_LOOK if not later else (1 - FIRST_LOOK) * LATER_LOOKS * (1 - LATER_LOOKS) ** (later - 1)
+# times what the runs took so far, and as much again for every extension that was too short: a command that is too short
+# by a second helps nobody, and runs on a machine that gets busier take longer than any before them
+_IN_HAND = 2.0
+_A_FEW_RUNS = 6  # of kinds of campaign that cannot say how many are missing
 
 
-def level_after(level: float, history: History) -> float:
-    """As journals of protocol 1 did it: a level that falls with every look, by too little to hold for all of them."""
-    looks = history.looks
-    return level if looks == 1 else math.ceil((1 - (1 - level) / looks) * 1000) / 1000
-
-
-def extension_text(history: History, brief: bool = False) -> str:
-    """'; extended by 20 trials after a verdict', and what that means for the interval; or nothing."""
-    if not history.extensions:
+def next_step(study: Study, history: History, takes: Sequence[str], ledger: Ledger | None = None) -> str:
+    """Empty where there is a verdict, or where no option of `resume` would lead to one. `takes` is by what a campaign
+    of this kind can be extended."""
+    line = history.verdict
+    if line is None or line.conclusion not in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED):
         return ""
-    last = history.extensions[-1]
-    added = ", then ".join(str(extension) for extension in history.extensions)
-    decided = any(not extension.undecided for extension in history.extensions)
-    text = f"extended by {added} after {'a verdict' if decided else 'too few blocks for a verdict'}"
-    if brief:
-        return f" ({text})"
-    if last.trials and (ran := history.count(Stage.SEARCH) - history.searched_before) < last.trials:
-        text += f", of which {ran or 'none'} ran"
-    if len(history.extensions) not in history.extensions_compared:
-        return f"; {text}: without fresh interleaved runs, the earlier blocks stand"
-    if history.protocol < 2:
-        return f"; {text}: its level allows for {history.looks} looks"
-    if history.looks == 1:
-        return f"; {text}"
-    spent = f"{error_share(history) * 100:.2g}% of the error that the level allows"
-    return f"; {text}: look {history.looks}, for which {spent} was left, so that it holds for all looks"
+    options = []
+    blocks, runs = _missing(study, history) if "blocks" in takes else (0, _A_FEW_RUNS)
+    if blocks:
+        options.append(f"--blocks +{blocks}")
+    options += _room(study, history, runs, ledger or Ledger(study.budget, history))
+    if not options:
+        return ""
+    return f"ridgeline resume {shlex.quote(str(history.root))} {' '.join(options)}"
 
 
-def earlier_verdicts(history: History) -> tuple[str, ...]:
-    """What each extension found, for the report: 'verdict before the extension by 2 trials: confirmed, 1.05x ...'."""
-    pairs = zip(history.extensions, history.verdicts_before, strict=True)
-    return tuple(
-        f"verdict before the extension by {asked}: {found.conclusion}, {found.headline}" for asked, found in pairs
-    )
+def _missing(study: Study, history: History) -> tuple[int, int]:
+    """Blocks to ask for beyond those that are planned, and runs that all blocks to come need room for."""
+    settings = max(1, study.confirm.top)
+    if not history.count(Stage.SEARCH):  # not even one setting was tried
+        return 0, 2 + runs_needed(study, 1, FEWEST_BLOCKS)
+    if not history.candidates:
+        # a study that asks for no confirmation has to be told; else there was no room for what it asks for
+        return (0 if study.confirm.top else FEWEST_BLOCKS), runs_needed(study, 1, FEWEST_BLOCKS)
+    settings, cut = len(history.candidates), unfinished_blocks(study, history)
+    waiting = max(0, history.blocks - history.blocks_begun) + len(cut)
+    counted = [block for block in blocks_so_far(study, history) if block.number not in cut]
+    more = max(0, FEWEST_BLOCKS - len(counted) - waiting)
+    return more, runs_needed(study, settings, more + waiting) + (more + waiting > 0)  # with a warm-up
+
+
+def _room(study: Study, history: History, runs: int, ledger: Ledger) -> list[str]:
+    """What has to be added to the budget for so many runs, by the time that runs took so far."""
+    limits, known = ledger.limits, [ledger.expected_s()]
+    known += [ledger.expected_s(point) for point in (study.baseline, *(history.candidates or ()))]
+    need_s = runs * max((seconds for seconds in known if seconds is not None), default=study.job.limit_s)
+    need_s *= _IN_HAND ** (1 + len(history.extensions) - _decided(history))
+    nodes = study.job.resources(study.space.settings(study.baseline)).nodes
+    options = []
+    if limits.wall_s is not None and (short_s := need_s - (limits.wall_s - history.wall_s)) > 0:
+        options.append(f"--wall +{show_duration(_up(short_s, 60 if short_s > 60 else 10))}")
+    if limits.node_hours is not None:
+        short = need_s * nodes / 3600.0 - (limits.node_hours - history.node_hours)
+        options += [f"--node-hours +{_two_digits_up(short)}"] if short > 0 else []
+    return options
+
+
+def _decided(history: History) -> int:
+    """How many extensions there had been when there last was a verdict."""
+    return max((n for n, one in enumerate(history.extensions, 1) if not one.undecided), default=0)
+
+
+def _up(value: float, step: float) -> float:
+    return math.ceil(value / step) * step
+
+
+def _two_digits_up(value: float) -> str:
+    """Rounded up, so that it is never too little."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{float(f'{_up(value, step):.6g}'):f}".rstrip("0").rstrip(".")

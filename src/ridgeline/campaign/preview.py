@@ -1,0 +1,349 @@
+"""What a study comes to before anything runs: its space, its cost at most, what is doubtful, the first scripts.
+
+Nothing is run, built or journaled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ridgeline.campaign.assembly import as_asked, executor_of
+from ridgeline.campaign.blocks import MOST_MOVES
+from ridgeline.campaign.builds import Recipe
+from ridgeline.campaign.check import CheckedStudy, check_file
+from ridgeline.campaign.confirmation import runs_needed
+from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.ledger import PROFILE_SHARE, TRIALS_WITHOUT_BUDGET
+from ridgeline.campaign.sampling import sampler_of, unpredicted
+from ridgeline.errors import StudyError
+from ridgeline.records.duration import show_duration
+from ridgeline.records.exhibit import Shown, TextTable
+from ridgeline.records.expression import ExpressionError
+from ridgeline.records.run import Job
+from ridgeline.records.space import Point
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.nodes import MOST_URGENT, most_baseline_runs
+from ridgeline.stats.verdict import FEWEST_BLOCKS
+from ridgeline.study.study_file import read_study_file
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """One trial as it would run: the commands of its build (if the study builds) and the exact script.
+
+    `starts` are the lines that start the program, in the script and in those that it calls: (which, line).
+    """
+
+    trial: Trial
+    build: tuple[str, ...]
+    script: str
+    starts: tuple[tuple[str, str], ...]
+
+
+def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Path) -> Iterator[DryRun]:
+    """The first `count` trials, rendered into `folder`. Later proposals of a learning sampler depend on results."""
+    found = check_file(as_asked(read_study_file(study_path), question))
+    study = found.study
+    executor, sampler = executor_of(found), sampler_of(found)
+    plan: list[tuple[Point, Stage, str]] = [(study.baseline, Stage.BASELINE, "baseline")]
+    plan += [(preset, Stage.SEARCH, "preset") for preset in study.presets]
+    while len(plan) < count and (proposal := sampler.ask([point for point, _, _ in plan])) is not None:
+        plan.append((proposal.point, Stage.SEARCH, study.search.sampler))
+    recipe = Recipe(study.builds, study.folder, study.job) if study.builds is not None else None
+    for number, (point, stage, proposer) in enumerate(plan[:count], 1):
+        trial = Trial(number, point, study.space.settings(point), stage, proposer)
+        run_folder = folder / "runs" / f"{number:04d}-{trial.label}"
+        run_folder.mkdir(parents=True, exist_ok=True)
+        commands: tuple[str, ...] = ()
+        if recipe is not None:
+            build = folder / "builds" / recipe.key(trial.settings)
+            build.mkdir(parents=True, exist_ok=True)
+            trial = replace(trial, build=build)
+            commands = tuple(recipe.commands(trial.settings))
+        job = study.completed(found.workload.prepare(trial, run_folder), trial.settings)
+        yield DryRun(trial, commands, executor.script(job), tuple(_starts(job)))
+
+
+def _starts(job: Job) -> Iterator[tuple[str, str]]:
+    """In run.sh the command stands in quotes, under what watches it; a script for each rank hands over to the program
+    by `exec`."""
+    yield from (("command", line) for line in job.command.splitlines())
+    for path in sorted(job.folder.glob("*.sh")):
+        lines = path.read_text(errors="replace").splitlines()
+        yield from ((path.name, line) for line in lines if line.startswith("exec "))
+
+
+_LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
+
+SAMPLED_POINTS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceSize:
+    """How many points there are, and how many may run. `exact` is False when they were sampled."""
+
+    points: float
+    legal: float
+    exact: bool
+    refused: Counter[str]
+
+
+def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
+    space = checked.study.space
+    if space.raw_size() <= _LISTED_POINTS:
+        refused: Counter[str] = Counter()
+        total = 0
+        for point in space.points():
+            total += 1
+            if reason := checked.refusal(point):
+                refused[reason] += 1
+        return SpaceSize(total, total - refused.total(), True, refused)
+    rng = random.Random(seed)
+    draws = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in itertools.count())
+    sample = [space.restrict(values) for values in itertools.islice(draws, SAMPLED_POINTS)]
+    refused = Counter(reason for point in sample if (reason := checked.refusal(point)))
+    share = 1 - refused.total() / len(sample)
+    return SpaceSize(space.raw_size(), space.raw_size() * share, False, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class StakePart:
+    """What one part of a campaign may cost at the most: so many runs, each on so many nodes, and what they are for."""
+
+    name: str
+    runs: int | None  # None: as many as time and node-hours allow
+    nodes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What a campaign may cost at the most, every run at its limit. None: no limit is set by the study.
+
+    `runs` and `node_hours` hold where the site does its part; a run that falls to a fault of a node or of the site is
+    repeated, which `runs_with_faults` counts. Stopping and resuming, and what people ask of it meanwhile, are extra.
+    """
+
+    parts: tuple[StakePart, ...]
+    limit_s: float  # of one run
+    budget_hours: float  # what the study's own limits allow, builds on the site included; infinite without any
+    runs_with_faults: int | None
+    builds: int | None = 0  # variants of the program; None: one for every setting
+    build_hours: float = 0.0  # where they are built on the site
+    limits: Mapping[str, float] = field(default_factory=dict)  # the budget's own, by key, in node-hours
+
+    @property
+    def runs(self) -> int | None:
+        known = [part.runs for part in self.parts if part.runs is not None]
+        return sum(known) if len(known) == len(self.parts) else None
+
+    def share_of(self, name: str) -> float | None:
+        """The part of all node-hours that a part may take; None where nobody can tell how many runs there will be."""
+        hours = {part.name: self.node_hours_of(part) or 0.0 for part in self.parts}
+        return None if self.runs is None else hours.get(name, 0.0) / sum(hours.values())
+
+    def node_hours_of(self, part: StakePart) -> float | None:
+        return None if part.runs is None else part.runs * part.nodes * self.limit_s / 3600.0
+
+    @property
+    def _planned_hours(self) -> float:
+        hours = [self.node_hours_of(part) for part in self.parts]
+        return sum(math.inf if each is None else each for each in hours) + self.build_hours
+
+    @property
+    def node_hours(self) -> float | None:
+        worst = min(self.budget_hours, self._planned_hours)
+        return None if worst == math.inf else worst
+
+    @property
+    def binds(self) -> str:
+        """The key of the budget that ends it, where one does before every run that is asked for has run."""
+        ends = min(self.limits, key=self.limits.__getitem__, default="")
+        return ends if ends and self.limits[ends] < self._planned_hours else ""
+
+
+def stake(study: Study, trials: int | None = None) -> Stake:
+    """The most that a search of this study runs, part by part."""
+    budget, search, confirm = study.budget, study.search, study.confirm
+    unlimited = budget.wall_s is budget.node_hours is None
+    searched = next((n for n in (trials, budget.trials) if n is not None), TRIALS_WITHOUT_BUDGET if unlimited else None)
+    try:
+        width, widest = _width(study), _widest(study)
+    except (ExpressionError, ValueError) as error:
+        raise StudyError(f"job: {error}") from None
+    parts = [StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
+    parts.append(StakePart("search", searched, widest, "trials, one run each"))
+    if search.sentinel_every:
+        parts += _looks(study, searched, width)
+    top, who = confirm.top, f"best {confirm.top}"
+    if study.equivalent_within is not None:
+        top = searched or TRIALS_WITHOUT_BUDGET
+        who = "every setting that passes"
+    confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
+    repeats = "one run" if confirm.repeats == 1 else f"{confirm.repeats} runs"
+    blocks = f"baseline and {who}, {repeats} each in each of {confirm.blocks} blocks"
+    parts.append(StakePart("confirmation", confirmed, widest, blocks))
+    if confirm.top and confirm.warmup != "never":
+        why = "one that does not count before each block, where nothing ran just before it"
+        parts.append(StakePart("warm-up", confirm.blocks, width, why))
+    if not confirm.top:  # else it runs in place of the confirmation
+        parts.append(StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
+    if study.profile is not None:
+        parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
+    known = [part.runs for part in parts if part.runs is not None]
+    with_faults = None
+    if len(known) == len(parts):
+        # a block of which a run landed elsewhere is run again as a whole
+        again = MOST_MOVES * confirmed if study.site.nodes > 1 or study.site.batch != "local" else 0
+        with_faults = (sum(known) + again) * (1 + study.job.retries)
+    allowed = _budget_hours(study, widest)
+    builds = None if searched is None else searched + 1
+    limits = _limits_in_hours(study, widest)
+    if study.builds is None:
+        return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, limits=limits)
+    on_site = math.inf if builds is None else builds * study.builds.limit_s / 3600.0
+    hours = on_site if study.builds.where == "site" else 0.0
+    return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours, limits)
+
+
+def _profile_doubt(study: Study) -> str:
+    """Of a study whose profiles take more than they should; else empty."""
+    if study.profile is None:
+        return ""
+    planned = stake(study)
+    share = planned.share_of("profile")
+    if share is None or share <= PROFILE_SHARE:
+        return ""
+    return (
+        f"stages.profile adds 2 of at most {planned.runs} runs, {share:.0%} of the node-hours, which is more than "
+        f"{PROFILE_SHARE:.0%}; with more trials or blocks it is less"
+    )
+
+
+_PROFILERS_ON_PATH = ("perf", "vtune", "nsys")  # the others are libraries, or the engine's own
+
+
+def _profiler_doubt(study: Study) -> str:
+    """Of a profiler that jobs on this machine will not find; empty where they may, or where jobs run elsewhere."""
+    tool, site = study.profile.tool if study.profile is not None else "", study.site
+    brought = site.modules or study.job.modules or site.setup or site.container or "PATH" in site.env
+    in_image = any(name in study.workload.options for name in ("engine", "engines"))
+    if tool not in _PROFILERS_ON_PATH or site.batch != "local" or brought or in_image or shutil.which(tool):
+        return ""
+    return (
+        f"stages.profile: {tool} is not on the PATH of this machine, so there will be no profile; install it, load a "
+        "module that has it (job: {modules: [...]}), or take another tool"
+    )
+
+
+def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
+    """Runs of the baseline between those of the search: after the last trial there is none."""
+    every = study.search.sentinel_every
+    why = f"the baseline again after every {every} trials"
+    done = None if searched is None else max(0, searched - 1)
+    regular = None if done is None else done // every
+    found = [StakePart("repeats", regular, width, why)]
+    if study.site.nodes > 1:
+        most = most_baseline_runs(study.site.nodes, width)
+        more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
+        why = "the baseline on nodes not seen yet or suspected to be slow"
+        found.append(StakePart("survey of nodes", more, width, why))
+    return found
+
+
+def _budget_hours(study: Study, nodes: int) -> float:
+    """What time and node-hours allow: nothing is begun beyond them, and what is in flight may go on to its limit."""
+    at_once = nodes * study.site.jobs_at_once
+    over = at_once * study.job.limit_s / 3600.0
+    if study.builds is not None and study.builds.where == "site":  # on one node, and its run follows
+        over += study.site.jobs_at_once * study.builds.limit_s / 3600.0
+    return min(_limits_in_hours(study, nodes).values(), default=math.inf) + over
+
+
+def _limits_in_hours(study: Study, nodes: int) -> dict[str, float]:
+    """What each limit of the budget comes to; a run that is under way when it is reached goes on."""
+    found = {}
+    if study.budget.node_hours is not None:
+        found["node_hours"] = study.budget.node_hours
+    if study.budget.wall_s is not None:
+        found["wall"] = nodes * study.site.jobs_at_once * study.budget.wall_s / 3600.0
+    return found
+
+
+def _tight_budget(study: Study) -> Iterator[str]:
+    """Limits that hold a confirmation only where runs end before their own limit: how long a run may take then, and
+    the smallest limit that holds it whatever they take."""
+    if not study.confirm.top or study.equivalent_within is not None:
+        return
+    limit_s, at_once, nodes = study.job.limit_s, study.site.jobs_at_once, _width(study)
+    before, confirmed = study.baseline_stage.repeats + 1, runs_needed(study, 1, FEWEST_BLOCKS)
+    runs = before + confirmed
+    what = f"holds the baseline, one trial and {FEWEST_BLOCKS} blocks of confirmation ({runs} runs) only if a run takes"
+    remedy = f"it may take {show_duration(limit_s)} (job.limit)"
+    # runs of one block follow each other; blocks may run beside each other
+    rounds = math.ceil(before / at_once) + math.ceil(FEWEST_BLOCKS / at_once) * confirmed / FEWEST_BLOCKS
+    if (wall_s := study.budget.wall_s) is not None and rounds * limit_s > wall_s:
+        least = f"`wall: {show_duration(rounds * limit_s)}` is always enough"
+        yield f"budget.wall: {show_duration(wall_s)} {what} at most {_rounded(wall_s / rounds)}, and {remedy}; {least}"
+    if (hours := study.budget.node_hours) is not None and runs * nodes * limit_s / 3600.0 > hours:
+        least = f"`node_hours: {runs * nodes * limit_s / 3600.0:.3g}` is always enough"
+        each_s = hours * 3600.0 / nodes / runs
+        yield f"budget.node_hours: {hours:g} {what} at most {_rounded(each_s)}, and {remedy}; {least}"
+
+
+def _rounded(seconds: float) -> str:
+    return show_duration(float(f"{seconds:.2g}") if seconds < 10 else math.floor(seconds))
+
+
+def _width(study: Study) -> int:
+    return study.job.resources(study.space.settings(study.baseline)).nodes
+
+
+def _widest(study: Study) -> int:
+    """The most nodes a job of this study asks for; of a space too large to list, all the site has."""
+    if study.job.nodes is None:
+        return 1
+    if study.space.raw_size() > SAMPLED_POINTS:
+        return max(study.site.nodes, _width(study))
+    legal = (point for point in study.space.points() if study.space.refusal(point) is None)
+    return max((study.job.resources(study.space.settings(point)).nodes for point in legal), default=1)
+
+
+@dataclass(frozen=True, repr=False)
+class StudyCheck(Shown):
+    study: Study
+    space: SpaceSize
+    cost: Stake
+    warnings: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    def shown(self) -> TextTable:
+        hours, runs = self.cost.node_hours, self.cost.runs
+        rows = (
+            ("legal points", f"{self.space.legal:,.0f} of {self.space.points:,.0f}"),
+            ("runs at most", "no limit" if runs is None else f"{runs:,}"),
+            ("node-hours at most", "no limit" if hours is None else f"{hours:.3g}"),
+        )
+        return TextTable(f"{self.study.name}: fit to run", ("", ""), rows, notes=(*self.warnings, *self.remarks))
+
+
+def whole_check(found: CheckedStudy) -> StudyCheck:
+    study = found.study
+    on_the_node = found.workload.remarks(study.space.settings(study.baseline))
+    return StudyCheck(study, space_size(found), stake(study), tuple(doubts(found)), (*on_the_node, *unpredicted(found)))
+
+
+def doubts(found: CheckedStudy) -> list[str]:
+    """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
+    study = found.study
+    of_site = executor_of(found).doubts(study.job.resources(study.space.settings(study.baseline)))
+    more = (_profile_doubt(study), _profiler_doubt(study), *_tight_budget(study))
+    return [*of_site, *found.workload.doubts(), *filter(None, more)]
