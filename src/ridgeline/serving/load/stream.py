@@ -111,11 +111,10 @@ class LiveStream:
         self._pace, self._since_s = pace, self.now_s
         self._until_s = self._since_s
         self._seen = LoadResult([], ClientStats(), self._start_s)
-        plain = replace(self._assignment, arrivals=(), slots=(), endless=False, numbers_from=self._draws.sent)
+        plain = replace(self._assignment, arrivals=(), slots=0, endless=False, numbers_from=self._draws.sent)
         self._draws.begin(pace, self._since_s)
         if isinstance(pace, ClosedLoop):
-            slots = ((0.0, pace.concurrency),)
-            self._worker.change(replace(plain, arrivals=self._draws.more(), slots=slots, endless=True))
+            self._worker.change(replace(plain, arrivals=self._draws.more(), slots=pace.concurrency, endless=True))
         else:
             self._worker.change(plain)
 

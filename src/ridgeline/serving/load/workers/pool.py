@@ -30,7 +30,7 @@ def run_workers(count: int, assignment: Assignment) -> LoadResult:
     context = multiprocessing.get_context("spawn")
     workers: list[tuple[BaseProcess, Pipe]] = []
     for part in split_over_workers(assignment, count):
-        if not part.arrivals or (part.slots and not any(n for _, n in part.slots)):
+        if not part.arrivals:
             continue
         ours, theirs = context.Pipe()
         process = context.Process(target=_worker_main, args=(theirs, part), name=f"ridgeline-load-{part.worker}")

@@ -68,8 +68,7 @@ class Driver:
         self._active: set[Connection] = set()
         self._idle: list[Connection] = []  # a stack: the warmest connection is used again first
         # the first round of a closed loop goes out all at once, so it is written before the clock starts
-        most = max((n for _, n in assignment.slots), default=0)
-        self._ahead = {a.number: self._wire(a) for a in assignment.arrivals[:most]}
+        self._ahead = {a.number: self._wire(a) for a in assignment.arrivals[: assignment.slots]}
         self._settling = 0
         self._waiting: deque[tuple[Arrival, float]] = deque()
         self._position = 0
@@ -82,12 +81,9 @@ class Driver:
 
     def run(self) -> LoadResult:
         assignment = self._assignment
-        closed = bool(assignment.slots)
-        if closed:
+        if closed := bool(assignment.slots):
             self._open_ahead(
-                min(
-                    max(n for _, n in assignment.slots), len(assignment.arrivals) if not assignment.endless else 1 << 30
-                )
+                assignment.slots if assignment.endless else min(assignment.slots, len(assignment.arrivals))
             )
         start_s = assignment.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
@@ -192,14 +188,8 @@ class Driver:
     def _begin_closed(self) -> None:
         self._fill_slots(self._out.start_s)
 
-    def _allowed(self, now_s: float) -> int:
-        since_s = now_s - self._out.start_s
-        return next(
-            (n for from_s, n in reversed(self._assignment.slots) if since_s >= from_s), self._assignment.slots[0][1]
-        )
-
     def _fill_slots(self, scheduled_s: float) -> None:
-        while len(self._active) + self._pausing < self._allowed(time.monotonic()) and self._more():
+        while len(self._active) + self._pausing < self._assignment.slots and self._more():
             self._next_in(self._idle.pop() if self._idle else self._connection(), scheduled_s)
         self._stop_when_done()
 
@@ -269,7 +259,7 @@ class Driver:
                 self._start(self._idle.pop(), arrival, due_s)
         elif exchange.http_status in (429, 503) and exchange.retry_after_s:
             self._pause(connection, min(exchange.retry_after_s, _LONGEST_PAUSE_S))
-        elif self._more() and len(self._active) + self._pausing < self._allowed(end_s):
+        elif self._more() and len(self._active) + self._pausing < self._assignment.slots:
             self._next_in(connection, end_s)
         else:
             self._idle.append(connection)
@@ -317,7 +307,7 @@ class Driver:
             self._sweep(now_s)
 
     def _sweep(self, now_s: float) -> None:
-        """Time limits, stages and the end of the run."""
+        """Time limits and the end of the run."""
         self._set_nap()
         limit_s, last_s = self._assignment.timeout_s, self._assignment.give_up_s
         over = last_s is not None and now_s - self._out.start_s > last_s
@@ -413,7 +403,7 @@ def run_worker(assignment: Assignment) -> LoadResult:
     loop = Loop()
     records_file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
     driver = Driver(assignment, loop, records_file)
-    _allow_files(max([n for _, n in assignment.slots], default=assignment.most_at_once or 4096) + 64)
+    _allow_files((assignment.slots or assignment.most_at_once or 4096) + 64)
     try:
         with _no_collections(), _stopped_by_signals(driver.interrupt), short_time_slices() as time_slices:
             out = driver.run()
