@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
+from ridgeline.serving.engines.flags import engine_flags
 from ridgeline.serving.engines.vllm.defaults import meant, utilization
 from ridgeline.serving.planner.lint import LintPoint, lint_commands
 from ridgeline.serving.planner.planner import Plan, answer_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.serving.engines.knobs.table import KNOBS
+from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S

@@ -12,7 +12,7 @@ from pathlib import Path
 from ridgeline.records.request import takes
 from ridgeline.serving.engines.deployment import describe
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.load.edge import Edge, GoodputTerms

@@ -25,7 +25,7 @@ WING = Wing(
             "dmon": f"{_FINDINGS}.dmon:ANALYZER",
         },
     },
-    families={"workloads": "ridgeline.serving.engines.names:FAMILY"},
+    families={"workloads": "ridgeline.serving.engines.releases:FAMILY"},
     verbs={
         "bench": (f"{_V}.bench:bench", "Load a server: latency, throughput, goodput, and their error."),
         "twin simulate": (f"{_V}.simulate:simulate", "Predict throughput and latency of a layout under given traffic."),

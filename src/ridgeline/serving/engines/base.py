@@ -24,13 +24,12 @@ from ridgeline.serving.engines.failures import (
     FailureText,
     ValuesToTry,
 )
+from ridgeline.serving.engines.flags import EngineFlags
 from ridgeline.serving.engines.install import Install, flags_of, version_of
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
-from ridgeline.serving.engines.knobs.meaning import values_of
-from ridgeline.serving.engines.knobs.releases import NEWEST, Version, parse_version
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
-from ridgeline.serving.engines.settings import EngineDefaults, EngineSettings
+from ridgeline.serving.engines.releases import NEWEST, Version, parse_version
+from ridgeline.serving.engines.settings import EngineDefaults, EngineSettings, values_of
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.ports import DerivedPorts, offsets_of

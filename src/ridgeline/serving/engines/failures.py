@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ridgeline.records.expression import Value
 from ridgeline.records.outcome import Kind, Move, Signature
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
+from ridgeline.serving.engines.flags import EngineFlags
 
 MARK, _AT_START = "ridgeline: failure=", " at start"
 

@@ -16,7 +16,7 @@ from ridgeline.serving.engines.layout_rules import (
     sort_layouts,
 )
 from ridgeline.serving.engines.memory import FITS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory, roomiest_plan
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.records.finding import Finding
 from ridgeline.records.measurement import unit_of
-from ridgeline.serving.engines.knobs.releases import parse_version
+from ridgeline.serving.engines.releases import parse_version
 from ridgeline.serving.engines.vllm.defaults import usual_fraction
 from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.engines.vllm.tally import VllmTally, tally_vllm_log

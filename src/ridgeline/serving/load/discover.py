@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.endpoint import Endpoint, parse_endpoint
@@ -157,7 +157,7 @@ def _engine_of(owner: str) -> ServingEngine | None:
 
 def _known_settings(engine: ServingEngine, said: Mapping[str, object]) -> dict[str, object]:
     """Our names for what we know; the rest may hold keys and passwords and is not kept."""
-    from ridgeline.serving.engines.knobs.table import ROWS
+    from ridgeline.serving.engines.knobs import ROWS
 
     values = engine.flags.from_echo(said)
     plain = {name: said[name] for name in _KEPT if isinstance(said.get(name), str | int)}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.deepep import uses_deepep
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
-from ridgeline.serving.engines.knobs.releases import release_text
+from ridgeline.serving.engines.flags import engine_flags
+from ridgeline.serving.engines.layout_rules import uses_deepep
+from ridgeline.serving.engines.releases import release_text
 from ridgeline.serving.planner.candidates import Unit
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.deepep import mode_refusal
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
-from ridgeline.serving.engines.knobs.meaning import layout_of, role_of, settings_of
+from ridgeline.serving.engines.flags import engine_flags
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.layout_rules import layout_problems
+from ridgeline.serving.engines.layout_rules import layout_problems, mode_refusal
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory
-from ridgeline.serving.engines.names import USUAL_ENGINE
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.engines.settings import EngineSettings, layout_of, role_of, settings_of
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.candidates import PlanQuestion
 from ridgeline.serving.planner.commands import DEEPEP_LIMIT, DEEPEP_RANK_TOKENS

@@ -12,11 +12,10 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.records.request import takes
 from ridgeline.serving.engines.fitting import nearest_fits
-from ridgeline.serving.engines.knobs.meaning import dtype_values
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import roomiest_plan
-from ridgeline.serving.engines.names import USUAL_ENGINE
-from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.engines.settings import EngineSettings, dtype_values, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model

@@ -17,9 +17,9 @@ from ridgeline.records.answer import Answer
 from ridgeline.records.expression import Value
 from ridgeline.records.study import Study
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.deepep import uses_deepep
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.knobs.releases import release_written
+from ridgeline.serving.engines.layout_rules import uses_deepep
+from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.config import load_model

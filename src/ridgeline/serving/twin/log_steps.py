@@ -15,11 +15,10 @@ from ridgeline.errors import InputError
 from ridgeline.files import read_unzipped
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.meaning import layout_of, settings_of
-from ridgeline.serving.engines.knobs.table import engine_total, rank_share, wrong_value
+from ridgeline.serving.engines.knobs import engine_total, rank_share, wrong_value
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engines.memory import free_bytes
-from ridgeline.serving.engines.settings import EngineSettings, resolve
+from ridgeline.serving.engines.settings import EngineSettings, layout_of, resolve, settings_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import DecodeBatch, PrefillBatch, SglangLog, read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu, make_cluster

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ridgeline.serving.engines.knobs.table import rank_share
+from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.twin.prefixes import PrefixCache
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine

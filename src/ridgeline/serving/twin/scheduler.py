@@ -11,7 +11,7 @@ import heapq
 import math
 from collections import deque
 
-from ridgeline.serving.engines.knobs.table import KNOBS
+from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefixes import PrefixCache

@@ -12,7 +12,7 @@ import typer
 
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:

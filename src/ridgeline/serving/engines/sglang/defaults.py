@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ridgeline.serving.engines.deepep import uses_deepep
-from ridgeline.serving.engines.knobs.releases import Version, release_meant
 from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.layout_rules import uses_deepep
 from ridgeline.serving.engines.memory import prefill_graph_sizes
+from ridgeline.serving.engines.releases import Version, release_meant
 from ridgeline.serving.engines.settings import (
     CURRENT_VERSION,
     PREFILL_RANK_TOKENS,

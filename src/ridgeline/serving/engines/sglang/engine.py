@@ -42,14 +42,13 @@ from ridgeline.serving.engines.base import (
     StepNeeds,
     joined,
 )
-from ridgeline.serving.engines.deepep import deepep_values, mode_refusal
+from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.serving.engines.knobs.meaning import layout_of, role_of, values_of
-from ridgeline.serving.engines.knobs.releases import Version, release_meant
 from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.layout_rules import deepep_values, mode_refusal
 from ridgeline.serving.engines.memory import MemoryPlan
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.releases import Version, release_meant
+from ridgeline.serving.engines.settings import EngineSettings, layout_of, role_of, values_of
 from ridgeline.serving.engines.sglang.defaults import SglangDefaults
 from ridgeline.serving.engines.sglang.failures import TEXTS, VALUES_TO_TRY
 from ridgeline.serving.engines.sglang.log import (

@@ -31,16 +31,15 @@ from ridgeline.serving.engines.base import (
     Span,
     joined,
 )
+from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install, version_of
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.serving.engines.knobs.releases import Version
-from ridgeline.serving.engines.knobs.table import rank_share
+from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
+from ridgeline.serving.engines.releases import Version
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.engines.vllm.defaults import VllmDefaults, meant, utilization
-from ridgeline.serving.engines.vllm.failures import TEXTS, VALUES_TO_TRY
-from ridgeline.serving.engines.vllm.log import VllmLog, read_vllm_log
+from ridgeline.serving.engines.vllm.log import TEXTS, VALUES_TO_TRY, VllmLog, read_vllm_log
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.ports import SIDE_CHANNEL_PORT

@@ -17,8 +17,8 @@ from importlib import resources
 
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.releases import title_of
 from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.releases import title_of
 from ridgeline.serving.model.config import load_model, preset_names
 from ridgeline.serving.traffic.requests import Summary
 from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration

@@ -9,8 +9,8 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.releases import release_written
 from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.releases import release_written
 
 
 @dataclass(frozen=True, slots=True)

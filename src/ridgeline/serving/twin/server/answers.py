@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.twin.server.http import HttpExchange, chunk
 from ridgeline.serving.twin.server.prompt import MADE_TEXT, ParsedPrompt
 

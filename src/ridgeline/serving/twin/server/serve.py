@@ -17,9 +17,9 @@ from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.failures import OUT_OF_MEMORY
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
-from ridgeline.serving.engines.knobs.meaning import values_of
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.flags import engine_flags
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.engines.settings import values_of
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, BOOTSTRAP_VARIABLE
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.serving.twin.calibration import Calibration

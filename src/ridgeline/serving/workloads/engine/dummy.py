@@ -15,7 +15,7 @@ from ridgeline.records.expression import Value
 from ridgeline.records.space import Continuous, Settings
 from ridgeline.records.study import Study
 from ridgeline.serving.engines.base import ServingEngine
-from ridgeline.serving.engines.knobs.releases import NEWEST, release_meant
+from ridgeline.serving.engines.releases import NEWEST, release_meant
 from ridgeline.serving.workloads.engine.names import KnobNames
 from ridgeline.serving.workloads.engine.options import EngineOptions
 from ridgeline.serving.workloads.engine.rules import known_model

@@ -13,7 +13,7 @@ from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.install import Install, flags_of
-from ridgeline.serving.engines.knobs.releases import Version
+from ridgeline.serving.engines.releases import Version
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, EngineOptions
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
