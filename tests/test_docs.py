@@ -189,7 +189,7 @@ def test_modules_named_in_the_docs_exist(page: Path) -> None:
 
 def test_a_missing_module_would_be_noticed() -> None:
     assert paths_named("`records/a.py`, `serving/knobs` or `ok`") == {"records/a.py", "serving/knobs"}
-    assert leads_somewhere("serving/engines/knobs")
+    assert leads_somewhere("serving/engines/sglang")
     assert leads_somewhere("catalog.py")
     assert not leads_somewhere("records/nothing.py")
 

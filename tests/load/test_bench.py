@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from ridgeline.serving.load.bench import bench
 from ridgeline.serving.load.fidelity import judge
 from ridgeline.serving.load.session import BenchOptions, plan_from
-from ridgeline.serving.load.wire import stamped_socket
+from ridgeline.serving.load.wire import connection
 from ridgeline.serving.load.wire.client_stats import ClientStats, quantile_s
 from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
@@ -406,7 +406,7 @@ def test_tls_with_its_own_authority_and_without(certificate: tuple[Path, Path]):
 
 def test_a_system_without_epoll_and_stamps_measures_and_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr("select.epoll", raising=False)
-    monkeypatch.setattr(stamped_socket, "_SO_TIMESTAMPNS", None)
+    monkeypatch.setattr(connection, "_SO_TIMESTAMPNS", None)
     with Scripted(tokens(3, gap_s=0.005, first_s=0.02)) as server:
         closed = bench(plan_from(BenchOptions(url=server.url, concurrency=3, requests=12, max_tokens=3)))
         timed = bench(plan_from(BenchOptions(url=server.url, rate_s=50, requests=10, max_tokens=3)))

@@ -22,7 +22,7 @@ from ridgeline.serving.twin import (
     priors,
     scheduler,
 )
-from ridgeline.serving.twin.factors import PRIOR_SPREAD
+from ridgeline.serving.twin.calibration import PRIOR_SPREAD
 
 BOLDNESS = KNOBS["schedule_conservativeness"].attention_dp_factor
 ROOT = Path(__file__).parents[2]

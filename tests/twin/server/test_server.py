@@ -22,7 +22,7 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.server.faults import Fault, parse_fault
+from ridgeline.serving.twin.server.live import Fault, parse_fault
 from ridgeline.serving.twin.server.roles import PrefillRole
 from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer
 

@@ -20,12 +20,9 @@ from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit
-from ridgeline.serving.planner.commands import unit_values, written_for
-from ridgeline.serving.planner.lint import LintPoint
-from ridgeline.serving.planner.operating_point import Knee, Option, tried
-from ridgeline.serving.planner.pairing import Pair
-from ridgeline.serving.planner.scheme import Scheme
-from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
+from ridgeline.serving.planner.commands import LintPoint, unit_values, written_for
+from ridgeline.serving.planner.operating_point import Knee, Option, named_scheme, schemes_for, tried, try_all
+from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.planner.study import PlanInputs, beside, quoted, verification_study
 from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo, Spread

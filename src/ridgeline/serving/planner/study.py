@@ -23,8 +23,7 @@ from ridgeline.serving.engines.settings import CURRENT_VERSION
 from ridgeline.serving.metrics import LATENCIES, TWIN_QUANTILES
 from ridgeline.serving.planner.commands import unit_arguments
 from ridgeline.serving.planner.operating_point import Option
-from ridgeline.serving.planner.pairing import Pair
-from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import OpenLoop, Traffic, dataset_of
 

@@ -24,8 +24,7 @@ from ridgeline.serving.traffic.requests import Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Router
-from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated
-from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.simulate import build, within_context

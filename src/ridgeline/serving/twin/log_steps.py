@@ -24,7 +24,7 @@ from ridgeline.serving.engines.sglang.log import DecodeBatch, PrefillBatch, Sgla
 from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.fit import FitObservation
 from ridgeline.serving.twin.steptime import StepTime
 

@@ -16,7 +16,7 @@ from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
-    from ridgeline.serving.planner.lint import LintReport
+    from ridgeline.serving.planner.commands import LintReport
     from ridgeline.serving.planner.operating_point import Option
     from ridgeline.serving.planner.planner import Choice, Plan
 

@@ -44,7 +44,7 @@ def serve_twin(
 
     Example: ridgeline twin serve --model llama-8b --gpu h200 --tp 1 --port 30000
     """
-    from ridgeline.serving.twin.server.faults import parse_fault
+    from ridgeline.serving.twin.server.live import parse_fault
     from ridgeline.serving.twin.server.serve import ServedTwin
 
     faults = tuple(parse_fault(text) for text in fault or ())

@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from ridgeline.serving.load.wire.believed import Wanted
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.connection import Connection
-from ridgeline.serving.load.wire.exchange import Exchange
+from ridgeline.serving.load.wire.exchange import Exchange, Wanted
 from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.wire.reply import Reply
 from ridgeline.serving.load.workers.assignment import UNDER_WAY, Assignment, LoadResult

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
+from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd
 from ridgeline.serving.twin.server.answers import HttpAnswer
-from ridgeline.serving.twin.server.faults import parse_fault
 from ridgeline.serving.twin.server.http import HttpExchange
-from ridgeline.serving.twin.server.live import Clock, LiveRequest
+from ridgeline.serving.twin.server.live import Clock, LiveRequest, parse_fault
 from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.serving.twin.server.prompt import ParsedPrompt, UnservedFieldError, read_body
 from ridgeline.serving.twin.server.roles import ColocatedEngines, PrefillRole, Role

@@ -23,14 +23,12 @@ from ridgeline.serving.engines.settings import values_of
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, BOOTSTRAP_VARIABLE
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.disaggregation import DecodeEngine, KvTransfer
-from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.disaggregation import DecodeEngine, KvTransfer, PrefillEngine
+from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.scheduler import Engine
-from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.server.api import Api, ServerFacts
-from ridgeline.serving.twin.server.faults import OOM_SHARE, Fault, parse_fault
 from ridgeline.serving.twin.server.http import HttpConnection
-from ridgeline.serving.twin.server.live import Clock, LiveEngine
+from ridgeline.serving.twin.server.live import OOM_SHARE, Clock, Fault, LiveEngine, parse_fault
 from ridgeline.serving.twin.server.roles import ColocatedEngines, DecodeRole, PrefillRole, Role
 from ridgeline.serving.twin.simulate import step_time
 

@@ -44,7 +44,7 @@ from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
-from ridgeline.serving.twin.factors import PRIOR_SPREAD, Factors
+from ridgeline.serving.twin.calibration import PRIOR_SPREAD, Factors
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.serving.workloads.engine.dummy import DUMMY, LOAD_FORMAT
 from ridgeline.serving.workloads.engine.form import read_options as engine_options
