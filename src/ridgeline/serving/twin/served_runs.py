@@ -23,8 +23,7 @@ from ridgeline.serving.engines.settings import EngineSettings, layout_of, model_
 from ridgeline.serving.hardware.cluster import gpu_names, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.bench.results import read_bench_results
-from ridgeline.serving.traffic.bench.run import BenchRun
+from ridgeline.serving.traffic.bench_results import BenchRun, read_bench_results
 from ridgeline.serving.traffic.lengths import Fixed, Replay
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS, TraceRow
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Pace, Traffic, parse_traffic
