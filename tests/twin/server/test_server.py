@@ -176,7 +176,7 @@ def test_sglangs_own_interface_counts_in_its_events(twin: Running) -> None:
         ("/v1/completions", {"prompt": "a", "max_tokens": 10**7}, "more than the context"),
         ("/v1/completions", {"prompt": "a", "n": 2}, "n: the twin makes one answer to a prompt; leave it out"),
         ("/generate", {"text": "a", "sampling_params": {"n": 0}}, "n: the twin makes one answer to a prompt"),
-        ("/v1/chat/completions", {**CHAT, "stop": "tide"}, "stop: the twin makes every token that is asked for"),
+        ("/v1/completions", {"prompt": "a", "stop": "tide"}, "stop: the twin makes every token that is asked for"),
         ("/v1/completions", {"prompt": "a", "stop": ["x"]}, "leave it out, or ask a real server"),
         ("/v1/chat/completions", {"messages": []}, "at least one message"),
     ],

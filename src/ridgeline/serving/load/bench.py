@@ -163,11 +163,8 @@ class BenchResult:
 
 def bench(plan: BenchPlan) -> BenchResult:
     """Runs the plan. A server's faults are counted in the result; only what the user must fix is raised."""
-    server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
-    salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
-    if plan.warmup:
-        warm_up(plan, server, salt + 1)
-    out = _send(_assignment(plan, server, salt), plan.workers)
+    server, salt = warmed_up(plan)
+    out = _send(assignment_of(plan, server, salt, *_schedule(plan)), plan.workers)
     return _result(plan, server, out)
 
 
@@ -189,8 +186,9 @@ def _describe_load(plan: BenchPlan) -> dict[str, object]:
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
 
 
-def _assignment(plan: BenchPlan, server: Server, salt: int) -> Assignment:
-    arrivals, endless = _schedule(plan)
+def assignment_of(
+    plan: BenchPlan, server: Server, salt: int, arrivals: Sequence[Arrival] = (), endless: bool = False
+) -> Assignment:
     return Assignment(
         endpoint=plan.endpoint,
         address=server.address,
@@ -198,7 +196,7 @@ def _assignment(plan: BenchPlan, server: Server, salt: int) -> Assignment:
             server.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens
         ),
         arrivals=tuple(arrivals),
-        slots=plan.traffic.concurrency or 0,
+        slots=plan.traffic.concurrency or 0 if arrivals else 0,
         most_at_once=plan.most_at_once,
         endless=endless,
         duration_s=plan.duration_s,
@@ -218,11 +216,17 @@ def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:
     return traffic.arrivals(), isinstance(traffic.pace, ClosedLoop) and plan.duration_s is not None
 
 
-def warm_up(plan: BenchPlan, server: Server, salt: int) -> None:
-    """Other prompts than the measured ones, so that nothing measured is already in a cache."""
-    at_once = plan.traffic.concurrency or 8
-    traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)
-    _send(_assignment(replace(plan, traffic=traffic, records_path=None, duration_s=None), server, salt))
+def warmed_up(plan: BenchPlan) -> tuple[Server, int]:
+    """The server of a plan, and what makes this run's prompts its own; those of the warm-up are others, so that nothing
+    measured is already in a cache."""
+    server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
+    salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
+    if plan.warmup:
+        pace, seed = ClosedLoop(plan.traffic.concurrency or 8), plan.traffic.seed + 1
+        first = replace(plan.traffic, requests=plan.warmup, pace=pace, seed=seed)
+        short = replace(plan, traffic=first, records_path=None, duration_s=None)
+        _send(assignment_of(short, server, salt + 1, *_schedule(short)))
+    return server, salt
 
 
 def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:

@@ -94,8 +94,6 @@ class Driver:
         while self._loop.leisure:
             self._loop.leisure.popleft()()
         self._stats.finish()
-        for connection in (*self._idle, *self._active):
-            connection.close()
         return self._out
 
     def interrupt(self) -> None:
@@ -397,59 +395,48 @@ def short_time_slices() -> Iterator[str]:
 _OPEN_FILES = 1 << 16
 
 
-def run_worker(assignment: Assignment) -> LoadResult:
-    """Sends the assignment and returns what came of it. Ctrl-C ends it early with the results so far."""
-    loop = Loop()
-    records_file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
-    driver = Driver(assignment, loop, records_file)
-    _allow_files((assignment.slots or assignment.most_at_once or 4096) + 64)
-    try:
-        with _no_collections(), _stopped_by_signals(driver.interrupt), short_time_slices() as time_slices:
-            out = driver.run()
-    finally:
-        loop.close()
-        if records_file is not None:
-            records_file.close()
-    out.time_slices = time_slices
-    if records_file is not None:
-        out.records_problem = records_file.problem
-    return out
-
-
 class OpenWorker:
     """One worker whose load goes on and is changed on the way, until it is closed."""
 
-    def __init__(self, assignment: Assignment, start_s: float) -> None:
+    def __init__(self, assignment: Assignment, start_s: float | None = None, files: int = _OPEN_FILES) -> None:
         self._loop = Loop()
         self._file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
-        self._driver = Driver(assignment, self._loop, self._file)
+        self.driver = Driver(assignment, self._loop, self._file)
         self._around = contextlib.ExitStack()
-        _allow_files(_OPEN_FILES)
+        _allow_files(files)
         self._around.enter_context(_no_collections())
-        self._around.enter_context(_stopped_by_signals(self._driver.interrupt))
-        self._time_slices = self._around.enter_context(short_time_slices())
-        self._driver.begin(start_s)
-
-    def change(self, assignment: Assignment) -> None:
-        self._driver.change(assignment)
-
-    def extend(self, arrivals: tuple[Arrival, ...]) -> None:
-        self._driver.extend(arrivals)
+        self._around.enter_context(_stopped_by_signals(self.driver.interrupt))
+        self.time_slices = self._around.enter_context(short_time_slices())
+        self.change, self.extend = self.driver.change, self.driver.extend
+        if start_s is not None:
+            self.driver.begin(start_s)
 
     def run_until(self, at_s: float) -> LoadResult:
-        done = self._driver.run_until(at_s)
-        done.time_slices = self._time_slices
+        done = self.driver.run_until(at_s)
+        done.time_slices = self.time_slices
         return done
 
     def close(self) -> str:
         """Drops what is under way; what went wrong with the file of records, if anything."""
-        self._driver.close()
+        self.driver.close()
         self._around.close()
         self._loop.close()
         if self._file is None:
             return ""
         self._file.close()
         return self._file.problem
+
+
+def run_worker(assignment: Assignment) -> LoadResult:
+    """Sends the assignment and returns what came of it. Ctrl-C ends it early with the results so far."""
+    worker = OpenWorker(assignment, files=(assignment.slots or assignment.most_at_once or 4096) + 64)
+    problem = ""
+    try:
+        out = worker.driver.run()
+    finally:
+        problem = worker.close()
+    out.time_slices, out.records_problem = worker.time_slices, problem
+    return out
 
 
 @contextlib.contextmanager
