@@ -11,7 +11,7 @@ from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.releases import parse_version
 from ridgeline.serving.engines.vllm.defaults import usual_fraction
 from ridgeline.serving.engines.vllm.engine import VLLM
-from ridgeline.serving.engines.vllm.tally import VllmTally, tally_vllm_log
+from ridgeline.serving.engines.vllm.log import VllmTally, tally_vllm_log
 from ridgeline.serving.findings.knobs import EngineKnobs
 from ridgeline.serving.findings.served import (
     Served,

@@ -301,7 +301,7 @@ class Sglang(ServingEngine):
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         log = read_sglang_log(lines)
         return EngineLog(
-            failures=tuple((f.kind, f.ready, f.stamp.line, f.text) for f in log.failures),
+            failures=log.failures,
             weights_loaded=bool(log.weights),
             echo=log.server_args,
             figures=tuple(_figures(log)),
