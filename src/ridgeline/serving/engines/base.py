@@ -326,7 +326,7 @@ class ServingEngine:
         return [*own, *launch.address, *launch.name, *self.over_nodes(launch.span)]
 
     def planned_values(
-        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+        self, layout: Layout, settings: EngineSettings, role: str, memory: MemoryPlan, gpu: Gpu
     ) -> dict[str, Value]:
         """Layout, memory and scheduling of one engine of a plan, every value written out; not its role."""
         return values_of(layout, settings)

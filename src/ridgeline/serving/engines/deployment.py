@@ -78,9 +78,7 @@ def describe(
     found = replace(
         shared, prefill_settings=_own(shared, "prefill", own_p), decode_settings=_own(shared, "decode", own_d)
     )
-    roles = {"prefill": layout.prefill, "decode": layout.decode} if layout.disaggregated else {"both": layout}
-    for role, lay in roles.items():
-        assert lay is not None
+    for role, lay in layout.roles.items():
         require_legal(chosen, lay, cluster.gpu, found.role_settings(role), role)
     return found
 

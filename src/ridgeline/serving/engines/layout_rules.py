@@ -49,11 +49,8 @@ def layout_problems(
 ) -> list[LayoutProblem]:
     """Every rule this layout breaks under these settings; empty when the engine would start."""
     settings = settings or EngineSettings()
-    if layout.prefill is not None and layout.decode is not None:
-        return [
-            *layout_problems(model, layout.prefill, gpu, settings, "prefill"),
-            *layout_problems(model, layout.decode, gpu, settings, "decode"),
-        ]
+    if layout.disaggregated:
+        return [p for name, lay in layout.roles.items() for p in layout_problems(model, lay, gpu, settings, name)]
     case = _Checked(model, layout, gpu, settings, role)
     return [problem for rule in _RULES for problem in rule(case)]
 

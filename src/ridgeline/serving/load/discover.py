@@ -13,7 +13,6 @@ from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
 from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.load.wire.client_stats import ClientStats
-from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.endpoint import Endpoint, parse_endpoint
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
@@ -77,11 +76,11 @@ def _listens(address: Address, timeout_s: float) -> bool:
 
 
 def _get(endpoint: Endpoint, address: Address, path: str, timeout_s: float) -> Exchange:
-    loop, context = Loop(), endpoint.tls_context()
+    loop = Loop()
     wire = endpoint.head("GET", f"{endpoint.base_path}{path}")
     exchange = Exchange(Arrival(0, 0.0, 0, 0), wire, time.monotonic(), Reply("", streamed=False))
-    tls = None if context is None else (context, endpoint.host)
-    connection = new_connection(loop, address, ClientStats(), lambda _connection, _exchange: loop.stop(), tls)
+    ended = lambda _connection, _exchange: loop.stop()  # noqa: E731
+    connection = endpoint.connection(loop, address, ClientStats(), ended, endpoint.tls_context())
     loop.at(time.monotonic() + timeout_s, lambda: connection.fail("timeout", f"nothing came for {timeout_s:g} s"))
     connection.start(exchange)
     loop.run()

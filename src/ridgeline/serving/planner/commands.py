@@ -63,7 +63,7 @@ def unit_env(unit: Unit) -> dict[str, str]:
 def unit_values(unit: Unit) -> dict[str, Value]:
     """Layout, memory, scheduling and dtypes of one engine under our names, every value written out; not its role."""
     engine, gpu = engine_named(unit.settings.engine), unit.question.cluster.gpu
-    own = engine.planned_values(unit.layout, unit.settings, unit.role, unit.cap, unit.chunk_flag, unit.memory, gpu)
+    own = engine.planned_values(unit.layout, unit.settings, unit.role, unit.memory, gpu)
     return {**own, **unit.question.dtype_settings}
 
 

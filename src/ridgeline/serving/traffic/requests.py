@@ -11,7 +11,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from math import fsum
@@ -41,7 +41,7 @@ class RequestRecord:
     output_tokens: int
     status: str = "ok"
     first_byte_s: float | None = None
-    gaps_s: Sequence[tuple[float, int]] = ()
+    gaps_s: Collection[tuple[float, int]] = ()
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     error: str = ""

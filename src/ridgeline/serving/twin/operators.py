@@ -35,7 +35,7 @@ from ridgeline.serving.twin.priors import (
     STATE_OPS,
     STATE_SMALL,
 )
-from ridgeline.serving.twin.rates import ExpertRate, Kernels, kernels_of
+from ridgeline.serving.twin.rates import ExpertRate, kernels_of
 
 
 class Term(NamedTuple):
@@ -81,28 +81,14 @@ def products(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: 
         size, base = model.hidden * model.vocab / layout.tp, model.base_dtype
         found["LM head", base, "logits"] = (2 * size, size * BYTES_PER_WEIGHT[base], known.gemm(base).floor_s)
     return tuple(
-        _product(name, dtype, rows, gpu, known, factors, *sizes) for (name, dtype, rows), sizes in found.items()
-    )
-
-
-def _product(
-    name: str,
-    dtype: str,
-    rows: str,
-    gpu: Gpu,
-    known: Kernels,
-    factors: Factors,
-    flops: float,
-    nbytes: float,
-    floors: float,
-) -> Product:
-    rate = known.gemm(dtype)
-    return Product(
-        name,
-        rows,
-        flops / (gpu.flops_of(dtype) * rate.peak * factors.compute),
-        nbytes / (gpu.bandwidth_bytes_s * rate.memory * factors.memory),
-        floors,
+        Product(
+            name,
+            rows,
+            flops / (gpu.flops_of(dtype) * known.gemm(dtype).peak * factors.compute),
+            nbytes / (gpu.bandwidth_bytes_s * known.gemm(dtype).memory * factors.memory),
+            floors,
+        )
+        for (name, dtype, rows), (flops, nbytes, floors) in found.items()
     )
 
 

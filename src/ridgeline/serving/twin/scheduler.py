@@ -130,9 +130,7 @@ class Engine:
                 longer.append(request)
         while self.waiting and slots > 0 and budget > 0 and inputs > 0 and len(longer) < self.ranks:
             request = self.waiting[0]
-            if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
-                request.cached = self.cache.match(request.arrival)
-                request.todo -= request.cached
+            self._match(request)
             need = request.cached + request.todo + request.remaining
             # an engine with nothing else to do always takes one request, however long its answer may get
             if need >= room and (batch or self.running):
@@ -149,6 +147,11 @@ class Engine:
             budget, inputs, slots, room = budget - piece, inputs - piece, slots - 1, room - need
         self.chunked = longer
         return batch
+
+    def _match(self, request: Request) -> None:
+        if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
+            request.cached = self.cache.match(request.arrival)
+            request.todo -= request.cached
 
     def _reserved(self) -> float:
         return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share

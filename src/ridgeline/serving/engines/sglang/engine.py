@@ -278,7 +278,7 @@ class Sglang(ServingEngine):
         return argv + (self.over_nodes(launch.span) if launch.span.nodes > 1 else [])
 
     def planned_values(
-        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+        self, layout: Layout, settings: EngineSettings, role: str, memory: MemoryPlan, gpu: Gpu
     ) -> dict[str, Value]:
         return {**values_of(layout, settings), **deepep_values(layout, role, settings.version)}
 

@@ -181,15 +181,15 @@ class _Vllm(ServingEngine):
         return [*argv, *launch.address, *launch.name]
 
     def planned_values(
-        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+        self, layout: Layout, settings: EngineSettings, role: str, memory: MemoryPlan, gpu: Gpu
     ) -> dict[str, Value]:
         values: dict[str, Value] = {"tp": layout.tp}
         if layout.pp > 1:
             values["pp"] = layout.pp
         if layout.ep > 1:
             values["enable_expert_parallel"] = True
-        values["max_running_requests"] = rank_share(cap, layout.attn_dp)
-        values["max_num_batched_tokens"] = chunk
+        values["max_running_requests"] = rank_share(settings.max_running_requests or 1, layout.attn_dp)
+        values["max_num_batched_tokens"] = settings.chunked_prefill_size
         values["gpu_memory_utilization"] = utilization(memory, gpu)
         if settings.cuda_graph_max_bs is not None:
             values["cuda_graph_max_bs"] = settings.cuda_graph_max_bs

@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import overload
 
 from ridgeline.serving.load.wire.loop import LATE_S
 from ridgeline.serving.load.wire.reply import Reply, error_text
@@ -155,32 +154,22 @@ def _gaps_between(times_s: Sequence[float]) -> array[float]:
 _ERROR_BYTES = 16_384
 
 
-class Gaps(Sequence[tuple[float, int]]):
+class Gaps:
     """Gaps between tokens in eight bytes each; reads like the run-length pairs that a record promises."""
 
-    __slots__ = ("_seconds",)
+    __slots__ = ("seconds",)
 
     def __init__(self, times_s: Sequence[float]) -> None:
-        self._seconds = _gaps_between(times_s)
+        self.seconds = _gaps_between(times_s)
 
     def __len__(self) -> int:
-        return len(self._seconds)
+        return len(self.seconds)
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[float, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[float, int]]: ...
-    def __getitem__(self, index: int | slice) -> tuple[float, int] | list[tuple[float, int]]:
-        if isinstance(index, slice):
-            return [(gap, 1) for gap in self._seconds[index]]
-        return self._seconds[index], 1
+    def __contains__(self, gap: object) -> bool:
+        return gap in list(self)
 
     def __iter__(self) -> Iterator[tuple[float, int]]:
-        return ((gap, 1) for gap in self._seconds)
-
-    @property
-    def seconds(self) -> array[float]:
-        return self._seconds
+        return ((gap, 1) for gap in self.seconds)
 
 
 class Exchange:

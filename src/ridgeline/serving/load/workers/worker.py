@@ -20,7 +20,6 @@ from dataclasses import replace
 from functools import partial
 
 from ridgeline.serving.load.wire.client_stats import ClientStats
-from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.connection import Connection
 from ridgeline.serving.load.wire.exchange import Exchange, Wanted
 from ridgeline.serving.load.wire.loop import Loop
@@ -158,9 +157,8 @@ class Driver:
     # opening connections
 
     def _connection(self) -> Connection:
-        assignment = self._assignment
-        tls = None if self._context is None else (self._context, assignment.endpoint.host)
-        return new_connection(self._loop, assignment.address, self._stats, self._ended, tls)
+        endpoint, address = self._assignment.endpoint, self._assignment.address
+        return endpoint.connection(self._loop, address, self._stats, self._ended, self._context)
 
     def _open_ahead(self, count: int) -> None:
         """Connects before the clock starts, so that the first requests do not pay for it."""
