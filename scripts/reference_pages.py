@@ -20,7 +20,7 @@ from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.measurement import known_metrics
 from ridgeline.serving import api as serving_api
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.names import workloads_of
+from ridgeline.serving.engines.releases import workloads_of
 from ridgeline.serving.service.service import ServiceForm
 from ridgeline.study.forms import DefaultText, Entry, Form, Shape, field_shape, fields, takes
 from ridgeline.study.schema import BuildsForm, StudyForm

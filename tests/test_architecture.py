@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.serving.engines.names import engine_of, workloads_of
+from ridgeline.serving.engines.releases import engine_of, workloads_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "ridgeline"

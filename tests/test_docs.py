@@ -65,8 +65,10 @@ def is_typed(call: str) -> bool:
 
 
 def test_a_verb_that_is_not_typed_so_would_be_noticed() -> None:
-    assert is_typed("tune study") and is_typed("study edge") and is_typed("service") and is_typed("plan fleet")
-    assert not any(map(is_typed, ("simulate", "deploy up", "plan flete", "study tune", "model llama", "twin fleet")))
+    assert is_typed("tune study") and is_typed("study edge") and is_typed("service") and is_typed("plan memory")
+    assert not any(
+        map(is_typed, ("simulate", "deploy up", "plan memoryy", "study tune", "model llama", "twin layouts"))
+    )
 
 
 # texts in which people read a verb: what was printed and measured once stays as it was
@@ -167,7 +169,7 @@ def test_modules_named_in_the_docs_exist(page: Path) -> None:
 
 def test_a_missing_module_would_be_noticed() -> None:
     assert paths_named("`records/a.py`, `serving/knobs` or `ok`") == {"records/a.py", "serving/knobs"}
-    assert leads_somewhere("serving/engines/knobs")
+    assert leads_somewhere("serving/engines/sglang")
     assert leads_somewhere("catalog.py")
     assert not leads_somewhere("records/nothing.py")
 

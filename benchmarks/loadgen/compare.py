@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError
-from ridgeline.serving.traffic.bench.results import read_bench_results
+from ridgeline.serving.traffic.bench_results import read_bench_results
 
 HERE = Path(__file__).resolve().parent
 RIDGELINE = [sys.executable, "-m", "ridgeline"]

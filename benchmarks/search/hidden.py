@@ -23,7 +23,7 @@ from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, point_key
 from ridgeline.samplers.base import Prior
 from ridgeline.serving.traffic.requests import Slo, summarise
-from ridgeline.serving.twin.factors import NAMES
+from ridgeline.serving.twin.calibration import NAMES
 from ridgeline.serving.twin.simulate import SimulationResult
 from ridgeline.serving.workloads.twin.workload import TwinWorkload
 

@@ -29,8 +29,7 @@ from public_rows import PublicRow, read_public_rows
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.twin.calibrate import TTFT_NOISE
-from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.calibration import Calibration, Factors
 from ridgeline.serving.twin.fit import FitObservation, fit
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 

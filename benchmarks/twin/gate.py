@@ -40,11 +40,9 @@ from ridgeline.serving.traffic.lengths import Replay
 from ridgeline.serving.traffic.traces import TraceRow
 from ridgeline.serving.traffic.traffic import AsRecorded, Traffic, parse_traffic
 from ridgeline.serving.twin.calibrate import READ
-from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.evidence.reach import at_once, validated, validation
-from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
-from ridgeline.serving.twin.intervals import intervals
+from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting, ValidatedSettings
 from ridgeline.serving.twin.measured import read_rows
+from ridgeline.serving.twin.reach import at_once, intervals, validated, validation
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 # A change that makes a median, or a share that lies inside, worse by more than this is named.

@@ -1,6 +1,6 @@
 """How far the twin's operator forms are from measured tables, by family and GPU; and the fit of their constants.
 
-    python benchmarks/twin/operators.py [--venv FOLDER] [--write src/ridgeline/serving/twin/kernels/rates.yaml]
+    python benchmarks/twin/operators.py [--venv FOLDER] [--write src/ridgeline/serving/twin/rates.yaml]
 
 The tables come with the wheel of aiconfigurator-core (Apache-2.0), installed into an environment of its own on first
 use; this file runs itself again in there, for it has pyarrow and scipy. Without --write nothing is fitted: the
@@ -67,7 +67,7 @@ def main() -> None:
 def run(data: Path, write: Path | None) -> None:
     import yaml
 
-    from ridgeline.serving.twin.kernels import rates
+    from ridgeline.serving.twin import rates
 
     shipped = {} if write else rates._tables()
     found: dict[str, dict[str, Any]] = {}
@@ -138,7 +138,7 @@ def _peaks(gpu: str, dtype: str) -> tuple[float, float]:
 
 
 def _rate(values: dict[str, float]) -> Any:
-    from ridgeline.serving.twin.kernels.rates import Rate
+    from ridgeline.serving.twin.rates import Rate
 
     return Rate(values["floor_us"] * 1e-6, values.get("peak", 1.0), values.get("memory", 1.0))
 
@@ -232,7 +232,7 @@ def _mla(gpu: str, folder: Path) -> Iterator[Family]:
 def _experts(gpu: str, folder: Path, engine: str, release: str) -> Iterator[Family]:
     import numpy as np
 
-    from ridgeline.serving.twin.kernels.rates import ExpertRate
+    from ridgeline.serving.twin.rates import ExpertRate
 
     seen: set[str] = set()
     for name, dtype in EXPERTS.items():
@@ -323,7 +323,7 @@ def _states(gpu: str, folder: Path) -> Iterator[Family]:
 
 
 def _reductions(gpu: str, folder: Path, engine: str, release: str) -> Iterator[Family]:
-    from ridgeline.serving.twin.kernels.rates import Reduction
+    from ridgeline.serving.twin.rates import Reduction
 
     frame, source = _table(folder, f"comm/{engine}/{release}/custom_allreduce_perf.parquet")
     if frame is None:

@@ -23,7 +23,7 @@ from ridgeline.cli.main import all_commands, main
 ROOT = Path(__file__).parents[2]
 PAGES = ("plan-a-cluster.md", "predict-a-server.md", "calibrate-the-twin.md", "models-and-gpus.md")
 BLOCK = re.compile(r"```\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
-SIMULATED = ("twin simulate", "twin explain", "twin calibrate", "plan", "plan fleet", "check")
+SIMULATED = ("twin simulate", "twin explain", "twin calibrate", "plan", "check")
 REFRESH = bool(os.environ.get("RIDGELINE_REFRESH_GUIDES"))
 WIDEST = 150
 LEFT_OUT = "\n...\n"
@@ -104,5 +104,5 @@ def test_every_serving_verb_has_a_worked_example() -> None:
         for c, _ in BLOCK.findall((ROOT / "docs" / "guides" / p).read_text())
         if "ridgeline " in c
     }
-    of_plan = {"plan", "plan hardware", "plan memory", "plan layouts", "plan fleet"}
+    of_plan = {"plan", "plan hardware", "plan memory", "plan layouts"}
     assert shown >= {"model show", "twin simulate", "twin explain", "twin calibrate", *of_plan}

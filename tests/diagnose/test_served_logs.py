@@ -16,7 +16,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.serving.engines.served import ServedSecond, ServedTally
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.engines.sglang.tally import tally_sglang_log
-from ridgeline.serving.engines.vllm.tally import tally_vllm_log
+from ridgeline.serving.engines.vllm.log import tally_vllm_log
 from ridgeline.serving.findings import vllm_log
 from ridgeline.serving.findings.served import Served, queue_growth, served_figures, what_limits
 

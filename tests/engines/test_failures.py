@@ -20,7 +20,7 @@ from ridgeline.serving.engines.failures import (
     cause_of,
     signatures,
 )
-from ridgeline.serving.engines.knobs.releases import NEWEST
+from ridgeline.serving.engines.releases import NEWEST
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.serving.engines.vllm.engine import VLLM

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.serving.engines.knobs.meaning import layout_of, settings_of, values_of
-from ridgeline.serving.engines.knobs.releases import NEWEST, Flag, read_flags, release_text, title_of
-from ridgeline.serving.engines.knobs.table import (
+from ridgeline.serving.engines.flags import EngineFlags, engine_flags
+from ridgeline.serving.engines.knobs import (
     ATTENTION_BACKENDS,
     KNOBS,
     ROWS,
@@ -27,7 +25,8 @@ from ridgeline.serving.engines.knobs.table import (
     wrong_value,
 )
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.settings import BACKENDS, EngineSettings
+from ridgeline.serving.engines.releases import NEWEST, Flag, read_flags, release_text, title_of
+from ridgeline.serving.engines.settings import BACKENDS, EngineSettings, layout_of, settings_of, values_of
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from tests.engines.server_args import RELEASES, applied, log_line
 

@@ -25,8 +25,8 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.preview import doubts, rehearse
 from ridgeline.errors import StudyError
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
-from ridgeline.serving.engines.knobs.releases import parse_version
+from ridgeline.serving.engines.flags import engine_flags
+from ridgeline.serving.engines.releases import parse_version
 from tests.slurm_cluster import SlurmCluster, plain_environment
 from tests.workloads.engine.test_guide import blocks, merged
 

@@ -95,15 +95,6 @@ def test_a_duration_counts_what_completed_in_it():
         assert result.summary.output_tok_s == pytest.approx(2 * result.summary.requests_s)
 
 
-def test_a_stage_counts_what_completed_in_its_seconds():
-    with Scripted(tokens(2, first_s=0.25)) as server:
-        result = bench(plan_from(BenchOptions(url=server.url, stages="1:0.6,4:0.6", max_tokens=2)))
-    for k, stage in enumerate(result.stages):
-        assert stage.requests_s == pytest.approx(in_window(result, 0.6 * k, 0.6 * (k + 1)))
-    due = [sum(0.6 * k <= r.scheduled_s < 0.6 * (k + 1) for r in result.records) for k in range(2)]
-    assert [s.requests for s in result.stages] == due, "latencies are of those that were due in it"
-
-
 def test_a_rate_reports_all_three_and_a_plain_closed_loop_none():
     with Scripted(tokens(2, first_s=0.2)) as server:
         timed = bench(plan_from(BenchOptions(url=server.url, rate_s=20, requests=20, max_tokens=2)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -290,11 +291,13 @@ def test_terms_without_a_search_are_named():
     assert goodput_terms(True, 1200.0, None) == GoodputTerms(1200.0, 4800.0)
 
 
-def test_goodput_needs_a_limit_and_a_load_to_walk():
+def test_goodput_needs_a_limit_and_a_load_to_walk(tmp_path: Path):
     with pytest.raises(InputError, match="--slo"):
         search(SLOTS, slos=())
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"input_tokens": 9, "output_tokens": 9, "at_s": 1}\n')
     with pytest.raises(InputError, match="--concurrency"):
-        search(SLOTS, stages="1:2,2:2")
+        search(SLOTS, traffic=str(trace), find_goodput=False)
 
 
 class Stopped(VirtualStream):

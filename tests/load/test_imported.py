@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.serving.load.imported import _imported
-from ridgeline.serving.traffic.bench.run import BenchRequest, BenchRun
+from ridgeline.serving.traffic.bench_results import BenchRequest, BenchRun
 from ridgeline.serving.traffic.requests import read_records
 from ridgeline.serving.verbs.import_results import _imported_text
 from tests.command_line import ridgeline

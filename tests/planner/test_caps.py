@@ -17,9 +17,8 @@ from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
 from ridgeline.serving.planner.commands import written_for
-from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.planner import answer_plan
-from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.service.from_results import commands_for, write_plan
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.twin.calibration import Calibration

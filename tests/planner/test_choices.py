@@ -10,15 +10,13 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, make_unit
-from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.operating_point import _beats
 from ridgeline.serving.planner.planner import _without_doubtful_splits, answer_plan, plan
-from ridgeline.serving.planner.scheme import Scheme
-from ridgeline.serving.planner.shortlist import _beats
+from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.planner.verdict import SplitVerdict
 from ridgeline.serving.service.from_results import printed
 from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting, ValidatedSettings
 from ridgeline.serving.verbs.plan import plan_text
 
 

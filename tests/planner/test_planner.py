@@ -15,11 +15,9 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units, make_unit
-from ridgeline.serving.planner.commands import unit_arguments
-from ridgeline.serving.planner.lint import LintPoint, lint_commands
-from ridgeline.serving.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
+from ridgeline.serving.planner.commands import LintPoint, lint_commands, unit_arguments
 from ridgeline.serving.planner.planner import answer_plan, pareto
-from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.scheme import MOST_COUNTS, Pair, Scheme, pairs, varied_pairs
 from ridgeline.serving.service.from_results import commands_for, printed, write_plan
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import Fixed, OpenLoop, Traffic

@@ -14,10 +14,9 @@ from ridgeline.serving.engines.settings import EngineSettings, resolve
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units
-from ridgeline.serving.planner.lint import read_settings
-from ridgeline.serving.planner.pairing import pairs
+from ridgeline.serving.planner.commands import read_settings
 from ridgeline.serving.planner.planner import answer_plan
-from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.scheme import Scheme, pairs
 from ridgeline.serving.service.from_results import commands_for, printed
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.twin.calibration import Calibration

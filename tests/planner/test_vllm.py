@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
+from ridgeline.serving.engines.flags import engine_flags
 from ridgeline.serving.engines.vllm.defaults import meant, utilization
-from ridgeline.serving.planner.lint import LintPoint, lint_commands
+from ridgeline.serving.planner.commands import LintPoint, lint_commands
 from ridgeline.serving.planner.planner import Plan, answer_plan
 from ridgeline.serving.service.from_results import printed, service_of, write_plan
 from ridgeline.serving.verbs.plan import plan_text

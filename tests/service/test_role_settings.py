@@ -18,8 +18,8 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit
 from ridgeline.serving.planner.commands import DEEPEP_LIMIT, groups_of
 from ridgeline.serving.planner.operating_point import Option
-from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.planner import Plan, answer_plan
+from ridgeline.serving.planner.scheme import Pair
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.from_results import _planned_text, _role_settings, service_of
 from ridgeline.serving.service.members import members_of

@@ -12,8 +12,8 @@ from string import Template
 import pytest
 
 from ridgeline.serving.model.folder import write_model_folder
-from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.planner import answer_plan
+from ridgeline.serving.planner.scheme import Pair
 from ridgeline.serving.service import from_results
 from ridgeline.serving.service.file import load_service, service_text
 from ridgeline.serving.service.from_results import service_of

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.serving.traffic.bench.results import read_bench_results
-from ridgeline.serving.traffic.bench.run import BenchRun
+from ridgeline.serving.traffic.bench_results import BenchRun, read_bench_results
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "bench"
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import OpenLoop, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
-from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
-from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.calibration import Calibration, Factors, read_calibration, write_calibration
 from ridgeline.serving.twin.fit import FitObservation, _share, fit
 from ridgeline.serving.twin.measured import read_rows
 from ridgeline.serving.twin.simulate import simulate

@@ -13,8 +13,7 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin import disaggregation
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.disaggregation import HANDSHAKE_S, PIECES_S, PORT_SHARE, RUN_TOKENS, KvTransfer
-from ridgeline.serving.twin.prefill import room
+from ridgeline.serving.twin.disaggregation import HANDSHAKE_S, PIECES_S, PORT_SHARE, RUN_TOKENS, KvTransfer, room
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.simulate import build, simulate, step_time
 from tests.twin import deployments as make

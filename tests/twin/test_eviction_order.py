@@ -12,12 +12,10 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.prefixes import PrefixCache
+from ridgeline.serving.twin.mixed import MixedEngine
 from ridgeline.serving.twin.priors import NEW_TOKEN_SHARE
-from ridgeline.serving.twin.request import Request
-from ridgeline.serving.twin.scheduler import RETRACT_STEPS, RETRY_STEPS, Engine
-from ridgeline.serving.twin.schedulers.mixed import MixedEngine
-from ridgeline.serving.twin.schedulers.polled import PolledEngine
+from ridgeline.serving.twin.request import PrefixCache, Request
+from ridgeline.serving.twin.scheduler import RETRACT_STEPS, RETRY_STEPS, Engine, PolledEngine
 from ridgeline.serving.twin.server.roles import abort
 
 BLOCK = PREFIX_BLOCK_TOKENS

@@ -11,9 +11,8 @@ from ridgeline.errors import InputError
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Fixed, OpenLoop, Traffic
-from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.schedulers.front_end import FrontEnd
+from ridgeline.serving.twin.calibration import Calibration, Factors
+from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.simulate import simulate
 from tests.twin import deployments as make
 

@@ -48,7 +48,7 @@ def test_tokens_that_come_together_share_the_time_of_their_step():
     plain = simulate(make.llama(draft_tokens=2, accept_length=1.0), sent).records[0]
     paired = simulate(make.llama(draft_tokens=2, accept_length=2.0), sent).records[0]
     assert len([gap for gap, count in plain.gaps_s for _ in range(count)]) == 20
-    step_s = plain.gaps_s[0][0]
+    step_s = next(iter(plain.gaps_s))[0]
     assert [gap for gap, count in paired.gaps_s for _ in range(count)] == pytest.approx([step_s / 2] * 20, rel=0.01)
     cut = simulate(make.llama(draft_tokens=2, accept_length=2.0), Traffic(Fixed(100, 20), 1)).records[0]
     assert [gap for gap, count in cut.gaps_s for _ in range(count)] == pytest.approx(

@@ -17,8 +17,8 @@ from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.fit import fit
-from ridgeline.serving.twin.intervals import UncertaintySources, intervals, queued_share
 from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.reach import UncertaintySources, intervals, queued_share
 from ridgeline.serving.twin.simulate import simulate
 
 LLAMA_LOG = Path(__file__).parents[1] / "samples" / "sglang" / "offline-llama8b-h200-default.log"

@@ -6,10 +6,10 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import DEFAULTS, Applied, parse_engine, resolve
 from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
-from ridgeline.serving.twin.factors import PRIORS
-from ridgeline.serving.twin.kernels.rates import kernels_of
+from ridgeline.serving.twin.calibration import PRIORS
 from ridgeline.serving.twin.operators import Term, expert_rate, kernels, reduction_set
 from ridgeline.serving.twin.priors import SMALL_TILE
+from ridgeline.serving.twin.rates import kernels_of
 from ridgeline.serving.twin.steptime import StepTime
 
 NODE = {"nodes": 1, "gpus_per_node": 8}

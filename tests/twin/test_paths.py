@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.traffic.traffic import Fixed, LogNormal, Traffic
-from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.calibration import Calibration, Factors
 from ridgeline.serving.twin.cluster import serve
-from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.simulate import build, simulate

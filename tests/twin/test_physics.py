@@ -13,10 +13,8 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.traffic.traffic import Arrival, Fixed, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import serve
-from ridgeline.serving.twin.disaggregation import RESERVED_TOKENS, DecodeEngine
-from ridgeline.serving.twin.kernels.routing import fullest_load, fullest_share, touched
-from ridgeline.serving.twin.operators import expert_rate
-from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.disaggregation import RESERVED_TOKENS, DecodeEngine, PrefillEngine
+from ridgeline.serving.twin.operators import expert_rate, fullest_load, fullest_share, touched
 from ridgeline.serving.twin.priors import DRAFT_PHASE_S, DRAFT_PLAN_S
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.serving.model.layer_parts import Experts
-from ridgeline.serving.twin.kernels.routing import fullest_load, fullest_share, touched
+from ridgeline.serving.twin.operators import fullest_load, fullest_share, touched
 
 EXPERTS = Experts(count=256, per_token=8, width=2048)
 

@@ -11,13 +11,12 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import DEFAULTS, Applied, resolve
 from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
-from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.calibration import NAMES as FACTORS
+from ridgeline.serving.twin.calibration import PRIORS, Calibration, Factors
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.explain import explain
-from ridgeline.serving.twin.factors import NAMES as FACTORS
-from ridgeline.serving.twin.factors import PRIORS, Factors
-from ridgeline.serving.twin.kernels.rates import _tables, kernels_of
 from ridgeline.serving.twin.priors import HOST_STEP_S
+from ridgeline.serving.twin.rates import _tables, kernels_of
 from ridgeline.serving.twin.simulate import step_time
 from ridgeline.serving.twin.steptime import StepTime, _known_sums
 from tests.twin import deployments as make

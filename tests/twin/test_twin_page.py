@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.serving.engines.knobs.table import KNOBS
+from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S
@@ -17,12 +17,12 @@ from ridgeline.serving.twin import (
     collectives,
     disaggregation,
     fit,
-    intervals,
     log_steps,
     priors,
+    reach,
     scheduler,
 )
-from ridgeline.serving.twin.factors import PRIOR_SPREAD
+from ridgeline.serving.twin.calibration import PRIOR_SPREAD
 
 BOLDNESS = KNOBS["schedule_conservativeness"].attention_dp_factor
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"{SGLANG.costs.hand_over_s * 1e6:g} us a prompt token SGLang, {VLLM.costs.hand_over_s * 1e6:g} us vLLM",
         f"{SGLANG.costs.stream_s * 1e6:g} us a stream and step",
         f"(2 x {calibration.UNCALIBRATED_SPREAD:g}^2",
-        f"{intervals.APART_SPREAD:g}^2 more (TTFT {intervals.APART_TTFT_SPREAD:g}^2)",
+        f"{reach.APART_SPREAD:g}^2 more (TTFT {reach.APART_TTFT_SPREAD:g}^2)",
         f"{priors.SAMPLING_PASSES} passes / (B {priors.ELEMENTWISE_MEMORY:g} m)",
         f"{priors.ELEMENTWISE_PASSES} passes over hidden",
         f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",
@@ -75,9 +75,9 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"noise {fit.RUN_NOISE:g}",
         f"never below {fit.LEAST_SPREAD:g}",
         ", ".join(f"{name.replace('_', ' ')} {spread:.2f}" for name, spread in PRIOR_SPREAD.items()),
-        f"({intervals.PREFILL_SPREAD:.2f} x share of time in prefill)",
-        f"TTFT {intervals.TTFT_SPREAD:g}^2 and ITL {intervals.ITL_SPREAD:g}^2",
-        f"may wait {intervals.COMPILE_WAIT_S:g} s more",
+        f"({reach.PREFILL_SPREAD:.2f} x share of time in prefill)",
+        f"TTFT {reach.TTFT_SPREAD:g}^2 and ITL {reach.ITL_SPREAD:g}^2",
+        f"may wait {reach.COMPILE_WAIT_S:g} s more",
     ],
 )
 def test_the_page_states_the_constant(text: str) -> None:

@@ -19,7 +19,7 @@ from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, JobLimits, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.releases import NEWEST, parse_version, read_flags
+from ridgeline.serving.engines.releases import NEWEST, parse_version, read_flags
 from ridgeline.serving.workloads.engine.settings import _expected_deployment
 from ridgeline.serving.workloads.engine.workload import EngineWorkload
 from ridgeline.serving.workloads.twin.workload import TwinWorkload

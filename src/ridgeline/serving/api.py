@@ -12,7 +12,7 @@ from pathlib import Path
 from ridgeline.records.request import takes
 from ridgeline.serving.engines.deployment import describe
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.load.edge import Edge, GoodputTerms
@@ -80,8 +80,8 @@ def simulate(asked: SimulationRequest) -> SimulationResult:
 @takes(BenchOptions)
 def bench(asked: BenchOptions) -> BenchResult:
     """Loads a server and measures it."""
-    found = run_session(plan_from(asked), goodput=None, grid=None, progress=lambda part: None).found
-    assert isinstance(found, BenchResult), "neither a sweep nor a search was asked for"
+    found = run_session(plan_from(asked), goodput=None, progress=lambda part: None).found
+    assert isinstance(found, BenchResult), "no search was asked for"
     return found
 
 
@@ -100,6 +100,6 @@ def find_goodput(asked: GoodputRequest) -> Edge:
     """The highest load under which a server keeps the limits in `slos`, held for as long as was asked."""
     options = BenchOptions(**{each.name: getattr(asked, each.name) for each in fields(BenchOptions)})
     terms = GoodputTerms(asked.hold_s, asked.within_s, asked.start)
-    found = run_session(plan_from(options), goodput=terms, grid=None, progress=lambda part: None).found
+    found = run_session(plan_from(options), goodput=terms, progress=lambda part: None).found
     assert isinstance(found, Edge), "a search was asked for"
     return found

@@ -17,9 +17,9 @@ from ridgeline.serving.engines.base import (
     joined,
 )
 from ridgeline.serving.engines.failures import FailureText, kind_in
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
-from ridgeline.serving.engines.knobs.releases import Flag, Version
-from ridgeline.serving.engines.knobs.table import ROWS, Domain, Knob, Spelling
+from ridgeline.serving.engines.flags import EngineFlags
+from ridgeline.serving.engines.knobs import ROWS, Domain, Knob, Spelling
+from ridgeline.serving.engines.releases import Flag, Version
 
 # every flag of its command line: value, switch, toggle or list
 _FLAGS = [Flag("slots", "value"), Flag("step_ms", "value"), Flag("eager", "switch")]

@@ -14,11 +14,16 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration, read_calibration
-from ridgeline.serving.twin.evidence.reach import factors_for, reach
-from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.calibration import (
+    UNCALIBRATED_SPREAD,
+    Calibration,
+    Factors,
+    ValidatedSetting,
+    ValidatedSettings,
+    read_calibration,
+)
 from ridgeline.serving.twin.explain import explain
-from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.reach import factors_for, reach
 from ridgeline.serving.twin.simulate import simulate
 
 

@@ -10,10 +10,9 @@ from ridgeline.errors import InputError
 from ridgeline.serving.traffic.requests import write_records
 from ridgeline.serving.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate
-from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
-from ridgeline.serving.twin.evidence.served_runs import StatedServer, read_served_runs
-from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.calibration import Calibration, Factors, read_calibration, write_calibration
 from ridgeline.serving.twin.fit import FactorFit
+from ridgeline.serving.twin.served_runs import StatedServer, read_served_runs
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from ridgeline.serving.verbs.calibrate import calibration_text
 from tests.twin import deployments as make

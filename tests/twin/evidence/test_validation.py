@@ -8,8 +8,8 @@ from ridgeline.serving.engines.deployment import describe
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, Traffic
-from ridgeline.serving.twin.evidence.reach import validated, validation
-from ridgeline.serving.twin.evidence.scope import ValidatedSettings
+from ridgeline.serving.twin.calibration import ValidatedSettings
+from ridgeline.serving.twin.reach import validated, validation
 from ridgeline.serving.twin.simulate import simulate
 
 ONE = Layout(gpus_per_node=1)

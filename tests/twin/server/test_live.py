@@ -14,8 +14,8 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.scheduler import Engine
-from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.server.live import END, Clock, LiveEngine, LiveRequest
 from ridgeline.serving.twin.server.roles import abort
 from ridgeline.serving.twin.simulate import simulate, step_time

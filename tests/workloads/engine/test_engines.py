@@ -12,8 +12,8 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
-from ridgeline.serving.engines.knobs.releases import Flag
+from ridgeline.serving.engines.flags import EngineFlags
+from ridgeline.serving.engines.releases import Flag
 from ridgeline.serving.engines.sglang.engine import Sglang
 from ridgeline.serving.workloads.engine.session.__main__ import Session
 from tests.workloads.engine.studies import study

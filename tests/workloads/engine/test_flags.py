@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.serving.engines.knobs.releases import NEWEST, Flag, parse_version, read_flags
+from ridgeline.serving.engines.releases import NEWEST, Flag, parse_version, read_flags
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.vllm.engine import VLLM
 

@@ -20,7 +20,7 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.knobs.releases import parse_version
+from ridgeline.serving.engines.releases import parse_version
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.workloads.engine.options import Load
 from ridgeline.serving.workloads.engine.session.prepare import _write_dataset

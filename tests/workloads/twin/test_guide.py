@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from ridgeline.serving.engines.knobs.table import modelled
+from ridgeline.serving.engines.knobs import modelled
 from ridgeline.serving.workloads.twin.form import TwinForm
 from ridgeline.study.forms import fields
 from ridgeline.study.site_file import load_site

@@ -26,7 +26,7 @@ from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.factors import PRIOR_SPREAD
+from ridgeline.serving.twin.calibration import PRIOR_SPREAD
 from ridgeline.serving.twin.simulate import simulate
 from ridgeline.serving.workloads.twin.workload import TwinWorkload
 

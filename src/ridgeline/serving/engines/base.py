@@ -24,13 +24,12 @@ from ridgeline.serving.engines.failures import (
     FailureText,
     ValuesToTry,
 )
+from ridgeline.serving.engines.flags import EngineFlags
 from ridgeline.serving.engines.install import Install, flags_of, version_of
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
-from ridgeline.serving.engines.knobs.meaning import values_of
-from ridgeline.serving.engines.knobs.releases import NEWEST, Version, parse_version
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
-from ridgeline.serving.engines.settings import EngineDefaults, EngineSettings
+from ridgeline.serving.engines.releases import NEWEST, Version, parse_version
+from ridgeline.serving.engines.settings import EngineDefaults, EngineSettings, values_of
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.ports import DerivedPorts, offsets_of
@@ -327,7 +326,7 @@ class ServingEngine:
         return [*own, *launch.address, *launch.name, *self.over_nodes(launch.span)]
 
     def planned_values(
-        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+        self, layout: Layout, settings: EngineSettings, role: str, memory: MemoryPlan, gpu: Gpu
     ) -> dict[str, Value]:
         """Layout, memory and scheduling of one engine of a plan, every value written out; not its role."""
         return values_of(layout, settings)

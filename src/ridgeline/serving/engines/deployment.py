@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
-from ridgeline.serving.engines.knobs.meaning import settings_of
-from ridgeline.serving.engines.knobs.table import ROWS
+from ridgeline.serving.engines.knobs import ROWS
 from ridgeline.serving.engines.layout import Layout, disaggregated, group_layout
 from ridgeline.serving.engines.layout_rules import require_legal
-from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, settings_of
 from ridgeline.serving.engines.settings import PREFILL_RANK_TOKENS as PREFILL_RANK_TOKENS
 from ridgeline.serving.hardware.cluster import Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
@@ -79,9 +78,7 @@ def describe(
     found = replace(
         shared, prefill_settings=_own(shared, "prefill", own_p), decode_settings=_own(shared, "decode", own_d)
     )
-    roles = {"prefill": layout.prefill, "decode": layout.decode} if layout.disaggregated else {"both": layout}
-    for role, lay in roles.items():
-        assert lay is not None
+    for role, lay in layout.roles.items():
         require_legal(chosen, lay, cluster.gpu, found.role_settings(role), role)
     return found
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ridgeline.records.expression import Value
 from ridgeline.records.outcome import Kind, Move, Signature
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags
+from ridgeline.serving.engines.flags import EngineFlags
 
 MARK, _AT_START = "ridgeline: failure=", " at start"
 
@@ -196,6 +197,16 @@ def plus(*steps: float) -> NextValues:
 
 def one_of(*values: Value) -> NextValues:
     return lambda _: values
+
+
+class LogFailure(NamedTuple):
+    """A line of a log that tells of a failure: `kind` as `FailureText` has it. `ready` says whether the engine had come
+    as far as to allocate everything: an out-of-memory asks for opposite remedies before and after."""
+
+    kind: str
+    ready: bool
+    line: int
+    text: str
 
 
 def kind_in(line: str, texts: Sequence[FailureText]) -> str:

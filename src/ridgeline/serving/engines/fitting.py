@@ -16,7 +16,7 @@ from ridgeline.serving.engines.layout_rules import (
     sort_layouts,
 )
 from ridgeline.serving.engines.memory import FITS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory, roomiest_plan
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
@@ -224,22 +224,16 @@ def _startable(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings,
 
 def with_room(deployment: Deployment) -> tuple[Deployment, list[str]]:
     """The same, with a fraction for each role in which SGLang's own would not start; and what was changed, in words."""
-    lay, found, changes = deployment.layout, deployment, []
-    roles = {"prefill": lay.prefill, "decode": lay.decode} if lay.disaggregated else {"both": lay}
-    for role, layout in roles.items():
-        assert layout is not None
+    found, changes = deployment, []
+    for role, layout in deployment.layout.roles.items():
         settings = deployment.role_settings(role)
         own = plan_memory(deployment.model, deployment.cluster.gpu, layout, settings, role)
         taken = _startable(deployment.model, deployment.cluster.gpu, layout, settings, role)
         if taken.mem_fraction == own.mem_fraction:
             continue
         lowered = replace(settings, mem_fraction=taken.mem_fraction)
-        if role == "both":
-            found = replace(found, settings=lowered)
-        elif role == "prefill":
-            found = replace(found, prefill_settings=lowered)
-        else:
-            found = replace(found, decode_settings=lowered)
+        own_field = "settings" if role == "both" else f"{role}_settings"
+        found = replace(found, **{own_field: lowered})  # type: ignore[arg-type]
         where = "" if role == "both" else f" in the {role} role"
         changes.append(
             f"SGLang's own memory fraction ({own.mem_fraction:g}) leaves no KV pool{where}; taken as if started with "

@@ -52,11 +52,16 @@ class Layout:
         return self.prefill is not None
 
     @property
+    def roles(self) -> dict[str, Layout]:
+        """The engines there are, by what they do: `prefill` and `decode`, or `both`."""
+        if self.prefill is not None and self.decode is not None:
+            return {"prefill": self.prefill, "decode": self.decode}
+        return {"both": self}
+
+    @property
     def gpus(self) -> int:
         """GPUs that work."""
-        if self.prefill is not None and self.decode is not None:
-            return self.prefill.gpus + self.decode.gpus
-        return self.tp * self.pp * self.dp
+        return sum(groups.tp * groups.pp * groups.dp for groups in self.roles.values())
 
     @property
     def replica_gpus(self) -> int:

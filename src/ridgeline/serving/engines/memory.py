@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
-from ridgeline.serving.engines.deepep import uses_deepep
-from ridgeline.serving.engines.knobs.table import rank_share
+from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
+from ridgeline.serving.engines.layout_rules import uses_deepep
 from ridgeline.serving.engines.settings import Applied, EngineSettings, defaults_of, resolve
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model

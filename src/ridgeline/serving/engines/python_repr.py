@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Iterator
 
-_NAME = re.compile(r"[A-Za-z_]\w{0,99}")
-_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_SCALAR = re.compile(r"(?:[^\s,()\[\]{}=<>'\":]|:(?!\s)){1,200}")
+# a string, an object in angle brackets, a word, or one of the signs between them
+_TOKEN = re.compile(
+    r"\s*('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|<[^>]*>|(?:[^\s,()\[\]{}=<>'\":]|:(?!\s)){1,200}|[,()\[\]{}=:])"
+)
 _DEEPEST = 20
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _WORDS: dict[str, object] = {"None": None, "True": True, "False": False}
@@ -22,164 +24,115 @@ class _Torn(Exception):  # noqa: N818  a state of the text, not a malfunction
     """The text ended, or stopped being a repr."""
 
 
-class _Cursor:
+class _Tokens:
     def __init__(self, text: str, position: int) -> None:
-        self.text = text
-        self.position = position
+        self._text, self._at = text, position
+        self.next = ""
+        self.take()
 
-    def peek(self) -> str:
-        while self.position < len(self.text) and self.text[self.position].isspace():
-            self.position += 1
-        if self.position >= len(self.text):
+    def take(self) -> str:
+        """The token that stands here; the one after it becomes `next`, empty at the end of what can be read."""
+        taken, found = self.next, _TOKEN.match(self._text, self._at)
+        self.next, self._at = (found[1], found.end()) if found else ("", self._at)
+        return taken
+
+    def expect(self, *wanted: str) -> str:
+        if self.next not in wanted:
             raise _Torn
-        return self.text[self.position]
-
-    def take(self, pattern: re.Pattern[str]) -> str | None:
-        found = pattern.match(self.text, self.position)
-        if found is None:
-            return None
-        self.position = found.end()
-        return found.group()
+        return self.take()
 
 
 def read_call(text: str, start: int = 0) -> tuple[dict[str, object], bool]:
     """Keyword arguments of the call that opens first after `start`, and whether it was complete."""
     opening = text.find("(", start)
-    arguments: dict[str, object] = {}
-    if opening < 0:
-        return arguments, False
-    try:
-        _arguments(_Cursor(text, opening + 1), arguments, 0)
-    except _Torn:
-        return arguments, False
-    return arguments, True
+    return _read(text, opening + 1) if opening >= 0 else ({}, False)
 
 
 def read_arguments(text: str, start: int = 0) -> dict[str, object]:
     """Keyword arguments written without their call, as in model='m', dtype=torch.float32, up to what is not one."""
-    arguments: dict[str, object] = {}
-    try:
-        # the closing parenthesis is ours, so that the last argument of a complete text counts
-        _arguments(_Cursor(text + ")", start), arguments, 0)
-    except _Torn:
-        pass
-    return arguments
+    # the closing parenthesis is ours, so that the last argument of a complete text counts
+    return _read(text + ")", start)[0]
 
 
 def read_pairs(text: str, start: int = 0) -> dict[str, object]:
     """The dict that opens first after `start`; empty when it is torn."""
     opening = text.find("{", start)
-    if opening < 0:
-        return {}
     try:
-        value = _collection(_Cursor(text, opening), 0)
+        value = _value(_Tokens(text, opening), 0) if opening >= 0 else {}
     except _Torn:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def _arguments(cursor: _Cursor, into: dict[str, object], depth: int) -> None:
-    while True:
-        if cursor.peek() == ")":
-            cursor.position += 1
-            return
-        name = cursor.take(_NAME)
-        if name is None or cursor.peek() != "=":
-            raise _Torn
-        cursor.position += 1
-        value = _value(cursor, depth + 1)
-        closing = cursor.peek()
-        if closing not in ",)":
-            raise _Torn
-        # stored only now: 'tp_size=1' cut out of 'tp_size=16' must not be believed
-        into[name] = value
-        if closing == ",":
-            cursor.position += 1
-
-
-def _value(cursor: _Cursor, depth: int) -> object:
-    if depth > _DEEPEST:
-        raise _Torn
-    first = cursor.peek()
-    if first in "'\"":
-        return _string(cursor)
-    if first in "[({":
-        return _collection(cursor, depth)
-    if first == "<":
-        return _angle(cursor)
-    word = cursor.take(_SCALAR)
-    if word is None:
-        raise _Torn
-    if cursor.position < len(cursor.text) and cursor.text[cursor.position] == "(":
-        cursor.position += 1
-        return _call(cursor, depth)
-    return _scalar(word)
-
-
-def _call(cursor: _Cursor, depth: int) -> object:
-    nested: dict[str, object] = {}
-    start = cursor.position
+def _read(text: str, start: int) -> tuple[dict[str, object], bool]:
+    found: dict[str, object] = {}
     try:
-        _arguments(cursor, nested, depth)
+        for name, value in _arguments(_Tokens(text, start), 0):
+            found[name] = value
     except _Torn:
-        # positional arguments, as in PosixPath('/x'): keep what is inside
-        cursor.position = start
-        return _items(cursor, ")", depth)
-    return nested
+        return found, False
+    return found, True
 
 
-def _string(cursor: _Cursor) -> str:
-    literal = cursor.take(_STRING)
-    if literal is None:
+def _arguments(tokens: _Tokens, depth: int) -> Iterator[tuple[str, object]]:
+    """Up to the closing parenthesis, each when it is complete: 'tp_size=1' cut out of 'tp_size=16' is not believed."""
+    while tokens.next != ")":
+        name = tokens.take()
+        tokens.expect("=")
+        value = _value(tokens, depth + 1)
+        if not name.isidentifier() or tokens.next not in (",", ")"):
+            raise _Torn
+        yield name, value
+        if tokens.next == ",":
+            tokens.take()
+    tokens.take()
+
+
+def _value(tokens: _Tokens, depth: int) -> object:
+    token = tokens.take()
+    if depth > _DEEPEST or token in ("", ",", ")", "]", "}", "=", ":"):
         raise _Torn
+    if token in _CLOSERS:
+        return _items(tokens, _CLOSERS[token], depth)
+    if token[0] in "'\"":
+        return _string(token)
+    if token[0] != "<" and tokens.next == "(":
+        tokens.take()
+        return _items(tokens, ")", depth) or {}
+    return token if token[0] == "<" else _scalar(token)
+
+
+def _items(tokens: _Tokens, closer: str, depth: int) -> object:
+    """Values, pairs of a dict or arguments of a call, whichever they are."""
+    items: list[object] = []
+    pairs: dict[str, object] = {}
+    while tokens.next != closer:
+        value = _value(tokens, depth + 1)
+        if tokens.next == (":" if closer == "}" else "="):
+            tokens.take()
+            pairs[str(value)] = _value(tokens, depth + 1)
+        else:
+            items.append(value)
+        if tokens.next != closer:
+            tokens.expect(",")
+    tokens.take()
+    return pairs if pairs or (closer == "}" and not items) else items
+
+
+def _string(literal: str) -> str:
     try:
         return str(ast.literal_eval(literal))
     except (ValueError, SyntaxError):
         return literal[1:-1]
 
 
-def _collection(cursor: _Cursor, depth: int) -> object:
-    opening = cursor.text[cursor.position]
-    cursor.position += 1
-    return _items(cursor, _CLOSERS[opening], depth)
-
-
-def _items(cursor: _Cursor, closer: str, depth: int) -> object:
-    items: list[object] = []
-    pairs: dict[str, object] = {}
-    while cursor.peek() != closer:
-        value = _value(cursor, depth + 1)
-        if closer == "}" and cursor.peek() == ":":
-            cursor.position += 1
-            pairs[str(value)] = _value(cursor, depth + 1)
-        else:
-            items.append(value)
-        if cursor.peek() == ",":
-            cursor.position += 1
-        elif cursor.peek() != closer:
-            raise _Torn
-    cursor.position += 1
-    return pairs if pairs or (closer == "}" and not items) else items
-
-
-def _angle(cursor: _Cursor) -> str:
-    end = cursor.text.find(">", cursor.position)
-    if end < 0:
-        raise _Torn
-    text = cursor.text[cursor.position : end + 1]
-    cursor.position = end + 1
-    return text
-
-
 def _scalar(word: str) -> object:
     if word in _WORDS:
         return _WORDS[word]
-    try:
-        return int(word)
-    except ValueError:
-        pass
-    try:
-        value = float(word)
-    except ValueError:
-        return word
-    return value if math.isfinite(value) else word
+    for kind in (int, float):
+        try:
+            value = kind(word)
+        except ValueError:
+            continue
+        return value if math.isfinite(value) else word
+    return word

@@ -7,6 +7,9 @@ below are times and not counts of lines. Gaps in front of a batch that found not
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ridgeline.serving.engines.failures import LogFailure
 
 _BINS = 240  # of the timeline; two become one when the log outlasts them
 _IDLE_GAP_S = 2.0
@@ -178,6 +181,42 @@ class ServedTally:
             for at, b in enumerate(self._bins)
             if b.lines
         )
+
+
+@dataclass(slots=True)
+class LogTally:
+    """What every engine's log is summed up in. `quotes` are lines worth showing: name -> line number and text.
+
+    `failures` are (kind, whether the engine was ready) -> line; `echoes` the kinds that an engine which was asked to
+    stop prints on its way.
+    """
+
+    echoes: ClassVar[tuple[str, ...]] = ()
+
+    served: ServedTally = field(default_factory=ServedTally)
+    quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
+    failures: dict[tuple[str, bool], int] = field(default_factory=dict)
+    last_work_line: int = 0
+    stop_line: int = 0
+
+    def texts(self) -> dict[int, str]:
+        """The quoted lines by their number."""
+        return dict(self.quotes.values())
+
+    def line(self, name: str) -> int:
+        """The number of a quoted line; 0 where the log has none."""
+        return self.quotes.get(name, (0, ""))[0]
+
+    def failed(self, failure: LogFailure) -> str:
+        """The name under which the line of a failure is to be quoted; empty where it says nothing new."""
+        if self.stop_line and failure.kind in self.echoes:
+            return ""
+        known = self.failures.get((failure.kind, failure.ready))
+        # an exception after which the engine went on working was handled: the next one may not be
+        if known is not None and (failure.kind != "exception" or known > self.last_work_line):
+            return ""
+        self.failures[failure.kind, failure.ready] = failure.line
+        return f"failure-{failure.kind}-{failure.ready}"
 
 
 _COUNTS = ("decodes", "prefills", "starved", "eager", "beyond", "full", "capped", "waiting", "running")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited
 from ridgeline.records.finding import Finding
 from ridgeline.records.measurement import unit_of
-from ridgeline.serving.engines.knobs.releases import parse_version
+from ridgeline.serving.engines.releases import parse_version
 from ridgeline.serving.engines.vllm.defaults import usual_fraction
 from ridgeline.serving.engines.vllm.engine import VLLM
-from ridgeline.serving.engines.vllm.tally import VllmTally, tally_vllm_log
+from ridgeline.serving.engines.vllm.log import VllmTally, tally_vllm_log
 from ridgeline.serving.findings.served import (
     EngineKnobs,
     Served,

@@ -166,7 +166,7 @@ def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric:
     if nodes * gpus_per_node > _MOST_GPUS:
         raise InputError(
             f"{nodes:,} nodes of {gpus_per_node:,} GPUs are more than the {_MOST_GPUS:,} that we look at together; "
-            "ask for one part of them, and let `ridgeline plan fleet` count the parts"
+            "ask for one part of them: copies behind a router do not slow each other down"
         )
     chosen = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Cluster(Node(chosen, gpus_per_node), nodes, _load_fabric(fabric or chosen.fabric))

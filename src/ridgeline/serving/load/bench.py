@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,25 +75,6 @@ def _backlog_note(summary: Summary, flow: Flow | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadStage:
-    """A stretch of a ramp: so many at once, or so many a second, for so long."""
-
-    seconds: float
-    concurrency: int | None = None
-    rate_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (self.seconds > 0 and math.isfinite(self.seconds)):
-            raise InputError(f"a stage of {self.seconds:g} s sends nothing; use a duration above zero")
-        if (self.concurrency is None) == (self.rate_s is None):
-            raise InputError("a stage has a concurrency (8:30) or a rate (2.5/s:30), not both")
-
-    @property
-    def axis(self) -> str:
-        return "rate_s" if self.concurrency is None else "concurrency"
-
-
-@dataclass(frozen=True, slots=True)
 class BenchPlan:
     """Everything that a bench does. `salt` None means prompts that no run before has sent.
 
@@ -110,7 +90,6 @@ class BenchPlan:
     shared_prefix_tokens: int = 0
     slos: tuple[Slo, ...] = ()
     duration_s: float | None = None
-    stages: tuple[LoadStage, ...] = ()
     most_at_once: int | None = None
     timeout_s: float = 120.0
     warmup: int = 0
@@ -126,13 +105,11 @@ class BenchPlan:
             raise InputError(f"a duration of {self.duration_s:g} s measures nothing; use one above zero")
         if not self.timeout_s > 0:
             raise InputError(f"a timeout of {self.timeout_s:g} s lets nothing answer; use one above zero")
-        if len({s.rate_s is None for s in self.stages}) > 1:
-            raise InputError("stages are all of concurrency (8:30,16:30) or all of rate (2/s:30,4/s:30)")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BenchResult(Shown):
-    """What a bench measured. `records` holds every request, `stages` the figures of each part of a ramp.
+    """What a bench measured. `records` holds every request.
 
     `flow` is there where requests had times of their own or a duration; rates in the summary then count what completed
     in that window.
@@ -144,7 +121,6 @@ class BenchResult(Shown):
     fidelity: Fidelity
     records: Sequence[RequestRecord]
     notes: tuple[str, ...] = ()
-    stages: tuple[Summary, ...] = ()
     interrupted: bool = False
     flow: Flow | None = None
     server: Mapping[str, object] = field(default_factory=dict)  # what it said of itself: engine, release, settings
@@ -188,17 +164,13 @@ class BenchResult(Shown):
             "notes": list(self.notes),
             "interrupted": self.interrupted,
             "client": self.fidelity.as_json() | {"workers": plan.workers},
-            **({"stages": [s.as_json() for s in self.stages]} if self.stages else {}),
         }
 
 
 def bench(plan: BenchPlan) -> BenchResult:
     """Runs the plan. A server's faults are counted in the result; only what the user must fix is raised."""
-    server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
-    salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
-    if plan.warmup:
-        warm_up(plan, server, salt + 1)
-    out = _send(_assignment(plan, server, salt), plan.workers)
+    server, salt = warmed_up(plan)
+    out = _send(assignment_of(plan, server, salt, *_schedule(plan)), plan.workers)
     return _result(plan, server, out)
 
 
@@ -213,10 +185,6 @@ def _send(assignment: Assignment, workers: int = 1) -> LoadResult:
 
 def _describe_load(plan: BenchPlan) -> dict[str, object]:
     pace = plan.traffic.pace
-    if plan.stages:
-        return {
-            "stages": [{"seconds": s.seconds, "concurrency": s.concurrency, "rate_s": s.rate_s} for s in plan.stages]
-        }
     if isinstance(pace, ClosedLoop):
         return {"concurrency": pace.concurrency}
     if isinstance(pace, OpenLoop):
@@ -224,8 +192,9 @@ def _describe_load(plan: BenchPlan) -> dict[str, object]:
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
 
 
-def _assignment(plan: BenchPlan, server: Server, salt: int) -> Assignment:
-    arrivals, slots, endless, duration_s = _schedule(plan)
+def assignment_of(
+    plan: BenchPlan, server: Server, salt: int, arrivals: Sequence[Arrival] = (), endless: bool = False
+) -> Assignment:
     return Assignment(
         endpoint=plan.endpoint,
         address=server.address,
@@ -233,66 +202,43 @@ def _assignment(plan: BenchPlan, server: Server, salt: int) -> Assignment:
             server.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens
         ),
         arrivals=tuple(arrivals),
-        slots=slots,
+        slots=plan.traffic.concurrency or 0 if arrivals else 0,
         most_at_once=plan.most_at_once,
         endless=endless,
-        duration_s=duration_s,
+        duration_s=plan.duration_s,
         timeout_s=plan.timeout_s,
         records_path=plan.records_path,
         give_up_s=plan.give_up_s,
     )
 
 
-def _schedule(plan: BenchPlan) -> tuple[list[Arrival], tuple[tuple[float, int], ...], bool, float | None]:
-    """(arrivals, closed-loop slots, whether to repeat the list, when to stop)"""
+def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:
+    """(arrivals, whether to repeat the list)"""
     traffic = plan.traffic
-    if plan.stages:
-        starts = [sum(s.seconds for s in plan.stages[:k]) for k in range(len(plan.stages))]
-        length_s = starts[-1] + plan.stages[-1].seconds
-        if plan.stages[0].concurrency is not None:
-            slots = tuple((at, s.concurrency or 0) for at, s in zip(starts, plan.stages, strict=True))
-            return traffic.arrivals(), slots, True, length_s
-        return _staged_arrivals(plan, starts), (), False, length_s
-    if isinstance(traffic.pace, ClosedLoop):
-        return traffic.arrivals(), ((0.0, traffic.pace.concurrency),), plan.duration_s is not None, plan.duration_s
     if isinstance(traffic.pace, OpenLoop) and plan.duration_s is not None:
         enough = int(traffic.pace.rate_s * plan.duration_s * 1.5 + 50)
-        return _until(replace(traffic, requests=enough), plan.duration_s), (), False, plan.duration_s
-    return traffic.arrivals(), (), False, plan.duration_s
+        arrivals = replace(traffic, requests=enough).arrivals()
+        return [a for a in arrivals if a.at_s < plan.duration_s], False
+    return traffic.arrivals(), isinstance(traffic.pace, ClosedLoop) and plan.duration_s is not None
 
 
-def _until(traffic: Traffic, limit_s: float) -> list[Arrival]:
-    return [a for a in traffic.arrivals() if a.at_s < limit_s]
-
-
-def _staged_arrivals(plan: BenchPlan, starts: Sequence[float]) -> list[Arrival]:
-    arrivals: list[Arrival] = []
-    burstiness = plan.traffic.pace.burstiness if isinstance(plan.traffic.pace, OpenLoop) else 1.0
-    for k, (at_s, stage) in enumerate(zip(starts, plan.stages, strict=True)):
-        rate_s = stage.rate_s or 0.0
-        part = replace(
-            plan.traffic,
-            requests=int(rate_s * stage.seconds * 1.5 + 50),
-            pace=OpenLoop(rate_s, burstiness),
-            seed=plan.traffic.seed + k,
-        )
-        arrivals += [replace(a, at_s=a.at_s + at_s) for a in _until(part, stage.seconds)]
-    return [replace(a, number=n) for n, a in enumerate(arrivals)]
-
-
-def warm_up(plan: BenchPlan, server: Server, salt: int) -> None:
-    """Other prompts than the measured ones, so that nothing measured is already in a cache."""
-    at_once = plan.traffic.concurrency or 8
-    traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)
-    _send(_assignment(replace(plan, traffic=traffic, records_path=None, duration_s=None, stages=()), server, salt))
+def warmed_up(plan: BenchPlan) -> tuple[Server, int]:
+    """The server of a plan, and what makes this run's prompts its own; those of the warm-up are others, so that nothing
+    measured is already in a cache."""
+    server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
+    salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
+    if plan.warmup:
+        pace, seed = ClosedLoop(plan.traffic.concurrency or 8), plan.traffic.seed + 1
+        first = replace(plan.traffic, requests=plan.warmup, pace=pace, seed=seed)
+        short = replace(plan, traffic=first, records_path=None, duration_s=None)
+        _send(assignment_of(short, server, salt + 1, *_schedule(short)))
+    return server, salt
 
 
 def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
     records = out.records
     gaps_us = gaps_by_microsecond(records)
-    closed = bool(plan.stages and plan.stages[0].concurrency) or (
-        not plan.stages and isinstance(plan.traffic.pace, ClosedLoop)
-    )
+    closed = isinstance(plan.traffic.pace, ClosedLoop)
     window_s = _window_s(plan, out)
     if window_s is None:
         flow, summary = None, summary_of(records, plan.slos, gaps_us=gaps_us)
@@ -306,7 +252,6 @@ def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
         fidelity=judge(out, summary, gaps_us, closed),
         records=records,
         notes=_notes_on(plan.stream, server, out, summary, flow),
-        stages=_by_stage(plan, records),
         interrupted=out.interrupted,
         flow=flow,
         server=server.settings,
@@ -316,9 +261,7 @@ def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
 def _window_s(plan: BenchPlan, out: LoadResult) -> float | None:
     """How long requests were due; None where that is the whole run, as in a closed loop of so many requests."""
     pace, planned_s = plan.traffic.pace, plan.duration_s
-    if plan.stages:
-        planned_s = sum(s.seconds for s in plan.stages)
-    elif planned_s is None and isinstance(pace, OpenLoop):
+    if planned_s is None and isinstance(pace, OpenLoop):
         planned_s = plan.traffic.requests / pace.rate_s
     elif planned_s is None and isinstance(pace, AsRecorded):
         planned_s = max((r.scheduled_s for r in out.records), default=0.0)
@@ -341,13 +284,3 @@ def summary_of(
     if window is None:
         return summarise(asked, slos, gaps_s=gaps)
     return summarise(asked, slos, window.seconds, gaps, window.ended(records))
-
-
-def _by_stage(plan: BenchPlan, records: Sequence[RequestRecord]) -> tuple[Summary, ...]:
-    """The latencies of the requests that were due in each stage, and the rates of what completed in its seconds."""
-    found, start_s = [], 0.0
-    for stage in plan.stages:
-        part = Stretch(start_s, start_s + stage.seconds)
-        found.append(summary_of(records, plan.slos, part, due=part.due(records)))
-        start_s = part.end_s
-    return tuple(found)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.load.wire.client_stats import ClientStats
-from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.endpoint import Endpoint, parse_endpoint
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
@@ -77,11 +76,11 @@ def _listens(address: Address, timeout_s: float) -> bool:
 
 
 def _get(endpoint: Endpoint, address: Address, path: str, timeout_s: float) -> Exchange:
-    loop, context = Loop(), endpoint.tls_context()
+    loop = Loop()
     wire = endpoint.head("GET", f"{endpoint.base_path}{path}")
     exchange = Exchange(Arrival(0, 0.0, 0, 0), wire, time.monotonic(), Reply("", streamed=False))
-    tls = None if context is None else (context, endpoint.host)
-    connection = new_connection(loop, address, ClientStats(), lambda _connection, _exchange: loop.stop(), tls)
+    ended = lambda _connection, _exchange: loop.stop()  # noqa: E731
+    connection = endpoint.connection(loop, address, ClientStats(), ended, endpoint.tls_context())
     loop.at(time.monotonic() + timeout_s, lambda: connection.fail("timeout", f"nothing came for {timeout_s:g} s"))
     connection.start(exchange)
     loop.run()
@@ -157,7 +156,7 @@ def _engine_of(owner: str) -> ServingEngine | None:
 
 def _known_settings(engine: ServingEngine, said: Mapping[str, object]) -> dict[str, object]:
     """Our names for what we know; the rest may hold keys and passwords and is not kept."""
-    from ridgeline.serving.engines.knobs.table import ROWS
+    from ridgeline.serving.engines.knobs import ROWS
 
     values = engine.flags.from_echo(said)
     plain = {name: said[name] for name in _KEPT if isinstance(said.get(name), str | int)}

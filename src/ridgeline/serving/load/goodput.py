@@ -83,7 +83,7 @@ def find_goodput(
     """
     if not plan.slos:
         raise InputError("--find-goodput needs a limit to hold, for example --slo ttft_p95_ms=2000 --slo itl_p95_ms=50")
-    if plan.stages or not isinstance(plan.traffic.pace, ClosedLoop | OpenLoop):
+    if not isinstance(plan.traffic.pace, ClosedLoop | OpenLoop):
         raise InputError("--find-goodput walks a --rate or a --concurrency; leave out what has its own times")
     search = GoodputSearch(plan, open_stream(), terms or GoodputTerms(), note)
     problem = ""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.serving.metrics import LATENCIES
-from ridgeline.serving.traffic.bench.results import read_bench_results
-from ridgeline.serving.traffic.bench.run import BenchRequest, BenchRun
+from ridgeline.serving.traffic.bench_results import BenchRequest, BenchRun, read_bench_results
 from ridgeline.serving.traffic.requests import RequestRecord, Spread, record_line, summarise
 
 _FEW = 100

@@ -1,4 +1,4 @@
-"""One call of `ridgeline bench`: its options made a plan; then a run, a search for goodput, or a sweep."""
+"""One call of `ridgeline bench`: its options made a plan; then a run, or a search for goodput."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.errors import ExitCode, InputError
-from ridgeline.serving.load.bench import BenchPlan, BenchResult, LoadStage, bench
+from ridgeline.serving.load.bench import BenchPlan, BenchResult, bench
 from ridgeline.serving.load.edge import Edge, GoodputTerms, Probe
 from ridgeline.serving.load.goodput import FirstEstimate, find_goodput
 from ridgeline.serving.load.stream import LiveStream
-from ridgeline.serving.load.sweep import Sweep, SweepPoint, parse_grid, sweep
 from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import Traffic, cut_short, parse_traffic
@@ -31,7 +30,6 @@ class BenchOptions:
     concurrency: int | None = None
     rate_s: float | None = None
     burstiness: float = 1.0
-    stages: str | None = None
     requests: int | None = None
     duration_s: float | None = None
     traffic: str | None = None
@@ -58,15 +56,12 @@ class BenchOptions:
 def plan_from(options: BenchOptions) -> BenchPlan:
     if options.warmup < 0 or options.shared_prefix_tokens < 0:
         raise InputError("--warmup and --shared-prefix count requests and tokens; use 0 or more")
-    stages = _parse_stages(options.stages) if options.stages else ()
-    if stages and (options.concurrency or options.rate_s or options.duration_s):
-        raise InputError("--stages sets load and duration itself; leave --concurrency, --rate and --duration out")
     endpoint = parse_endpoint(
         options.url, interface=options.api, key=options.key, headers=_headers(options.headers), ca_file=options.ca_file
     )
     return BenchPlan(
         endpoint=endpoint,
-        traffic=_traffic(options, stages),
+        traffic=_traffic(options),
         model=options.model,
         stream=options.stream,
         ignore_eos=options.ignore_eos,
@@ -74,7 +69,6 @@ def plan_from(options: BenchOptions) -> BenchPlan:
         shared_prefix_tokens=options.shared_prefix_tokens,
         slos=tuple(map(Slo.parse, options.slos)),
         duration_s=options.duration_s,
-        stages=stages,
         most_at_once=options.concurrency if options.rate_s is not None else None,
         timeout_s=options.timeout_s,
         warmup=options.warmup,
@@ -83,41 +77,15 @@ def plan_from(options: BenchOptions) -> BenchPlan:
     )
 
 
-def _parse_stages(text: str) -> tuple[LoadStage, ...]:
-    """`8:30,16:30` (requests at once: seconds) or `2/s:30,4/s:30` (requests a second: seconds)."""
-    stages = []
-    for part in text.split(","):
-        load, colon, seconds = part.strip().partition(":")
-        try:
-            if load.endswith("/s"):
-                stage = LoadStage(float(seconds), rate_s=_above_zero(float(load[:-2])))
-            else:
-                stage = LoadStage(float(seconds), concurrency=int(_above_zero(int(load))))
-        except ValueError:
-            colon = ""
-        if not colon:
-            raise InputError(
-                f"--stages {part!r}: write concurrency:seconds (8:30,16:30) or rate:seconds (2/s:30,4/s:30)"
-            )
-        stages.append(stage)
-    return tuple(stages)
-
-
-def _above_zero(value: float) -> float:
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(value)
-    return value
-
-
-def _traffic(options: BenchOptions, stages: tuple[LoadStage, ...]) -> Traffic:
+def _traffic(options: BenchOptions) -> Traffic:
     text = options.traffic or f"fixed:{options.input_tokens}:{options.max_tokens or _OUTPUT_TOKENS}"
     if options.max_tokens is not None and options.max_tokens < 1:
         raise InputError(f"--max-tokens {options.max_tokens}: an answer has at least one token")
     rate_s, concurrency = options.rate_s, None if options.rate_s is not None else options.concurrency
-    if options.find_goodput and rate_s is None and concurrency is None and not stages:
+    if options.find_goodput and rate_s is None and concurrency is None:
         rate_s = _ANY_RATE_S  # the axis is what counts: the search finds out where to begin
-    elif rate_s is None and concurrency is None and (stages or not _has_times(text)):
-        concurrency = max((s.concurrency or 0 for s in stages), default=0) or _CONCURRENCY
+    elif rate_s is None and concurrency is None and not Path(text).exists():
+        concurrency = _CONCURRENCY
     requests = options.requests
     if requests is None and not Path(text).exists():
         requests = max(100, 10 * (concurrency or 0), math.ceil(10 * (rate_s or 0)))
@@ -130,10 +98,6 @@ def _traffic(options: BenchOptions, stages: tuple[LoadStage, ...]) -> Traffic:
         seed=options.seed,
     )
     return cut_short(traffic, options.max_tokens) if options.traffic and options.max_tokens else traffic
-
-
-def _has_times(text: str) -> bool:
-    return Path(text).exists()
 
 
 def _headers(given: Sequence[str]) -> dict[str, str]:
@@ -172,7 +136,7 @@ def _records_path(out: Path | None) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class BenchSession:
-    found: BenchResult | Edge | Sweep
+    found: BenchResult | Edge
     document: dict[str, object]
     exit_code: ExitCode = ExitCode.DONE
 
@@ -181,15 +145,12 @@ def run_session(
     plan: BenchPlan,
     *,
     goodput: GoodputTerms | None,
-    grid: str | None,
-    progress: Callable[[Probe | FirstEstimate | SweepPoint], None],
+    progress: Callable[[Probe | FirstEstimate], None],
 ) -> BenchSession:
-    """Searches for goodput where its terms are given. `progress` is called with each probe or point while a search or
-    sweep lasts; the document is also kept beside the records."""
+    """Searches for goodput where its terms are given. `progress` is called with each probe while a search lasts; the
+    document is also kept beside the records."""
     if goodput is not None:
         session = _searched(plan, find_goodput(plan, lambda: LiveStream(plan), terms=goodput, note=progress))
-    elif grid is not None:
-        session = _searched(plan, sweep(plan, parse_grid(grid, plan), bench, note=progress))
     else:
         session = _single(plan)
     if plan.records_path is not None:
@@ -203,12 +164,10 @@ def _single(plan: BenchPlan) -> BenchSession:
     return BenchSession(result, result.as_json(), ExitCode.INTERRUPTED if result.interrupted else code)
 
 
-def _searched(plan: BenchPlan, found: Edge | Sweep) -> BenchSession:
+def _searched(plan: BenchPlan, found: Edge) -> BenchSession:
     """A search without both ends has no answer, nor has one that did not hold its own for as long as was asked."""
     if found.interrupted:
         code = ExitCode.INTERRUPTED
-    elif isinstance(found, Edge):
-        code = ExitCode.DONE if found.fails is not None and found.held else ExitCode.CANNOT_JUDGE
     else:
-        code = ExitCode.DONE if any(point.result.summary.ok for point in found.points) else ExitCode.SITE
+        code = ExitCode.DONE if found.fails is not None and found.held else ExitCode.CANNOT_JUDGE
     return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, code)

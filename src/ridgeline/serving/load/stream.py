@@ -7,18 +7,16 @@ same methods.
 from __future__ import annotations
 
 import math
-import os
 import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from ridgeline.serving.load.bench import BenchPlan, summary_of, warm_up
-from ridgeline.serving.load.discover import discover
+from ridgeline.serving.load.bench import BenchPlan, assignment_of, summary_of, warmed_up
 from ridgeline.serving.load.fidelity import gaps_by_microsecond, judge
 from ridgeline.serving.load.wire.client_stats import ClientStats
-from ridgeline.serving.load.workers.assignment import UNDER_WAY, Assignment, LoadResult, RequestTemplate
+from ridgeline.serving.load.workers.assignment import UNDER_WAY, LoadResult
 from ridgeline.serving.load.workers.worker import OpenWorker
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop, Replay, Traffic
@@ -75,22 +73,9 @@ class LiveStream:
     """A stream of requests to the server of a plan, from one process or several."""
 
     def __init__(self, plan: BenchPlan) -> None:
-        server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
-        salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
-        if plan.warmup:
-            warm_up(plan, server, salt + 1)
+        server, salt = warmed_up(plan)
         self._plan, self._start_s = plan, time.monotonic()
-        self._assignment = Assignment(
-            endpoint=plan.endpoint,
-            address=server.address,
-            template=RequestTemplate(
-                server.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens
-            ),
-            arrivals=(),
-            most_at_once=plan.most_at_once,
-            timeout_s=plan.timeout_s,
-            records_path=plan.records_path,
-        )
+        self._assignment = replace(assignment_of(plan, server, salt), duration_s=None, give_up_s=None)
         if plan.workers == 1:
             self._worker: OpenWorker | OpenPool = OpenWorker(self._assignment, self._start_s)
         else:
@@ -111,11 +96,10 @@ class LiveStream:
         self._pace, self._since_s = pace, self.now_s
         self._until_s = self._since_s
         self._seen = LoadResult([], ClientStats(), self._start_s)
-        plain = replace(self._assignment, arrivals=(), slots=(), endless=False, numbers_from=self._draws.sent)
+        plain = replace(self._assignment, arrivals=(), slots=0, endless=False, numbers_from=self._draws.sent)
         self._draws.begin(pace, self._since_s)
         if isinstance(pace, ClosedLoop):
-            slots = ((0.0, pace.concurrency),)
-            self._worker.change(replace(plain, arrivals=self._draws.more(), slots=slots, endless=True))
+            self._worker.change(replace(plain, arrivals=self._draws.more(), slots=pace.concurrency, endless=True))
         else:
             self._worker.change(plain)
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
-from ridgeline.serving.model.fields import MEASURE_IT, Fields, where
+from ridgeline.serving.model.fields import MEASURE_IT, UNGATED_KINDS, Fields, in_usual_names, tied_unless_said, where
 from ridgeline.serving.model.fields import PRESETS as PRESETS
 from ridgeline.serving.model.fields import preset_names as preset_names
 from ridgeline.serving.model.layer_parts import Experts, LinearAttention
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
-from ridgeline.serving.model.other_names import UNGATED_KINDS, in_usual_names, tied_unless_said
 from ridgeline.serving.model.token_mixing import block_pattern, read_mixers
 
 # Which weights of a checkpoint are in which dtype, from the quantization_config of its config.json.

@@ -14,7 +14,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.serving.model.config import PRESETS, model_from_config, preset_names
-from ridgeline.serving.model.other_names import in_usual_names, nested_half
+from ridgeline.serving.model.fields import in_usual_names, nested_half
 from ridgeline.serving.model.vocabulary import WORDS
 
 BEGIN, END = "<|begin|>", "<|end|>"

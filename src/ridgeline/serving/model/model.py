@@ -161,38 +161,14 @@ def _overlap(a: Attention) -> int:
     return 2 if a.compress < 16 else 1
 
 
-def _feed_forward(
-    name: str, part: str, hidden: int, width: int, dtype: str, split: _Split, layers: tuple[int, ...],
-    per_layer: int = 1, used: int = 1, *, gated: bool = True,
-) -> tuple[Matrix, ...]:  # fmt: skip
-    if not layers or not width:
+def _feed_forward(whole: Matrix, *, gated: bool) -> tuple[Matrix, ...]:
+    """`whole` says all but the halves: its rows are the hidden width, its columns the feed-forward part's own."""
+    if not whole.layers or not whole.cols:
         return ()
-    up = f"{name}_gate_up" if gated else f"{name}_up"
+    up = f"{whole.name}_gate_up" if gated else f"{whole.name}_up"
     return (
-        Matrix(up, part, hidden, (2 if gated else 1) * width, dtype, split, layers, per_layer, used),
-        Matrix(f"{name}_down", part, width, hidden, dtype, split, layers, per_layer, used),
-    )
-
-
-def mixture(
-    x: Experts, hidden: int, layers: tuple[int, ...], *, dtype: str, shared_dtype: str, base: str, gated: bool
-) -> tuple[Matrix, ...]:
-    narrow = x.latent or hidden
-    into = (
-        (
-            Matrix("latent_down", "router", hidden, x.latent, base, "none", layers),
-            Matrix("latent_up", "router", x.latent, hidden, base, "none", layers),
-        )
-        if x.latent
-        else ()
-    )
-    return (
-        Matrix("router", "router", hidden, x.count, base, "none", layers),
-        *into,
-        *_feed_forward(
-            "experts", "experts", narrow, x.width, dtype, "experts", layers, x.count, x.per_token, gated=gated
-        ),
-        *_feed_forward("shared", "shared_experts", hidden, x.shared_width, shared_dtype, "ffn", layers, gated=gated),
+        replace(whole, name=up, cols=(2 if gated else 1) * whole.cols),
+        replace(whole, name=f"{whole.name}_down", rows=whole.cols, cols=whole.rows),
     )
 
 
@@ -302,21 +278,28 @@ class Model:
 
     def _dense(self) -> tuple[Matrix, ...]:
         widths = self.ffn_widths or ((self.ffn_width, self.dense_layers),)
-        return tuple(
-            row
-            for width, layers in widths
-            for row in _feed_forward(
-                "mlp", "dense_ffn", self.hidden, width, self.dtype, "ffn", layers, gated=self.ffn_gated
-            )
-        )
+        parts = (Matrix("mlp", "dense_ffn", self.hidden, width, self.dtype, "ffn", layers) for width, layers in widths)
+        return tuple(row for part in parts for row in _feed_forward(part, gated=self.ffn_gated))
 
     def _mixture(self) -> tuple[Matrix, ...]:
-        if self.experts is None:
+        x, hidden, base, layers = self.experts, self.hidden, self.base_dtype, self.moe_layers
+        if x is None:
             return ()
-        return mixture(
-            self.experts, self.hidden, self.moe_layers, dtype=self.weights_dtype, shared_dtype=self.dtype,
-            base=self.base_dtype, gated=self.ffn_gated,
-        )  # fmt: skip
+        narrow = (
+            Matrix("latent_down", "router", hidden, x.latent, base, "none", layers),
+            Matrix("latent_up", "router", x.latent, hidden, base, "none", layers),
+        )
+        within = x.latent or hidden
+        routed = Matrix(
+            "experts", "experts", within, x.width, self.weights_dtype, "experts", layers, x.count, x.per_token
+        )
+        shared = Matrix("shared", "shared_experts", hidden, x.shared_width, self.dtype, "ffn", layers)
+        return (
+            Matrix("router", "router", hidden, x.count, base, "none", layers),
+            *(narrow if x.latent else ()),
+            *_feed_forward(routed, gated=self.ffn_gated),
+            *_feed_forward(shared, gated=self.ffn_gated),
+        )
 
     @cached_property
     def params(self) -> int:

@@ -13,10 +13,9 @@ from functools import cached_property
 
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.deepep import graphless
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.layout_rules import layout_problems
+from ridgeline.serving.engines.layout_rules import graphless, layout_problems
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory, roomiest_plan
 from ridgeline.serving.engines.settings import PREFILL_RANK_TOKENS, EngineSettings, default_backend, resolve
 from ridgeline.serving.hardware.cluster import Cluster

@@ -13,21 +13,17 @@ from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import Value
 from ridgeline.records.request import takes
 from ridgeline.serving.engines.fitting import nearest_fits
-from ridgeline.serving.engines.knobs.meaning import dtype_values
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import roomiest_plan
-from ridgeline.serving.engines.names import USUAL_ENGINE
-from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.engines.settings import EngineSettings, dtype_values, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit
-from ridgeline.serving.planner.commands import unit_values, written_for
-from ridgeline.serving.planner.lint import LintPoint
-from ridgeline.serving.planner.operating_point import Knee, Option, tried
-from ridgeline.serving.planner.pairing import Pair
-from ridgeline.serving.planner.scheme import Scheme
-from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
+from ridgeline.serving.planner.commands import LintPoint, unit_values, written_for
+from ridgeline.serving.planner.operating_point import Knee, Option, named_scheme, schemes_for, tried, try_all
+from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.planner.study import PlanInputs, beside, quoted, verification_study
 from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo, Spread

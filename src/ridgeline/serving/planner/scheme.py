@@ -7,15 +7,141 @@ whole number of prefill and decode groups, with its share of the traffic.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.planner.candidates import PlanQuestion, Unit
-from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.engines.layout import Layout, disaggregated
+from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
+
+# Which prefill and decode groups are worth simulating together.
+#
+# Every proportion of two kinds of groups that the GPUs allow is a candidate. What a candidate could carry at most, and
+# what it loses with one GPU, follow from step times alone, so that thousands are compared before one is simulated.
+
+# Queues stay short while groups are busy this share of the time.
+BUSY = 0.65
+# Shares of the capacity that a dead GPU takes, from all of it down: the best of each class is tried.
+_LOSS_CLASSES = (0.99, 0.45, 0.3, 0.0)
+# Groups of one side up to which every number is looked at; beyond it, proportions of numbers up to the second.
+MOST_COUNTS, _LARGEST_PART = 13, 6
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A number of equal prefill groups and of equal decode groups."""
+
+    prefill: Unit
+    decode: Unit
+    prefill_groups: int
+    decode_groups: int
+
+    @property
+    def gpus(self) -> int:
+        return self.prefill_groups * self.prefill.gpus + self.decode_groups * self.decode.gpus
+
+    @property
+    def rate_s(self) -> float:
+        return min(self.prefill_groups * self.prefill.rate_s, self.decode_groups * self.decode.rate_s)
+
+    def loss(self, *, node: bool = False) -> float:
+        """Share of the capacity that is gone when one GPU, or one node, fails, on the side where that costs more."""
+        sides = ((self.prefill, self.prefill_groups), (self.decode, self.decode_groups))
+        rates = [unit.rate_s * groups for unit, groups in sides]
+        left = []
+        for side, (unit, groups) in enumerate(sides):
+            gone = node_share(unit, groups) if node else 1 / groups
+            left.append(min(rates[side] * (1 - gone), rates[1 - side]))
+        return max(0.0, 1 - min(left) / min(rates))
+
+    def layout(self, prefill_groups: int | None = None, decode_groups: int | None = None) -> Layout:
+        size = self.prefill.layout.gpus_per_node
+        sides = [
+            replace(u.layout, dp=n, nodes=max(1, -(-n * u.gpus // size)))
+            for u, n in (
+                (self.prefill, prefill_groups or self.prefill_groups),
+                (self.decode, decode_groups or self.decode_groups),
+            )
+        ]
+        return disaggregated(sides[0], sides[1])
+
+
+def node_share(unit: Unit, copies: int) -> float:
+    """Of `copies` engines, the share that stops with one node."""
+    per_node = max(1, unit.layout.gpus_per_node // unit.gpus)
+    return min(1.0, per_node / copies)
+
+
+def pairs(question: PlanQuestion, gpus: int, rate_s: float | None = None) -> list[Pair]:
+    """Prefill and decode groups within `gpus` GPUs, in all proportions that use them or waste nothing.
+
+    Fastest first; with a rate, those that should carry it come first, the fewest GPUs in front.
+    """
+    if engine_named(question.settings.engine).planned_whole:
+        return []
+    shapes = list(one_engine_layouts(question, gpus, stages=False))
+    prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
+    decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]
+    found = [
+        pair
+        for p in _best_of_each_size(prefill)
+        for d in _best_of_each_size(decode)
+        for pair in _proportions(p, d, gpus, rate_s)
+    ]
+    enough = (rate_s or math.inf) / BUSY
+    return sorted(found, key=lambda p: (0, p.gpus, -p.rate_s) if p.rate_s >= enough else (1, -p.rate_s, p.gpus))
+
+
+def varied_pairs(found: Sequence[Pair], each: int) -> list[Pair]:
+    """The first `each` of every class of loss, with different prefill groups: a larger unit is a larger risk."""
+    chosen: list[Pair] = []
+    for high, low in zip((math.inf, *_LOSS_CLASSES), _LOSS_CLASSES, strict=False):
+        seen: set[Layout] = set()
+        for pair in found:
+            if len(seen) < each and pair.prefill.layout not in seen and low <= pair.loss() < high:
+                seen.add(pair.prefill.layout)
+                chosen.append(pair)
+    return sorted(chosen, key=found.index)
+
+
+def _best_of_each_size(units: Iterable[Unit]) -> list[Unit]:
+    best: dict[int, Unit] = {}
+    for unit in units:
+        if unit.gpus not in best or unit.rate_s > best[unit.gpus].rate_s:
+            best[unit.gpus] = unit
+    return list(best.values())
+
+
+def _proportions(prefill: Unit, decode: Unit, gpus: int, rate_s: float | None) -> Iterator[Pair]:
+    """Numbers of groups that fill the GPUs, that keep pace with each other, or that a rate needs and one to spare."""
+    most = (gpus - decode.gpus) // prefill.gpus
+    if max(most, (gpus - prefill.gpus) // decode.gpus) > MOST_COUNTS:
+        yield from _small_ratios(prefill, decode, gpus, rate_s)
+        return
+    needed = None if rate_s is None else max(1, math.ceil(rate_s / (BUSY * decode.rate_s)))
+    for p in range(1, most + 1):
+        room = (gpus - p * prefill.gpus) // decode.gpus
+        pace = math.ceil(p * prefill.rate_s / decode.rate_s)
+        wanted = {room, pace} if needed is None else {room, needed, needed + 1}
+        for d in sorted(w for w in wanted if 0 < w <= room):
+            yield Pair(prefill, decode, p, d)
+
+
+def _small_ratios(prefill: Unit, decode: Unit, gpus: int, rate_s: float | None) -> Iterator[Pair]:
+    """Many small groups: proportions of small numbers, of which one slice is quickly simulated."""
+    for p in range(1, _LARGEST_PART + 1):
+        for d in range(1, _LARGEST_PART + 1):
+            slice_ = Pair(prefill, decode, p, d)
+            most = gpus // slice_.gpus
+            if math.gcd(p, d) > 1 or not most:
+                continue
+            needed = most if rate_s is None else math.ceil(rate_s / (BUSY * slice_.rate_s))
+            copies = max(1, min(most, needed))
+            yield Pair(prefill, decode, copies * p, copies * d)
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,15 @@ from pathlib import Path
 
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.deepep import deepep_values
 from ridgeline.serving.engines.deployment import Deployment, role_text
 from ridgeline.serving.engines.layout import Layout, group_text
-from ridgeline.serving.engines.names import workloads_of
+from ridgeline.serving.engines.layout_rules import deepep_values
+from ridgeline.serving.engines.releases import workloads_of
 from ridgeline.serving.engines.settings import CURRENT_VERSION
 from ridgeline.serving.metrics import LATENCIES, TWIN_QUANTILES
 from ridgeline.serving.planner.commands import unit_arguments
 from ridgeline.serving.planner.operating_point import Option
-from ridgeline.serving.planner.pairing import Pair
-from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import OpenLoop, Traffic, dataset_of
 

@@ -15,9 +15,8 @@ from statistics import quantiles
 
 from ridgeline.serving.planner.candidates import Unit
 from ridgeline.serving.planner.operating_point import Option
-from ridgeline.serving.planner.pairing import Pair
-from ridgeline.serving.planner.scheme import Scheme
-from ridgeline.serving.twin.intervals import ITL_SPREAD, PREFILL_SPREAD
+from ridgeline.serving.planner.scheme import Pair, Scheme
+from ridgeline.serving.twin.reach import ITL_SPREAD, PREFILL_SPREAD
 
 DRAWS, _SEED = 2000, 1
 # Of the calibration's spread, what two layouts of one model on one cluster do not share.

@@ -14,8 +14,8 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.meaning import layout_of, model_of, settings_of
 from ridgeline.serving.engines.layout import Layout, disaggregated
+from ridgeline.serving.engines.settings import layout_of, model_of, settings_of
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.operating_point import keeps_limits

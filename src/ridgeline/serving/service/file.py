@@ -15,10 +15,9 @@ import yaml
 from ridgeline import catalog
 from ridgeline.errors import InputError, Problem, StudyError, Where
 from ridgeline.records.secrets import looks_secret, masked
-from ridgeline.serving.engines.knobs.meaning import layout_of
-from ridgeline.serving.engines.knobs.releases import parse_version
 from ridgeline.serving.engines.layout_rules import layout_problems
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.releases import parse_version
+from ridgeline.serving.engines.settings import EngineSettings, layout_of
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.node.preflight import NodeReport, node_from
 from ridgeline.serving.ports import LAST_PORT, highest_port

@@ -17,19 +17,25 @@ from ridgeline.records.answer import Answer
 from ridgeline.records.expression import Value
 from ridgeline.records.study import Study
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.deepep import uses_deepep
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.knobs.releases import release_written
+from ridgeline.serving.engines.layout_rules import uses_deepep
+from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit
-from ridgeline.serving.planner.commands import Command, groups_of, unit_env, unit_values, written_for
-from ridgeline.serving.planner.lint import LintReport, lint_commands
+from ridgeline.serving.planner.commands import (
+    Command,
+    LintReport,
+    groups_of,
+    lint_commands,
+    unit_env,
+    unit_values,
+    written_for,
+)
 from ridgeline.serving.planner.operating_point import Option
-from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.planner import Choice, Plan
-from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.service.file import service_from, service_text
 from ridgeline.serving.service.members import Member, members_of, variable
 from ridgeline.serving.service.routers import can_queue

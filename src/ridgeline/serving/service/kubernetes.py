@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from ridgeline.errors import InputError
-from ridgeline.serving.engines.knobs.releases import release_written
+from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.members import ServerPlace, server_argv
 from ridgeline.serving.service.quoting import in_comment, in_pod, shell_line

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from math import fsum
@@ -23,7 +22,6 @@ from ridgeline.errors import InputError, ReadError, nearest
 from ridgeline.serving.metrics import LATENCIES
 
 _QUANTILES = (50, 90, 95, 99)
-_PLAIN_VALUES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class RequestRecord:
     output_tokens: int
     status: str = "ok"
     first_byte_s: float | None = None
-    gaps_s: Sequence[tuple[float, int]] = ()
+    gaps_s: Collection[tuple[float, int]] = ()
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     error: str = ""
@@ -87,23 +85,21 @@ class Spread:
         """Weighted when `counts` is given. None when there is nothing to describe."""
         if len(values_s) == 0:
             return None
-        # numpy weighs as much as the whole load generator: not fetched for a list that needs no help
-        if "numpy" not in sys.modules and len(values_s) <= _PLAIN_VALUES:
-            return _plain_spread(values_s, counts)
-        import numpy as np
-
-        values = np.asarray(values_s, dtype=float) * 1000.0
-        weights = np.ones_like(values) if counts is None else np.asarray(counts, dtype=float)
-        order = np.argsort(values, kind="stable")
-        values, weights = values[order], weights[order]
         if counts is None:
-            points = np.percentile(values, _QUANTILES)
-        else:
-            # the smallest value whose share of all gaps reaches the quantile
-            share = np.cumsum(weights) / weights.sum()
-            index = np.searchsorted(share, np.asarray(_QUANTILES) / 100.0 - 1e-12)
-            points = values[np.minimum(index, len(values) - 1)]
-        return cls(float(np.average(values, weights=weights)), *(float(p) for p in points))
+            ordered = sorted(values_s)
+            points = []
+            for q in _QUANTILES:
+                low, share = divmod((len(ordered) - 1) * q / 100.0, 1.0)
+                below, above = ordered[int(low)], ordered[min(int(low) + 1, len(ordered) - 1)]
+                points.append(below + (above - below) * share)
+            return cls(fsum(ordered) / len(ordered) * 1000.0, *(p * 1000.0 for p in points))
+        pairs = sorted(zip(values_s, counts, strict=True))
+        sums = list(accumulate(n for _, n in pairs))
+        total = sums[-1]
+        # the smallest value whose share of all gaps reaches the quantile
+        index = (bisect_left(sums, (q / 100.0 - 1e-12) * total) for q in _QUANTILES)
+        weighted = (pairs[min(k, len(pairs) - 1)][0] * 1000.0 for k in index)
+        return cls(fsum(v * n for v, n in pairs) / total * 1000.0, *weighted)
 
     def quantile(self, name: str) -> float:
         if name not in ("mean", "p50", "p90", "p95", "p99"):
@@ -112,24 +108,6 @@ class Spread:
 
     def as_json(self) -> dict[str, float]:
         return {k: round(float(getattr(self, k)), 4) for k in ("mean", "p50", "p90", "p95", "p99")}
-
-
-def _plain_spread(values_s: Sequence[float], counts: Sequence[int] | None) -> Spread:
-    """What `Spread.of` gives, without numpy."""
-    if counts is None:
-        ordered = sorted(values_s)
-        points = []
-        for q in _QUANTILES:
-            low, share = divmod((len(ordered) - 1) * q / 100.0, 1.0)
-            below, above = ordered[int(low)], ordered[min(int(low) + 1, len(ordered) - 1)]
-            points.append(below + (above - below) * share)
-        return Spread(fsum(ordered) / len(ordered) * 1000.0, *(p * 1000.0 for p in points))
-    pairs = sorted(zip(values_s, counts, strict=True))
-    sums = list(accumulate(n for _, n in pairs))
-    total = sums[-1]
-    index = (bisect_left(sums, (q / 100.0 - 1e-12) * total) for q in _QUANTILES)
-    weighted = (pairs[min(k, len(pairs) - 1)][0] * 1000.0 for k in index)
-    return Spread(fsum(v * n for v, n in pairs) / total * 1000.0, *weighted)
 
 
 @dataclass(frozen=True, slots=True)

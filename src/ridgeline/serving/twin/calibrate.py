@@ -9,14 +9,12 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import AllAtOnce
-from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.evidence.reach import at_once
-from ridgeline.serving.twin.evidence.scope import ValidatedSetting, ValidatedSettings
-from ridgeline.serving.twin.evidence.served_runs import StatedServer, load_of, read_served_runs
-from ridgeline.serving.twin.factors import NAMES, Factors
+from ridgeline.serving.twin.calibration import NAMES, Calibration, Factors, ValidatedSetting, ValidatedSettings
 from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.reach import at_once
+from ridgeline.serving.twin.served_runs import StatedServer, load_of, read_served_runs
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 # How far the first token of the same load differs between two runs on one machine.

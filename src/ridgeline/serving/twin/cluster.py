@@ -14,9 +14,9 @@ from typing import Protocol
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
-from ridgeline.serving.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
 
 POLICIES = ("round-robin", "least-load", "cache-aware")
 

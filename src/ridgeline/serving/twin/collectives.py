@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ridgeline.serving.hardware.cluster import Cluster
-from ridgeline.serving.twin.kernels.rates import Reduction, kernels_of
+from ridgeline.serving.twin.rates import Reduction, kernels_of
 
 # NCCL's large-message bus bandwidth over two nodes as a share of the link: 171 of 200 GB/s on H800. Inside a node delay
 # and share are measured ones (rates.yaml); an all-gather by NCCL takes twice the delay of an engine's own all-reduce.

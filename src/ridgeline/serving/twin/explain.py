@@ -63,11 +63,8 @@ def explain(
     """
     _check_lengths(deployment, batch, context_tokens, prompt_tokens)
     calibration = calibration or Calibration()
-    lay = deployment.layout
     found = []
-    roles = (("prefill", lay.prefill), ("decode", lay.decode)) if lay.disaggregated else (("both", lay),)
-    for role, chosen in roles:
-        assert chosen is not None
+    for role, chosen in deployment.layout.roles.items():
         times, _, pool = step_time(deployment, chosen, role, calibration)
         if role != "decode":
             found.append(_prefill(times, role, prompt_tokens))

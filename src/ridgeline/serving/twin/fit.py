@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration
-from ridgeline.serving.twin.factors import Factors, prior_spreads
+from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration, Factors, prior_spreads
 
 if TYPE_CHECKING:
     from numpy import float64

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Protocol, overload
+from typing import Protocol
 
 # No accept length is known to more digits; a small fraction keeps whole tokens exact.
 _FINEST = 10_000
@@ -146,7 +146,7 @@ class DecodeRuns:
         gaps.extend((waited_s / count, count) for count in lacking.values())
 
 
-class RequestGaps(Sequence[tuple[float, int]]):
+class RequestGaps:
     """One request's gaps, run-length encoded, made when they are looked at."""
 
     def __init__(self, runs: DecodeRuns | None, stays: Sequence[tuple[float, int, int]], tokens: int) -> None:
@@ -156,12 +156,11 @@ class RequestGaps(Sequence[tuple[float, int]]):
     def __len__(self) -> int:
         return len(self._spelled())
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[float, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[float, int]]: ...
-    def __getitem__(self, index: int | slice) -> tuple[float, int] | list[tuple[float, int]]:
-        return self._spelled()[index]
+    def __contains__(self, gap: object) -> bool:
+        return gap in list(self)
+
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        return iter(self._spelled())
 
     def _spelled(self) -> list[tuple[float, int]]:
         if self._made is None:

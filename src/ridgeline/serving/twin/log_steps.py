@@ -15,17 +15,16 @@ from ridgeline.errors import InputError
 from ridgeline.files import read_unzipped
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.meaning import layout_of, settings_of
-from ridgeline.serving.engines.knobs.table import engine_total, rank_share, wrong_value
+from ridgeline.serving.engines.knobs import engine_total, rank_share, wrong_value
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engines.memory import free_bytes
-from ridgeline.serving.engines.settings import EngineSettings, resolve
+from ridgeline.serving.engines.settings import EngineSettings, layout_of, resolve, settings_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import DecodeBatch, PrefillBatch, SglangLog, read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.fit import FitObservation
 from ridgeline.serving.twin.steptime import StepTime
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.meaning import layout_of, settings_of
-from ridgeline.serving.engines.knobs.releases import release_meant
-from ridgeline.serving.engines.knobs.table import KNOBS, Domain, engine_total, modelled, wrong_value
+from ridgeline.serving.engines.knobs import KNOBS, Domain, engine_total, modelled, wrong_value
 from ridgeline.serving.engines.layout import Layout, parse_layout
-from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, parse_engine
+from ridgeline.serving.engines.releases import release_meant
+from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, layout_of, parse_engine, settings_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.hardware.cluster import Cluster, make_cluster
 from ridgeline.serving.model.config import load_model

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 from ridgeline.serving.engines.layout import Layout, matrix_shards
 from ridgeline.serving.engines.settings import Applied, defaults_of
 from ridgeline.serving.hardware.cluster import Gpu
-from ridgeline.serving.model.layer_parts import Attention, LinearAttention, Reach
+from ridgeline.serving.model.layer_parts import Attention, Experts, LinearAttention, Reach
 from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Model
-from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.kernels.rates import ExpertRate, Kernels, kernels_of
+from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.priors import (
     FFN_SMALL,
     INDEX_OPS,
@@ -23,6 +25,7 @@ from ridgeline.serving.twin.priors import (
     MOE_OPS,
     MOE_SMALL,
     ONE_CALL_MOE_OPS,
+    POPULARITY_SPREAD,
     QUANTISE_OPS,
     QUANTISE_SMALL,
     SHARED_NORM_SMALL,
@@ -32,6 +35,7 @@ from ridgeline.serving.twin.priors import (
     STATE_OPS,
     STATE_SMALL,
 )
+from ridgeline.serving.twin.rates import ExpertRate, kernels_of
 
 
 class Term(NamedTuple):
@@ -77,28 +81,14 @@ def products(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: 
         size, base = model.hidden * model.vocab / layout.tp, model.base_dtype
         found["LM head", base, "logits"] = (2 * size, size * BYTES_PER_WEIGHT[base], known.gemm(base).floor_s)
     return tuple(
-        _product(name, dtype, rows, gpu, known, factors, *sizes) for (name, dtype, rows), sizes in found.items()
-    )
-
-
-def _product(
-    name: str,
-    dtype: str,
-    rows: str,
-    gpu: Gpu,
-    known: Kernels,
-    factors: Factors,
-    flops: float,
-    nbytes: float,
-    floors: float,
-) -> Product:
-    rate = known.gemm(dtype)
-    return Product(
-        name,
-        rows,
-        flops / (gpu.flops_of(dtype) * rate.peak * factors.compute),
-        nbytes / (gpu.bandwidth_bytes_s * rate.memory * factors.memory),
-        floors,
+        Product(
+            name,
+            rows,
+            flops / (gpu.flops_of(dtype) * known.gemm(dtype).peak * factors.compute),
+            nbytes / (gpu.bandwidth_bytes_s * known.gemm(dtype).memory * factors.memory),
+            floors,
+        )
+        for (name, dtype, rows), (flops, nbytes, floors) in found.items()
     )
 
 
@@ -242,3 +232,54 @@ def expert_rate(model: Model, gpu: Gpu, applied: Applied) -> ExpertRate:
     if tuned and model.weights_dtype == "fp8" and gpu.generation == "hopper":
         return replace(rate, tile=SMALL_TILE)
     return rate
+
+
+# Which experts a pass asks for: some more often than others, and ranks that hold them never equally.
+#
+# A router that was trained prefers some experts. Popularity is taken to be log-normal; then a small batch touches fewer
+# of them than even routing would, and the growth of a step with its batch is as flat as measured.
+
+_STEPS = 16
+
+
+@lru_cache(maxsize=8192)  # a simulation asks for the same few batch sizes a hundred thousand times
+def touched(experts: Experts, rows: float) -> float:
+    """Experts of one layer that at least one of `rows` tokens is sent to."""
+    each = -math.log1p(-experts.per_token / experts.count) * rows if experts.per_token < experts.count else math.inf
+    share = sum(1.0 - math.exp(-each * liked) for liked in _popularity()) / _STEPS
+    # one token alone asks for as many as it is sent to, whoever they are
+    return max(experts.count * share, min(1.0, rows) * experts.per_token)
+
+
+@lru_cache(maxsize=1)
+def _popularity() -> tuple[float, ...]:
+    """How often experts are asked for, over the mean: the middles of so many equal parts."""
+    normal = NormalDist()
+    raw = [math.exp(POPULARITY_SPREAD * normal.inv_cdf((k + 0.5) / _STEPS)) for k in range(_STEPS)]
+    return tuple(r * _STEPS / sum(raw) for r in raw)
+
+
+def fullest_share(experts: Experts, asked: float, ranks: int) -> float:
+    """Experts touched on the fullest of `ranks` expert ranks, over their mean.
+
+    Few tokens fall on few experts, and some rank gets most of them; Blom's formula gives the largest of so many draws.
+    """
+    if ranks <= 1:
+        return 1.0
+    mean, most = asked / ranks, experts.count / ranks
+    spread = math.sqrt(mean * max(0.0, 1.0 - mean / most))
+    largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    return min(1.0 + largest * spread / mean, most / mean)
+
+
+def fullest_load(experts: Experts, rows: float, ranks: int) -> float:
+    """Copies of tokens that the fullest of `ranks` expert ranks computes, over their mean.
+
+    Some ranks hold more of the popular experts than others, and few tokens fall unevenly besides.
+    """
+    if ranks <= 1:
+        return 1.0
+    liked = (math.exp(POPULARITY_SPREAD**2) - 1.0) * ranks / experts.count
+    drawn = ranks / (rows * experts.per_token)
+    largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    return min(1.0 + largest * math.sqrt((liked + drawn) * (1.0 - 1.0 / ranks)), float(ranks))

@@ -22,14 +22,20 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summ
 from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
-from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
-from ridgeline.serving.twin.evidence.reach import at_once, factors_for, reach, validation
-from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, UncertaintySources, intervals, queued_share
-from ridgeline.serving.twin.prefill import PrefillEngine
-from ridgeline.serving.twin.scheduler import Engine
-from ridgeline.serving.twin.schedulers.front_end import FrontEnd
-from ridgeline.serving.twin.schedulers.mixed import MixedEngine
-from ridgeline.serving.twin.schedulers.polled import PolledEngine
+from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer, PrefillEngine
+from ridgeline.serving.twin.front_end import FrontEnd
+from ridgeline.serving.twin.mixed import MixedEngine
+from ridgeline.serving.twin.reach import (
+    COMPILE_WAIT_S,
+    UncertaintySources,
+    at_once,
+    factors_for,
+    intervals,
+    queued_share,
+    reach,
+    validation,
+)
+from ridgeline.serving.twin.scheduler import Engine, PolledEngine
 from ridgeline.serving.twin.steptime import StepTime
 
 # Compiling one kernel shape's variants the first time (DeepGEMM); ten to twenty minutes for a 671B model.

@@ -18,20 +18,22 @@ from ridgeline.serving.engines.settings import Applied, defaults_of
 from ridgeline.serving.hardware.cluster import Cluster
 from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
+from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.collectives import Network
-from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.kernels.routing import fullest_load, fullest_share, touched
 from ridgeline.serving.twin.operators import (
     Term,
     decode_attention,
     expert_rate,
     floors_s,
+    fullest_load,
+    fullest_share,
     kernels,
     prefill_attention,
     products,
     reduction_set,
     routed_experts,
     state_costs,
+    touched,
 )
 from ridgeline.serving.twin.priors import (
     AGREE_S,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import aligned
-from ridgeline.errors import InputError
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ridgeline.serving.load.flow import Flow
     from ridgeline.serving.load.goodput import FirstEstimate
     from ridgeline.serving.load.session import BenchOptions
-    from ridgeline.serving.load.sweep import Sweep, SweepPoint
     from ridgeline.serving.traffic.requests import Spread, Summary
 
 
@@ -34,7 +32,6 @@ class BenchArguments:
     concurrency: option.Concurrency = None
     rate_s: option.Rate = None
     burstiness: option.Burstiness = 1.0
-    stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (concurrency:seconds) or 2/s:30,4/s:30.")] = None
     requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
     duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
     warmup: Annotated[int, typer.Option(help="Requests sent first and not measured.")] = 0
@@ -98,9 +95,6 @@ def bench(
         float | None,
         typer.Option("--within", help="Seconds that --find-goodput may take, holding included; default: 240."),
     ] = None,
-    sweep: Annotated[
-        str | None, typer.Option(metavar="GRID", help="Grid, such as 'concurrency=1,8,64 input=128,1024 output=128'.")
-    ] = None,
     as_json: option.AsJson = False,
 ) -> None:
     """Load a server and report latency, throughput and goodput, and whether the load generator itself kept up.
@@ -114,12 +108,9 @@ def bench(
     from ridgeline.serving.load.edge import goodput_terms
     from ridgeline.serving.load.session import plan_from, run_session
 
-    if arguments.find_goodput and sweep is not None:
-        raise InputError("--find-goodput and --sweep are different questions; ask one at a time")
     session = run_session(
         plan_from(arguments.options()),
         goodput=goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
-        grid=sweep,
         progress=lambda part: print(_progress_text(part), file=sys.stderr, flush=True),
     )
     print(json.dumps(session.document) if as_json else _session_text(session.found))
@@ -127,29 +118,23 @@ def bench(
         raise typer.Exit(session.exit_code)
 
 
-def _session_text(found: BenchResult | Edge | Sweep) -> str:
+def _session_text(found: BenchResult | Edge) -> str:
     """The answer of `ridgeline bench`, whichever of its questions was asked."""
     from ridgeline.serving.load.bench import BenchResult
-    from ridgeline.serving.load.edge import Edge
 
-    if isinstance(found, BenchResult):
-        return _result_text(found)
-    return _edge_text(found) if isinstance(found, Edge) else _sweep_text(found)
+    return _result_text(found) if isinstance(found, BenchResult) else _edge_text(found)
 
 
-def _progress_text(part: Probe | FirstEstimate | SweepPoint) -> str:
-    """One line for each probe of a search and each point of a sweep."""
+def _progress_text(part: Probe | FirstEstimate) -> str:
+    """One line for each probe of a search."""
     from ridgeline.serving.load.edge import Probe
-    from ridgeline.serving.load.goodput import FirstEstimate
 
     if isinstance(part, Probe):
         return _probe_text(part)
-    if isinstance(part, FirstEstimate):
-        return (
-            f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s, {part.e2e_s:.3g} s each, "
-            f"the worst latency at {part.share:.0%} of its limit"
-        )
-    return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
+    return (
+        f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s, {part.e2e_s:.3g} s each, "
+        f"the worst latency at {part.share:.0%} of its limit"
+    )
 
 
 def _result_text(result: BenchResult) -> str:
@@ -166,9 +151,6 @@ def _result_text(result: BenchResult) -> str:
     if s.slos:
         lines += ["", f"  goodput {s.goodput_s or 0.0:,.2f} requests/s within " + ", ".join(map(str, s.slos))]
         lines += [f"    {slo}: {'held' if s.holds(slo) else 'not held'}" for slo in s.slos]
-    for k, stage in enumerate(result.stages):
-        lines += ["", f"  stage {k + 1}: {stage.requests_s:,.2f} requests/s, {stage.ok} of {stage.requests}"]
-        lines += aligned(_latencies(stage))
     lines += ["", *(f"  {note}" for note in result.notes)] if result.notes else []
     lag = f"{f.lag_ms.p99:.2f} ms" if f.lag_ms else "-"
     lines += [
@@ -246,37 +228,6 @@ def _left_open(edge: Edge) -> list[str]:
     if edge.void_probes:
         lines.append(f"{edge.void_probes} of {len(edge.probes)} probes were void and were sent again")
     return lines
-
-
-def _sweep_text(sweep: Sweep) -> str:
-    from ridgeline.records.measurement import unit_of
-
-    rates = (unit_of("requests_s"), f"out {unit_of('output_tok_s')}")
-    head = ("at once", "input", "output", *rates, "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
-    lines = aligned([head, *map(_sweep_row, sweep.points)])
-    for knee in sweep.knees():
-        if knee["concurrency"] is not None:
-            lines.append(
-                f"  knee at input {knee['input_tokens']}, output {knee['output_tokens']}: {knee['concurrency']} "
-                f"at once ({knee['prompt_tokens_at_once']} prompt tokens): TTFT p50 twice its unloaded value"
-            )
-    return "\n".join(lines)
-
-
-def _sweep_row(point: SweepPoint) -> tuple[str, ...]:
-    s = point.result.summary
-    return (
-        str(point.concurrency),
-        str(point.input_tokens),
-        str(point.output_tokens),
-        f"{s.requests_s:.2f}",
-        f"{s.output_tok_s:.0f}",
-        "-" if s.ttft_ms is None else f"{s.ttft_ms.p50:.2f}",
-        "-" if s.ttft_ms is None else f"{s.ttft_ms.p95:.2f}",
-        "-" if s.itl_ms is None else f"{s.itl_ms.p50:.3f}",
-        str(s.requests - s.ok),
-        "void" if point.result.void else "",
-    )
 
 
 def _latencies(s: Summary) -> list[tuple[str, ...]]:

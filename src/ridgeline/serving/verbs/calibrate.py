@@ -15,7 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
-    from ridgeline.serving.twin.evidence.scope import ValidatedSettings
+    from ridgeline.serving.twin.calibration import ValidatedSettings
     from ridgeline.serving.twin.fit import FactorFit, FactorUncertainty
 
 

@@ -202,7 +202,7 @@ def service_summary(
     service: Service, members: Sequence[Member], requests: Mapping[str, str] | None = None, notes: Sequence[str] = ()
 ) -> str:
     """The service in a few lines, then every command line, what a batch system is asked for, and what to know."""
-    from ridgeline.serving.engines.knobs.releases import release_text
+    from ridgeline.serving.engines.releases import release_text
     from ridgeline.serving.service.quoting import shell_line, without_key
     from ridgeline.serving.service.routers import ROUTERS, router_promise
 

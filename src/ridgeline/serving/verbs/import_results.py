@@ -13,7 +13,7 @@ from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
     from ridgeline.serving.load.imported import Imported
-    from ridgeline.serving.traffic.bench.run import BenchRun
+    from ridgeline.serving.traffic.bench_results import BenchRun
 
 
 def import_results(

@@ -8,7 +8,7 @@ import typer
 
 from ridgeline.cli.text.table import json_text
 from ridgeline.errors import NothingFound
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.verbs import options as option
 
 

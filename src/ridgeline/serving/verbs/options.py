@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.options import takes as takes  # for the verbs beside this file
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 
 if TYPE_CHECKING:
     from ridgeline.serving.engines.deployment import Deployment
@@ -77,8 +77,7 @@ class EngineArguments:
 
     def settings(self, **own: Any) -> EngineSettings:
         """`own` are settings that only one verb takes."""
-        from ridgeline.serving.engines.knobs.meaning import settings_of
-        from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+        from ridgeline.serving.engines.settings import EngineSettings, parse_engine, settings_of
 
         names = ("max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
         given = {"mem_fraction_static": self.mem_fraction, **{name: getattr(self, name) for name in names}}

@@ -13,11 +13,11 @@ import typer
 
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
-    from ridgeline.serving.planner.lint import LintReport
+    from ridgeline.serving.planner.commands import LintReport
     from ridgeline.serving.planner.operating_point import Option
     from ridgeline.serving.planner.planner import Choice, Plan
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.serving.verbs import options as option
 
@@ -49,7 +49,7 @@ def serve_twin(asked: TwinArguments) -> None:
 
     Example: ridgeline twin serve --model llama-8b --gpu h200 --tp 1 --port 30000
     """
-    from ridgeline.serving.twin.server.faults import parse_fault
+    from ridgeline.serving.twin.server.live import parse_fault
     from ridgeline.serving.twin.server.serve import ServedTwin
 
     names = ("role", "api", "host", "port", "bootstrap_port", "api_key", "speed")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ridgeline.serving.engines.deepep import uses_deepep
-from ridgeline.serving.engines.knobs.releases import Version, release_meant
 from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.layout_rules import uses_deepep
 from ridgeline.serving.engines.memory import prefill_graph_sizes
+from ridgeline.serving.engines.releases import Version, release_meant
 from ridgeline.serving.engines.settings import (
     CURRENT_VERSION,
     PREFILL_RANK_TOKENS,
@@ -98,7 +98,12 @@ class SglangDefaults(EngineDefaults):
         return "" if _since(settings, 0, 5, 12) else "sglang-0.5.10"
 
     def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
-        return _sglang_fraction(model, gpu, layout, settings, role)
+        """mem_fraction_static as this release derives it; `role` is both, prefill or decode."""
+        case = _Case(model, gpu, layout, settings, role)
+        if case.release < (0, 4, 8):
+            return round(_by_ranks(case), 3)
+        rule: Callable[[_Case], float] = _reserve_by_size if case.release < (0, 5, 3) else _reserve_by_need
+        return round(max(0.0, case.memory - rule(case)) / case.memory, 3)
 
 
 def _engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
@@ -113,17 +118,6 @@ def _engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
 
 def _since(settings: EngineSettings, *release: int) -> bool:
     return release_meant(settings.version) >= release
-
-
-def _sglang_fraction(
-    model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings | None = None, role: str = "both"
-) -> float:
-    """mem_fraction_static as the release in `settings` derives it; `role` is both, prefill or decode."""
-    case = _Case(model, gpu, layout, settings or EngineSettings(), role)
-    if case.release < (0, 4, 8):
-        return round(_by_ranks(case), 3)
-    rule: Callable[[_Case], float] = _reserve_by_size if case.release < (0, 5, 3) else _reserve_by_need
-    return round(max(0.0, case.memory - rule(case)) / case.memory, 3)
 
 
 def _by_ranks(case: _Case) -> float:

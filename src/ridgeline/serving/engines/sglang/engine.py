@@ -42,14 +42,13 @@ from ridgeline.serving.engines.base import (
     StepNeeds,
     joined,
 )
-from ridgeline.serving.engines.deepep import deepep_values, mode_refusal
+from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.serving.engines.knobs.meaning import layout_of, role_of, values_of
-from ridgeline.serving.engines.knobs.releases import Version, release_meant
 from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.layout_rules import deepep_values, mode_refusal
 from ridgeline.serving.engines.memory import MemoryPlan
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.releases import Version, release_meant
+from ridgeline.serving.engines.settings import EngineSettings, layout_of, role_of, values_of
 from ridgeline.serving.engines.sglang.defaults import SglangDefaults
 from ridgeline.serving.engines.sglang.failures import TEXTS, VALUES_TO_TRY
 from ridgeline.serving.engines.sglang.log import (
@@ -279,7 +278,7 @@ class Sglang(ServingEngine):
         return argv + (self.over_nodes(launch.span) if launch.span.nodes > 1 else [])
 
     def planned_values(
-        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+        self, layout: Layout, settings: EngineSettings, role: str, memory: MemoryPlan, gpu: Gpu
     ) -> dict[str, Value]:
         return {**values_of(layout, settings), **deepep_values(layout, role, settings.version)}
 
@@ -302,7 +301,7 @@ class Sglang(ServingEngine):
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         log = read_sglang_log(lines)
         return EngineLog(
-            failures=tuple((f.kind, f.ready, f.stamp.line, f.text) for f in log.failures),
+            failures=log.failures,
             weights_loaded=bool(log.weights),
             echo=log.server_args,
             figures=tuple(_figures(log)),

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from ridgeline.diagnose.readers.lines import gib, number, plain, whole
-from ridgeline.serving.engines.failures import kind_in
+from ridgeline.serving.engines.failures import LogFailure, kind_in
 from ridgeline.serving.engines.python_repr import read_call, read_pairs
 from ridgeline.serving.engines.sglang.failures import TEXTS, WORDS
 
@@ -52,13 +52,9 @@ class WeightsLoaded:
 
 @dataclass(frozen=True, slots=True)
 class KvPool:
-    """`k_bytes` and `v_bytes` are None where the cache is one compressed piece (MLA)."""
-
     stamp: Stamp
     tokens: int
     total_bytes: int | None
-    k_bytes: int | None = None
-    v_bytes: int | None = None
     dtype: str | None = None
 
 
@@ -143,21 +139,6 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class SglangFailure:
-    """A line that tells of a failure.
-
-    `kind` is one of cuda-oom, pool-too-small, graph-capture, host-oom, kv-transfer, rejected, watchdog, child-died,
-    signal, port-taken, exception. `ready` says whether the server had reached its limits line before: an
-    out-of-memory asks for opposite remedies before and after.
-    """
-
-    stamp: Stamp
-    kind: str
-    ready: bool
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class OfflineResult:
     """The result block of offline_throughput, or one line of its JSONL."""
 
@@ -199,7 +180,7 @@ Fact = (
     | Retraction
     | Compile
     | Notice
-    | SglangFailure
+    | LogFailure
     | OfflineResult
     | Mark
 )
@@ -219,7 +200,7 @@ class SglangLog:
     retractions: tuple[Retraction, ...] = ()
     compiles: tuple[Compile, ...] = ()
     notices: tuple[Notice, ...] = ()
-    failures: tuple[SglangFailure, ...] = ()
+    failures: tuple[LogFailure, ...] = ()
     results: tuple[OfflineResult, ...] = ()
     ready_line: int | None = None
     benchmark_line: int | None = None
@@ -351,7 +332,7 @@ def read_sglang_log(lines: Iterable[str]) -> SglangLog:
         retractions=_all_of(Retraction, facts),
         compiles=_all_of(Compile, facts),
         notices=_all_of(Notice, facts),
-        failures=_all_of(SglangFailure, facts),
+        failures=_all_of(LogFailure, facts),
         results=_all_of(OfflineResult, facts),
         ready_line=marks.get("ready"),
         benchmark_line=marks.get("benchmark"),
@@ -444,7 +425,7 @@ class SglangReader:
 
     def _failure(self, stamp: Stamp, message: str) -> Iterator[Fact]:
         if any(word in message for word in WORDS) and (kind := kind_in(message, TEXTS)):
-            yield SglangFailure(stamp, kind, self.ready, message[:500])
+            yield LogFailure(kind, self.ready, stamp.line, message[:500])
 
     def _weights(self, stamp: Stamp, message: str) -> Iterator[Fact]:
         fields = _fields(message)
@@ -522,7 +503,7 @@ def _kv_pool(stamp: Stamp, message: str) -> Iterator[KvPool]:
     if together is None and k is not None and v is not None:
         together = k + v
     dtype = _DTYPE.search(message)
-    yield KvPool(stamp, tokens, together, k, v, dtype.group(1) if dtype else None)
+    yield KvPool(stamp, tokens, together, dtype.group(1) if dtype else None)
 
 
 def _limits(stamp: Stamp, message: str) -> Limits | None:

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from ridgeline.diagnose.readers.lines import blocks_of, plain
-from ridgeline.serving.engines.served import ServedSecond, ServedTally
+from ridgeline.serving.engines.failures import LogFailure
+from ridgeline.serving.engines.served import LogTally, ServedSecond
 from ridgeline.serving.engines.sglang.log import (
     Compile,
     DecodeBatch,
@@ -26,7 +27,6 @@ from ridgeline.serving.engines.sglang.log import (
     PrefillBatch,
     Retraction,
     ServerArgs,
-    SglangFailure,
     SglangReader,
     WeightsLoaded,
 )
@@ -76,18 +76,16 @@ class KvInFlight:
 
 
 @dataclass(slots=True)
-class SglangTally:
-    """All that a log said. `quotes` are lines worth showing: name -> line number and text.
+class SglangTally(LogTally):
+    """All that a log said. What the measured part is summed from begins anew at the benchmark mark."""
 
-    What the measured part is summed from begins anew at the benchmark mark: the warm-up does not count.
-    """
+    # what the processes of a server print when it is asked to stop
+    echoes = ("child-died", "signal", "exception", "host-oom")
 
-    served: ServedTally = field(default_factory=ServedTally)
     prompts: _PromptTokens = field(default_factory=_PromptTokens)
     longest: _PrefillStretch = field(default_factory=_PrefillStretch)
     fetching: KvInFlight = field(default_factory=KvInFlight)
     unsent: KvInFlight = field(default_factory=KvInFlight)
-    quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     settings_complete: bool = False
     limits: Limits | None = None
@@ -102,20 +100,8 @@ class SglangTally:
     retractions: int = 0
     late_compiles: int = 0
     measuring: bool = False
-    failures: dict[tuple[str, bool], int] = field(default_factory=dict)
-    exceptions: int = 0
-    last_work_line: int = 0
-    stop_line: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     result: OfflineResult | None = None
-
-    def texts(self) -> dict[int, str]:
-        """The quoted lines by their number."""
-        return dict(self.quotes.values())
-
-    def line(self, name: str) -> int:
-        """The number of a quoted line; 0 where the log has none."""
-        return self.quotes.get(name, (0, ""))[0]
 
     @property
     def cached_token_share(self) -> float | None:
@@ -361,15 +347,9 @@ class _Tallying:
     def _notice(self, fact: Notice) -> None:
         self.first(fact.kind, fact.stamp.line)
 
-    def _failure(self, fact: SglangFailure) -> None:
-        tally, line = self.tally, fact.stamp.line
-        if tally.stop_line and fact.kind in _ECHOES_OF_A_STOP:
-            return
-        known = tally.failures.get((fact.kind, fact.ready))
-        # an exception after which the engine went on working was handled: the next one may not be
-        if known is None or (fact.kind == "exception" and known <= tally.last_work_line):
-            tally.failures[fact.kind, fact.ready] = line
-            self.pending[f"failure-{fact.kind}-{fact.ready}"] = line
+    def _failure(self, fact: LogFailure) -> None:
+        if name := self.tally.failed(fact):
+            self.pending[name] = fact.line
 
     def _result(self, fact: OfflineResult) -> None:
         self.tally.result = fact
@@ -405,8 +385,6 @@ def _seconds(stamp: bytes) -> float | None:
         return None
 
 
-# what the processes of a server print when it is asked to stop
-_ECHOES_OF_A_STOP = ("child-died", "signal", "exception", "host-oom")
 _MEASURED_QUOTES = (
     *("peak", "busiest", "eager", "beyond", "starved", "waiting", "last-waiting", "full", "capped", "cached"),
     *("stretch-start", "stretch-first", "stretch-last", "compile"),
@@ -422,7 +400,7 @@ _TAKEN: dict[type, Callable[[_Tallying, Any], None]] = {
     Retraction: _Tallying._retraction,
     Compile: _Tallying._compile,
     Notice: _Tallying._notice,
-    SglangFailure: _Tallying._failure,
+    LogFailure: _Tallying._failure,
     OfflineResult: _Tallying._result,
     Mark: _Tallying._mark,
 }

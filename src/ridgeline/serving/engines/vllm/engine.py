@@ -31,16 +31,15 @@ from ridgeline.serving.engines.base import (
     Span,
     joined,
 )
+from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install, version_of
-from ridgeline.serving.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.serving.engines.knobs.releases import Version
-from ridgeline.serving.engines.knobs.table import rank_share
+from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
+from ridgeline.serving.engines.releases import Version
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.engines.vllm.defaults import VllmDefaults, meant, utilization
-from ridgeline.serving.engines.vllm.failures import TEXTS, VALUES_TO_TRY
-from ridgeline.serving.engines.vllm.log import VllmLog, read_vllm_log
+from ridgeline.serving.engines.vllm.log import TEXTS, VALUES_TO_TRY, VllmLog, read_vllm_log
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.ports import SIDE_CHANNEL_PORT
@@ -182,15 +181,15 @@ class _Vllm(ServingEngine):
         return [*argv, *launch.address, *launch.name]
 
     def planned_values(
-        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+        self, layout: Layout, settings: EngineSettings, role: str, memory: MemoryPlan, gpu: Gpu
     ) -> dict[str, Value]:
         values: dict[str, Value] = {"tp": layout.tp}
         if layout.pp > 1:
             values["pp"] = layout.pp
         if layout.ep > 1:
             values["enable_expert_parallel"] = True
-        values["max_running_requests"] = rank_share(cap, layout.attn_dp)
-        values["max_num_batched_tokens"] = chunk
+        values["max_running_requests"] = rank_share(settings.max_running_requests or 1, layout.attn_dp)
+        values["max_num_batched_tokens"] = settings.chunked_prefill_size
         values["gpu_memory_utilization"] = utilization(memory, gpu)
         if settings.cuda_graph_max_bs is not None:
             values["cuda_graph_max_bs"] = settings.cuda_graph_max_bs
@@ -211,7 +210,7 @@ class _Vllm(ServingEngine):
         log = read_vllm_log(lines)
         hits = [r.prefix_hit_share for r in log.throughput if r.line > measured_from and r.prefix_hit_share is not None]
         return EngineLog(
-            failures=tuple((f.kind, f.ready, f.line, f.text) for f in log.failures),
+            failures=log.failures,
             weights_loaded=log.weights_bytes is not None or log.weights_s is not None or bool(log.kv_caches),
             echo={**log.engine_config, **log.args},
             version=log.version or "",

@@ -10,23 +10,73 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from ridgeline.diagnose.readers.lines import gib, number, plain, whole
-from ridgeline.serving.engines.failures import kind_in
+from ridgeline.serving.engines.failures import (
+    CUDA_OOM,
+    PORT_IN_USE,
+    WATCHDOG,
+    WRONG_ARGUMENTS,
+    FailureText,
+    LogFailure,
+    ValuesToTry,
+    kind_in,
+    one_of,
+    plus,
+    times,
+)
 from ridgeline.serving.engines.python_repr import read_arguments, read_call, read_pairs
-from ridgeline.serving.engines.vllm.failures import TEXTS, WORDS
+from ridgeline.serving.engines.served import LogTally, ServedSecond
+
+# What vLLM prints when it fails, 0.6 to 0.32. The first row that a line shows counts, the more telling first.
+
+TEXTS: tuple[FailureText, ...] = (
+    PORT_IN_USE,
+    # "Port 8000 is already in use, trying port 8001" is no failure
+    FailureText("port-taken", re.compile(r"Could not find open port after")),
+    FailureText(
+        "pool-too-small",
+        re.compile(r"To serve at least one request with the model's max seq len|No available memory for the cache"),
+        sure=True,
+    ),
+    FailureText("pool-too-small", re.compile(r"No available memory for")),
+    WRONG_ARGUMENTS,
+    FailureText(
+        "rejected",
+        re.compile(r"User-specified max_model_len \(\d{1,9}\) is greater than the derived max_model_len"),
+        sure=True,
+    ),
+    FailureText("rejected", re.compile(r"must be divisible by tensor parallel size"), sure=True),
+    FailureText("rejected", re.compile(r"error: argument ")),
+    WATCHDOG,
+    # a worker that another node holds, or that hangs, is waited for so long (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
+    FailureText("watchdog", re.compile(r"RPC call to \w{1,40} timed out"), sure=True),
+    CUDA_OOM,
+    FailureText(
+        "child-died", re.compile(r"Engine core initialization failed|Engine core proc \S+ died|EngineDeadError")
+    ),
+    FailureText("exception", re.compile(r"(?:^|\s)(?:\w{1,60}Error|\w{1,60}Exception): ")),
+)
+# Each line that a row matches has one of these. Looking for them is many times faster than trying the rows.
+WORDS = ("rror", "xception", "memory", "max seq len", "died", "ADDRINUSE", "already in use", "atchdog")
+VALUES_TO_TRY: ValuesToTry = {
+    "cap": (("max_num_seqs", times(2, 4)),),
+    "more-pool": (("gpu_memory_utilization", plus(0.02, 0.04)), ("kv_cache_dtype", one_of("fp8"))),
+    "less-memory": (("gpu_memory_utilization", plus(-0.04, -0.08)), ("max_num_seqs", times(0.5, 0.25))),
+    "retractions": (("max_num_seqs", times(0.5)), ("gpu_memory_utilization", plus(0.02, 0.04))),
+    "chunk": (("max_num_batched_tokens", times(0.5, 0.25)),),
+}
+
 
 _VERSION = re.compile(r"(?:API server version|LLM engine \(v|█  version)\s?v?(\d[\w.+]{1,40})", re.ASCII)
 _KV_TOKENS = re.compile(r"\b(GPU|CPU|XPU|TPU|HPU) KV cache size: ([\d,]{1,20}) tokens", re.ASCII)
 _KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]{1,20}) GiB", re.ASCII)
-_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]{1,20}) tokens per request: ([\d.]{1,20})x", re.ASCII)
 _WEIGHTS = re.compile(
     r"Model loading took ([\d.]{1,20}) (?:GiB|GB)(?: memory)?(?: and ([\d.]{1,20}) seconds)?", re.ASCII
 )
 _GRAPHS = re.compile(r"Graph capturing finished in ([\d.]{1,20}) secs?, took -?[\d.]{1,20} GiB", re.ASCII)
-_COMPILE = re.compile(r"torch\.compile (?:takes|took) ([\d.]{1,20}) s", re.ASCII)
-_INIT = re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]{1,20}) s", re.ASCII)
 _PREEMPTED = re.compile(r"preempted by .{1,60} mode because|total_num_cumulative_preemption=", re.ASCII)
 _CUMULATIVE = re.compile(r"total_num_cumulative_preemption=(\d{1,9})", re.ASCII)
 # of /metrics: 0.32 resets the log's own counter before it prints it, so its log keeps silent
@@ -60,33 +110,18 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
-class VllmFailure:
-    """`kind` as in an SGLang log; `ready` says whether the KV cache had been allocated before."""
-
-    kind: str
-    ready: bool
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class VllmLog:
     version: str | None = None
     args: Mapping[str, object] = field(default_factory=dict)
-    args_line: int | None = None
     engine_config: Mapping[str, object] = field(default_factory=dict)
     kv_caches: tuple[KvCache, ...] = ()
     kv_bytes: int | None = None
-    max_concurrency: float | None = None
     weights_bytes: int | None = None
     weights_s: float | None = None
     graphs_s: float | None = None
-    compile_s: float | None = None
-    init_s: float | None = None
     throughput: tuple[Throughput, ...] = ()
     preemptions: int = 0
-    preemption_line: int | None = None
-    failures: tuple[VllmFailure, ...] = ()
+    failures: tuple[LogFailure, ...] = ()
 
 
 def read_vllm_log(lines: Iterable[str]) -> VllmLog:
@@ -98,7 +133,6 @@ def read_vllm_log(lines: Iterable[str]) -> VllmLog:
         kv_caches=tuple(reader.caches),
         throughput=tuple(reader.rows),
         preemptions=reader.preempted,
-        preemption_line=reader.preempted_line,
         failures=tuple(reader.failures),
         **reader.single,
     )
@@ -111,14 +145,14 @@ class VllmReader:
         self.single: dict[str, Any] = {}
         self.caches: list[KvCache] = []
         self.rows: list[Throughput] = []
-        self.failures: list[VllmFailure] = []
+        self.failures: list[LogFailure] = []
         self.preempted = 0
         self.preempted_line: int | None = None
 
     def row(self, row: Throughput) -> None:
         self.rows.append(row)
 
-    def failure(self, failure: VllmFailure) -> None:
+    def failure(self, failure: LogFailure) -> None:
         self.failures.append(failure)
 
     def line(self, line_number: int, line: str) -> None:
@@ -132,14 +166,14 @@ class VllmReader:
             if tokens is not None and len(self.caches) < _MOST_CACHES:
                 self.caches.append(KvCache(found.group(1), tokens, line_number))
             # 0.32 says both in one line
-            _single(line, line_number, self.single)
+            _single(line, self.single)
         elif (found := _METRIC.match(line)) and (counted := number(found.group(1))):
             self.preempted, self.preempted_line = self.preempted + round(counted), line_number
         elif _PREEMPTED.search(line):
             count = _CUMULATIVE.search(line)
             known = int(count.group(1)) if count else 0
             self._preempted(max(1, known - self.preempted), line_number)
-        elif not _single(line, line_number, self.single):
+        elif not _single(line, self.single):
             for failure in _failure(line, line_number, bool(self.caches)):
                 self.failure(failure)
 
@@ -149,23 +183,19 @@ class VllmReader:
             self.preempted_line = self.preempted_line or line_number
 
 
-def _single(line: str, line_number: int, into: dict[str, object]) -> bool:
+def _single(line: str, into: dict[str, object]) -> bool:
     """Facts that a log states once; the first statement counts. Says whether the line was one."""
     if found := _VERSION.search(line):
         into.setdefault("version", found.group(1))
     if "non-default args: {" in line:
-        return _arguments(read_pairs(line, line.index("non-default args: {")), line_number, into)
+        return _arguments(read_pairs(line, line.index("non-default args: {")), into)
     if "args: Namespace(" in line:
-        return _arguments(read_call(line, line.index("Namespace("))[0], line_number, into)
+        return _arguments(read_call(line, line.index("Namespace("))[0], into)
     if "LLM engine (v" in line and "with config: " in line:
         into.setdefault("engine_config", read_arguments(line, line.index("with config: ") + 13))
         return True
-    for name, pattern, take in _NUMBERS:
-        if (found := pattern.search(line)) and (value := take(found.group(1).replace(",", ""))) is not None:
-            into.setdefault(name, value)
-            return True
-    if found := _CONCURRENCY.search(line):
-        into.setdefault("max_concurrency", number(found.group(2)))
+    if (found := _KV_MEMORY.search(line)) and (size := gib(found.group(1))) is not None:
+        into.setdefault("kv_bytes", size)
     elif found := _WEIGHTS.search(line):
         into.setdefault("weights_bytes", gib(found.group(1)))
         into.setdefault("weights_s", number(found.group(2)))
@@ -174,13 +204,10 @@ def _single(line: str, line_number: int, into: dict[str, object]) -> bool:
     return found is not None
 
 
-_NUMBERS = (("kv_bytes", _KV_MEMORY, gib), ("compile_s", _COMPILE, number), ("init_s", _INIT, number))
-
-
-def _arguments(values: Mapping[str, object], line_number: int, into: dict[str, object]) -> bool:
+def _arguments(values: Mapping[str, object], into: dict[str, object]) -> bool:
     if values and "args" not in into:
         hidden = {k: "(hidden)" if k in _SECRETS and v is not None else v for k, v in values.items()}
-        into["args"], into["args_line"] = hidden, line_number
+        into["args"] = hidden
     return True
 
 
@@ -213,7 +240,129 @@ def _share(percent: str | None) -> float | None:
     return None if value is None else value / 100
 
 
-def _failure(line: str, line_number: int, ready: bool) -> list[VllmFailure]:
+def _failure(line: str, line_number: int, ready: bool) -> list[LogFailure]:
     if any(word in line for word in WORDS) and (kind := kind_in(line, TEXTS)):
-        return [VllmFailure(kind, ready, line_number, line[:500])]
+        return [LogFailure(kind, ready, line_number, line[:500])]
     return []
+
+
+# A vLLM log of any length, summed up in constant memory and in one pass.
+
+_FULL, _ROOM = 0.95, 0.8
+_STARVED_TOK_S = 1.0  # decoded tokens a second and running request, below which they practically stand still
+_EPOCH = datetime(2000, 1, 1)  # a leap year: the log does not name one
+# the processes of a server that was asked to stop print lines that otherwise mean a crash
+_STOPS = (
+    "[shutdown] API server: shutdown triggered",
+    "INFO:     Shutting down",
+    "Received SIGTERM",
+    "Received signal 15",
+)
+
+
+@dataclass(slots=True)
+class VllmTally(LogTally):
+    """All that a log said."""
+
+    echoes = ("child-died", "exception")
+
+    args: Mapping[str, object] = field(default_factory=dict)
+    version: str = ""
+    caches: list[KvCache] = field(default_factory=list)
+    preempted: int = 0
+    prefix_hit_share: float = 0.0
+    rows: int = 0
+
+    @property
+    def cap(self) -> int | None:
+        cap = self.args.get("max_num_seqs")
+        return cap if isinstance(cap, int) and not isinstance(cap, bool) else None
+
+
+def tally_vllm_log(lines: Iterable[str]) -> VllmTally:
+    """Sum up a log; torn or foreign text gives less, never an error."""
+    reader = _Tallying()
+    for line_number, raw in enumerate(lines, 1):
+        if '" 200 OK' not in raw:
+            reader.take(line_number, plain(raw))
+    reader.tally.preempted = reader.preempted
+    return reader.tally
+
+
+class _Tallying(VllmReader):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tally = VllmTally()
+        self.text, self.number = "", 0
+
+    def take(self, line_number: int, text: str) -> None:
+        self.text, self.number = text[:20_000], line_number
+        known_args, known_caches, known_preempted = "args" in self.single, len(self.caches), self.preempted_line
+        if not self.tally.stop_line and any(stop in text for stop in _STOPS):
+            self.tally.stop_line = line_number
+            self._quote("stop")
+        self.line(line_number, text)
+        if not known_args and "args" in self.single:
+            self.tally.version = str(self.single.get("version", ""))  # which comes before what it was started with
+            self.tally.args = self.single["args"]
+            self._quote("limits")
+        if len(self.caches) > known_caches:
+            self.tally.caches = self.caches
+            self._quote("pool")
+        if known_preempted is None and self.preempted_line is not None:
+            self._quote("preemption")
+
+    def row(self, row: Throughput) -> None:
+        tally, totals = self.tally, self.tally.served.totals
+        running, waiting, kv_share = row.running or 0, row.waiting or 0, row.kv_share or 0.0
+        tally.last_work_line = row.line
+        tally.rows += 1
+        second = ServedSecond(lines=1)
+        if not running and not waiting:
+            second.from_idle = True
+        else:
+            second.decodes, second.running, second.queued = 1, running, waiting
+            second.kv_share, second.decode_tok_s = kv_share, row.decode_tok_s or 0.0
+            self._limits(second, running, waiting, kv_share)
+            if row.prompt_tok_s and running and (row.decode_tok_s or 0.0) < _STARVED_TOK_S * running:
+                second.starved = 1
+                self._quote("starved")
+        if kv_share > totals.peak_kv_share:
+            totals.peak_kv_share = kv_share
+            self._quote("peak", again=True)
+        if running > totals.most_running:
+            totals.most_running = running
+            self._quote("busiest", again=True)
+        if (hits := row.prefix_hit_share or 0.0) > tally.prefix_hit_share:
+            tally.prefix_hit_share = hits
+            self._quote("hits", again=True)
+        tally.served.add(_seconds(row.time), second)
+
+    def _limits(self, second: ServedSecond, running: int, waiting: int, kv_share: float) -> None:
+        if not waiting:
+            return
+        second.waiting = 1
+        self._quote("waiting")
+        self._quote("last-waiting", again=True)
+        cap = self.tally.cap
+        if kv_share >= _FULL:
+            second.full = 1
+            self._quote("full")
+        elif cap is not None and running >= cap and kv_share < _ROOM:
+            second.capped = 1
+            self._quote("capped")
+
+    def failure(self, failure: LogFailure) -> None:
+        if name := self.tally.failed(failure):
+            self._quote(name, again=True)
+
+    def _quote(self, name: str, *, again: bool = False) -> None:
+        if again or name not in self.tally.quotes:
+            self.tally.quotes[name] = (self.number, self.text)
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return (datetime.strptime(f"2000-{text}", "%Y-%m-%d %H:%M:%S") - _EPOCH).total_seconds() if text else None
+    except ValueError:
+        return None

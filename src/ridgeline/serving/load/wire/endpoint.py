@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,10 @@ from urllib.parse import urlsplit
 
 from ridgeline import __version__
 from ridgeline.errors import InputError
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.wire.connection import Connection
+from ridgeline.serving.load.wire.exchange import Exchange
+from ridgeline.serving.load.wire.loop import Loop
 
 if TYPE_CHECKING:
     import ssl
@@ -70,6 +74,22 @@ class Endpoint:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as bad:
             raise InputError(f"--ca {self.ca_file}: not a readable PEM file of certificates ({bad})") from None
+
+    def connection(
+        self,
+        loop: Loop,
+        address: tuple[int, tuple[str, int]],
+        stats: ClientStats,
+        on_end: Callable[[Connection, Exchange], None],
+        context: ssl.SSLContext | None,
+    ) -> Connection:
+        """A plain connection to this server, or with the context of `tls_context` one through TLS."""
+        if context is None:
+            return Connection(loop, address, stats, on_end)
+        # most servers under test need no ssl, which is slow to load
+        from ridgeline.serving.load.wire.tls import TlsConnection
+
+        return TlsConnection(loop, address, stats, on_end, context, self.host)
 
     def without_secrets(self, text: str) -> str:
         """`text` with the key and every header value the user gave blotted out; a server may echo them in an error."""

@@ -36,7 +36,7 @@ class RequestTemplate:
 class Assignment:
     """What one worker is to send: its part of the traffic, or all of it.
 
-    `slots` are (from second, how many) for a closed loop, empty for an open loop, where the arrivals' own times count.
+    `slots` is how many a closed loop keeps under way; 0 in an open loop, where the arrivals' own times count.
     With `endless` the list is gone through again and again until `duration_s`.
     """
 
@@ -44,7 +44,7 @@ class Assignment:
     address: Address
     template: RequestTemplate
     arrivals: tuple[Arrival, ...]
-    slots: tuple[tuple[float, int], ...] = ()
+    slots: int = 0
     most_at_once: int | None = None
     endless: bool = False
     duration_s: float | None = None
@@ -77,17 +77,20 @@ class LoadResult:
 
 
 def split_over_workers(assignment: Assignment, workers: int) -> list[Assignment]:
-    """The assignment split over several workers: every request exactly once, slots as even as they can be."""
+    """The assignment split over several workers: every request exactly once, slots as even as they can be.
+
+    Of a closed loop with fewer slots than workers, the last ones have nothing to do.
+    """
     parts = []
-    path = assignment.records_path
+    path, slots, most = assignment.records_path, assignment.slots, assignment.most_at_once
+    busy = min(workers, slots or workers)
     for k in range(workers):
-        slots = tuple((at, n // workers + (k < n % workers)) for at, n in assignment.slots)
-        most = assignment.most_at_once
         parts.append(
             replace(
                 assignment,
-                arrivals=tuple(itertools.islice(assignment.arrivals, k, None, workers)),
-                slots=slots,
+                arrivals=tuple(itertools.islice(assignment.arrivals, k, None, busy)) if k < busy else (),
+                slots=slots // workers + (k < slots % workers),
+                endless=assignment.endless and k < busy,
                 most_at_once=None if most is None else most // workers + (k < most % workers),
                 worker=k,
                 workers=workers,

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
@@ -27,16 +27,8 @@ _OPENING_S = 0.5
 
 def run_workers(count: int, assignment: Assignment) -> LoadResult:
     """Sends the assignment with `count` new processes."""
-    context = multiprocessing.get_context("spawn")
-    workers: list[tuple[BaseProcess, Pipe]] = []
-    for part in split_over_workers(assignment, count):
-        if not part.arrivals or (part.slots and not any(n for _, n in part.slots)):
-            continue
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_worker_main, args=(theirs, part), name=f"ridgeline-load-{part.worker}")
-        process.start()
-        theirs.close()
-        workers.append((process, ours))
+    parts_to_send = [part for part in split_over_workers(assignment, count) if part.arrivals]
+    workers = [_started(_worker_main, part) for part in parts_to_send]
     with _passing_on_interrupts(workers):
         parts = _gather(workers)
     merged = _merge_results(parts)
@@ -46,19 +38,21 @@ def run_workers(count: int, assignment: Assignment) -> LoadResult:
     return merged
 
 
+def _started(main: Callable[[Pipe, Assignment], None], part: Assignment) -> tuple[BaseProcess, Pipe]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=main, args=(theirs, part), name=f"ridgeline-load-{part.worker}")
+    process.start()
+    theirs.close()
+    return process, ours
+
+
 class OpenPool:
     """Several workers whose load goes on and is changed on the way, as one `OpenWorker`."""
 
     def __init__(self, count: int, assignment: Assignment, start_s: float) -> None:
-        context = multiprocessing.get_context("spawn")
         self._path, self._count = assignment.records_path, count
-        self._workers: list[tuple[BaseProcess, Pipe]] = []
-        for part in split_over_workers(assignment, count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_open_main, args=(theirs, part), name=f"ridgeline-load-{part.worker}")
-            process.start()
-            theirs.close()
-            self._workers.append((process, ours))
+        self._workers = [_started(_open_main, part) for part in split_over_workers(assignment, count)]
         self._around = contextlib.ExitStack()
         self._around.enter_context(_passing_on_interrupts(self._workers))
         for _, pipe in self._workers:

@@ -19,11 +19,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from ridgeline.serving.load.wire.believed import Wanted
 from ridgeline.serving.load.wire.client_stats import ClientStats
-from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.connection import Connection
-from ridgeline.serving.load.wire.exchange import Exchange
+from ridgeline.serving.load.wire.exchange import Exchange, Wanted
 from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.wire.reply import Reply
 from ridgeline.serving.load.workers.assignment import UNDER_WAY, Assignment, LoadResult
@@ -68,8 +66,7 @@ class Driver:
         self._active: set[Connection] = set()
         self._idle: list[Connection] = []  # a stack: the warmest connection is used again first
         # the first round of a closed loop goes out all at once, so it is written before the clock starts
-        most = max((n for _, n in assignment.slots), default=0)
-        self._ahead = {a.number: self._wire(a) for a in assignment.arrivals[:most]}
+        self._ahead = {a.number: self._wire(a) for a in assignment.arrivals[: assignment.slots]}
         self._settling = 0
         self._waiting: deque[tuple[Arrival, float]] = deque()
         self._position = 0
@@ -82,12 +79,9 @@ class Driver:
 
     def run(self) -> LoadResult:
         assignment = self._assignment
-        closed = bool(assignment.slots)
-        if closed:
+        if closed := bool(assignment.slots):
             self._open_ahead(
-                min(
-                    max(n for _, n in assignment.slots), len(assignment.arrivals) if not assignment.endless else 1 << 30
-                )
+                assignment.slots if assignment.endless else min(assignment.slots, len(assignment.arrivals))
             )
         start_s = assignment.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
@@ -99,8 +93,6 @@ class Driver:
         while self._loop.leisure:
             self._loop.leisure.popleft()()
         self._stats.finish()
-        for connection in (*self._idle, *self._active):
-            connection.close()
         return self._out
 
     def interrupt(self) -> None:
@@ -165,9 +157,8 @@ class Driver:
     # opening connections
 
     def _connection(self) -> Connection:
-        assignment = self._assignment
-        tls = None if self._context is None else (self._context, assignment.endpoint.host)
-        return new_connection(self._loop, assignment.address, self._stats, self._ended, tls)
+        endpoint, address = self._assignment.endpoint, self._assignment.address
+        return endpoint.connection(self._loop, address, self._stats, self._ended, self._context)
 
     def _open_ahead(self, count: int) -> None:
         """Connects before the clock starts, so that the first requests do not pay for it."""
@@ -192,14 +183,8 @@ class Driver:
     def _begin_closed(self) -> None:
         self._fill_slots(self._out.start_s)
 
-    def _allowed(self, now_s: float) -> int:
-        since_s = now_s - self._out.start_s
-        return next(
-            (n for from_s, n in reversed(self._assignment.slots) if since_s >= from_s), self._assignment.slots[0][1]
-        )
-
     def _fill_slots(self, scheduled_s: float) -> None:
-        while len(self._active) + self._pausing < self._allowed(time.monotonic()) and self._more():
+        while len(self._active) + self._pausing < self._assignment.slots and self._more():
             self._next_in(self._idle.pop() if self._idle else self._connection(), scheduled_s)
         self._stop_when_done()
 
@@ -269,7 +254,7 @@ class Driver:
                 self._start(self._idle.pop(), arrival, due_s)
         elif exchange.http_status in (429, 503) and exchange.retry_after_s:
             self._pause(connection, min(exchange.retry_after_s, _LONGEST_PAUSE_S))
-        elif self._more() and len(self._active) + self._pausing < self._allowed(end_s):
+        elif self._more() and len(self._active) + self._pausing < self._assignment.slots:
             self._next_in(connection, end_s)
         else:
             self._idle.append(connection)
@@ -317,7 +302,7 @@ class Driver:
             self._sweep(now_s)
 
     def _sweep(self, now_s: float) -> None:
-        """Time limits, stages and the end of the run."""
+        """Time limits and the end of the run."""
         self._set_nap()
         limit_s, last_s = self._assignment.timeout_s, self._assignment.give_up_s
         over = last_s is not None and now_s - self._out.start_s > last_s
@@ -408,59 +393,48 @@ def short_time_slices() -> Iterator[str]:
 _OPEN_FILES = 1 << 16
 
 
-def run_worker(assignment: Assignment) -> LoadResult:
-    """Sends the assignment and returns what came of it. Ctrl-C ends it early with the results so far."""
-    loop = Loop()
-    records_file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
-    driver = Driver(assignment, loop, records_file)
-    _allow_files(max([n for _, n in assignment.slots], default=assignment.most_at_once or 4096) + 64)
-    try:
-        with _no_collections(), _stopped_by_signals(driver.interrupt), short_time_slices() as time_slices:
-            out = driver.run()
-    finally:
-        loop.close()
-        if records_file is not None:
-            records_file.close()
-    out.time_slices = time_slices
-    if records_file is not None:
-        out.records_problem = records_file.problem
-    return out
-
-
 class OpenWorker:
     """One worker whose load goes on and is changed on the way, until it is closed."""
 
-    def __init__(self, assignment: Assignment, start_s: float) -> None:
+    def __init__(self, assignment: Assignment, start_s: float | None = None, files: int = _OPEN_FILES) -> None:
         self._loop = Loop()
         self._file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
-        self._driver = Driver(assignment, self._loop, self._file)
+        self.driver = Driver(assignment, self._loop, self._file)
         self._around = contextlib.ExitStack()
-        _allow_files(_OPEN_FILES)
+        _allow_files(files)
         self._around.enter_context(_no_collections())
-        self._around.enter_context(_stopped_by_signals(self._driver.interrupt))
-        self._time_slices = self._around.enter_context(short_time_slices())
-        self._driver.begin(start_s)
-
-    def change(self, assignment: Assignment) -> None:
-        self._driver.change(assignment)
-
-    def extend(self, arrivals: tuple[Arrival, ...]) -> None:
-        self._driver.extend(arrivals)
+        self._around.enter_context(_stopped_by_signals(self.driver.interrupt))
+        self.time_slices = self._around.enter_context(short_time_slices())
+        self.change, self.extend = self.driver.change, self.driver.extend
+        if start_s is not None:
+            self.driver.begin(start_s)
 
     def run_until(self, at_s: float) -> LoadResult:
-        done = self._driver.run_until(at_s)
-        done.time_slices = self._time_slices
+        done = self.driver.run_until(at_s)
+        done.time_slices = self.time_slices
         return done
 
     def close(self) -> str:
         """Drops what is under way; what went wrong with the file of records, if anything."""
-        self._driver.close()
+        self.driver.close()
         self._around.close()
         self._loop.close()
         if self._file is None:
             return ""
         self._file.close()
         return self._file.problem
+
+
+def run_worker(assignment: Assignment) -> LoadResult:
+    """Sends the assignment and returns what came of it. Ctrl-C ends it early with the results so far."""
+    worker = OpenWorker(assignment, files=(assignment.slots or assignment.most_at_once or 4096) + 64)
+    problem = ""
+    try:
+        out = worker.driver.run()
+    finally:
+        problem = worker.close()
+    out.time_slices, out.records_problem = worker.time_slices, problem
+    return out
 
 
 @contextlib.contextmanager

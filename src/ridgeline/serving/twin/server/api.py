@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
+from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd
 from ridgeline.serving.twin.server.answers import HttpAnswer
-from ridgeline.serving.twin.server.faults import parse_fault
 from ridgeline.serving.twin.server.http import HttpExchange
-from ridgeline.serving.twin.server.live import Clock, LiveRequest
+from ridgeline.serving.twin.server.live import Clock, LiveRequest, parse_fault
 from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.serving.twin.server.prompt import ParsedPrompt, UnservedFieldError, read_body
 from ridgeline.serving.twin.server.roles import ColocatedEngines, PrefillRole, Role
@@ -150,17 +149,15 @@ class Api:
             return
         now_s, counters = self.clock.now_s(), self.counters
         hashes = asked.prefix_hashes if self.facts.radix_cache else ()
-        answer = HttpAnswer(exchange, asked, self.facts.model, self._number + 1, self.facts.api)
-        requests = []
-        for sink in answer.sinks:  # each choice is a sequence of its own; the prompt they share is found in the cache
-            self._number += 1
-            arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, hashes)
-            requests.append(LiveRequest(arrival, now_s, asked.input_tokens, sink=sink))
+        self._number += 1
+        answer = HttpAnswer(exchange, asked, self.facts.model, self._number, self.facts.api)
+        arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, hashes)
+        request = LiveRequest(arrival, now_s, asked.input_tokens, sink=answer)
         if isinstance(self.role, PrefillRole) and asked.kv_transfer is not None:
-            answer.extra = {"kv_transfer_params": self.role.kv_parameters(requests[0])}
+            answer.extra = {"kv_transfer_params": self.role.kv_parameters(request)}
 
         def first() -> None:
-            answer.cached = requests[0].cached
+            answer.cached = request.cached
             counters.prompt_tokens += asked.input_tokens
             counters.cached_tokens += answer.cached
             counters.ttft.add(self.clock.now_s() - now_s)
@@ -172,14 +169,12 @@ class Api:
             counters.e2e.add(self.clock.now_s() - now_s)
 
         wait_s = (self._tokenizers.ready_s(now_s, asked.input_tokens) - now_s) / self.clock.speed
-        loop = asyncio.get_running_loop()
-        coming = [loop.call_later(wait_s, self.role.take, request, asked) for request in requests]
+        coming = asyncio.get_running_loop().call_later(wait_s, self.role.take, request, asked)
 
         def gone() -> None:
             counters.aborted += 1
-            for timer, request in zip(coming, requests, strict=True):
-                timer.cancel()
-                self.role.abort(request)
+            coming.cancel()
+            self.role.abort(request)
 
         answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
 
@@ -188,8 +183,6 @@ class Api:
         return limit is not None and isinstance(self.role, ColocatedEngines) and self.gauges().waiting >= limit
 
     def _check_servable(self, asked: ParsedPrompt) -> None:
-        if asked.choices > 1 and not isinstance(self.role, ColocatedEngines):
-            raise InputError(f"n is {asked.choices}; split roles serve one choice of each prompt")
         tokens, facts = asked.input_tokens + asked.output_tokens, self.facts
         if tokens > facts.context_tokens:
             raise InputError(

@@ -18,7 +18,6 @@ from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 _PIECE = re.compile(r"\w{1,7}|[^\w\s]")
 _DEFAULT_OUTPUT_TOKENS = 128  # what SGLang's own interface makes where nobody says
 MADE_TEXT = " tide"  # one token in current vocabularies, so that whoever counts text counts tokens
-_MOST_CHOICES = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
 
 
 class UnservedFieldError(InputError):
@@ -35,25 +34,24 @@ _UNSERVED = {
     "no calls of tools": ("tools", "functions"),
     "no JSON": ("response_format", "json_schema", "guided_json", "structured_outputs"),
     "nothing by a grammar": ("regex", "ebnf", "guided_regex", "guided_choice", "guided_grammar"),
+    "one answer to a prompt": ("n", "best_of"),
+    "every token that is asked for": ("stop", "stop_token_ids", "stop_regex"),
 }
 
 
 def _refuse_unserved(fields: Mapping[str, Any]) -> None:
-    """`logprobs: 0` asks for the chosen token's, and `type: text` for nothing."""
+    """`logprobs: 0` asks for the chosen token's; `type: text` and `n: 1` for nothing."""
     for what, name in ((what, name) for what, names in _UNSERVED.items() for name in names):
         asked = fields.get(name)
         text = isinstance(asked, dict) and asked.get("type") == "text"
-        if asked is not None and asked is not False and asked != [] and not text:
+        one = name in ("n", "best_of") and asked == 1
+        if asked is not None and asked is not False and asked != [] and not text and not one:
             raise UnservedFieldError(name, what)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPrompt:
-    """`interface` is completions, chat or generate; `room` and `bootstrap` are set behind a router of split roles.
-
-    Every answer is the same text, so where a stop string ends it is known beforehand: `shown` are the characters before
-    it, and `output_tokens` those that are made until it is seen.
-    """
+    """`interface` is completions, chat or generate; `room` and `bootstrap` are set behind a router of split roles."""
 
     interface: str
     input_tokens: int
@@ -65,9 +63,6 @@ class ParsedPrompt:
     bootstrap: tuple[str, int] | None = None
     kv_transfer: Mapping[str, Any] | None = None
     model: str | None = None
-    choices: int = 1
-    stop: str = ""  # the stop string that ends the answer
-    shown: int | None = None
 
 
 def read_body(path: str, body: bytes) -> ParsedPrompt:
@@ -83,13 +78,12 @@ def read_body(path: str, body: bytes) -> ParsedPrompt:
     sampling = fields.get("sampling_params") if interface == "generate" else fields
     sampling = sampling if isinstance(sampling, dict) else {}
     _refuse_unserved({**fields, **sampling})
-    output, stop, shown = _stopped(_output_tokens(sampling), _stop_strings(sampling))
     named = fields.get("model")
     options = fields.get("stream_options")
     return ParsedPrompt(
         interface,
         max(1, len(tokens)),
-        output,
+        _output_tokens(sampling),
         _blocks(tokens),
         stream=bool(fields.get("stream")),
         usage=isinstance(options, dict) and bool(options.get("include_usage")),
@@ -97,9 +91,6 @@ def read_body(path: str, body: bytes) -> ParsedPrompt:
         bootstrap=_bootstrap(fields),
         kv_transfer=fields["kv_transfer_params"] if isinstance(fields.get("kv_transfer_params"), dict) else None,
         model=str(named) if named and interface != "generate" else None,
-        choices=_choices(sampling),
-        stop=stop,
-        shown=shown,
     )
 
 
@@ -137,39 +128,6 @@ def _output_tokens(fields: Mapping[str, Any]) -> int:
                 raise InputError(f"{key} is {value!r}; at least one token must be asked for")
             return value
     return _DEFAULT_OUTPUT_TOKENS
-
-
-def _choices(fields: Mapping[str, Any]) -> int:
-    if (asked := fields.get("n")) is None:
-        return 1
-    if (count := _whole(asked)) is None:
-        raise InputError(f"n is {asked!r}; it must be a whole number")
-    if count < 1:
-        raise InputError(f"n must be at least 1, got {count}.")
-    if count > _MOST_CHOICES:
-        raise InputError(f"n must be at most {_MOST_CHOICES}, got {count}.")
-    return count
-
-
-def _stop_strings(fields: Mapping[str, Any]) -> list[str]:
-    asked = fields.get("stop")
-    strings = [asked] if isinstance(asked, str) else asked or []
-    if not isinstance(strings, list) or not all(isinstance(one, str) for one in strings):
-        raise InputError("stop is neither a text nor a list of texts")
-    if "" in strings:
-        raise InputError("stop cannot contain an empty string.")
-    return strings
-
-
-def _stopped(output_tokens: int, stops: Sequence[str]) -> tuple[int, str, int | None]:
-    """Tokens that are made, the stop string that ends them, and how much of the text is before it."""
-    # a string that is not in so much of a text that repeats itself is in none of it
-    text = MADE_TEXT * min(output_tokens, 2 + max(map(len, stops), default=0) // len(MADE_TEXT))
-    ends = [(at + len(stop), stop, at) for stop in stops if (at := text.find(stop)) >= 0]
-    if not ends:
-        return output_tokens, "", None
-    end, stop, at = min(ends)
-    return -(-end // len(MADE_TEXT)), stop, at
 
 
 def _blocks(tokens: Sequence[object]) -> tuple[int, ...]:

@@ -12,8 +12,7 @@ from typing import Protocol, cast
 
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
 from ridgeline.serving.twin.cluster import Router
-from ridgeline.serving.twin.disaggregation import HANDSHAKE_S, DecodeEngine, KvTransfer
-from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.disaggregation import HANDSHAKE_S, DecodeEngine, KvTransfer, PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.server.live import END, LiveEngine, LiveRequest

@@ -17,20 +17,18 @@ from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.failures import OUT_OF_MEMORY
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
-from ridgeline.serving.engines.knobs.meaning import values_of
-from ridgeline.serving.engines.names import USUAL_ENGINE
+from ridgeline.serving.engines.flags import engine_flags
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.engines.settings import values_of
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, BOOTSTRAP_VARIABLE
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.disaggregation import DecodeEngine, KvTransfer
-from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.disaggregation import DecodeEngine, KvTransfer, PrefillEngine
+from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.scheduler import Engine
-from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.server.api import Api, ServerFacts
-from ridgeline.serving.twin.server.faults import OOM_SHARE, Fault, parse_fault
 from ridgeline.serving.twin.server.http import HttpConnection
-from ridgeline.serving.twin.server.live import Clock, LiveEngine
+from ridgeline.serving.twin.server.live import OOM_SHARE, Clock, Fault, LiveEngine, parse_fault
 from ridgeline.serving.twin.server.roles import ColocatedEngines, DecodeRole, PrefillRole, Role
 from ridgeline.serving.twin.simulate import step_time
 

@@ -19,7 +19,7 @@ from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import Measurement, Reading, metric_named, metrics_of, reported
 from ridgeline.records.run import OWN_LOG, Run
 from ridgeline.serving.engines.base import OFFLINE_RESULT, EngineLog, ServingEngine
-from ridgeline.serving.engines.knobs.table import engine_total, rank_share
+from ridgeline.serving.engines.knobs import engine_total, rank_share
 from ridgeline.serving.engines.nccl_log import read_nccl_log
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
 

@@ -27,7 +27,7 @@ from ridgeline.records.study import ProfileStage, Study
 from ridgeline.records.template import render_env
 from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, RENDEZVOUS, ServingEngine, Span, StepNeeds
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.knobs.releases import NEWEST, OWN_CHOICE
+from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE
 from ridgeline.serving.model.config import preset_names
 from ridgeline.serving.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.serving.workloads.engine.options import BAKE, REHEARSE, EngineOptions

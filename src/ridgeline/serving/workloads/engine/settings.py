@@ -25,11 +25,10 @@ from ridgeline.records.study import Study
 from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.install import Install, flags_of
-from ridgeline.serving.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
-from ridgeline.serving.engines.knobs.releases import NEWEST, Version, release_meant
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
-from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.engines.releases import NEWEST, Version, release_meant
+from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, layout_of, model_of, role_of, settings_of
 from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model, model_from_text
 from ridgeline.serving.model.model import Model

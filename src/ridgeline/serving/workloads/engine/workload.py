@@ -25,7 +25,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.engines.base import NSYS, TORCH, ServingEngine
 from ridgeline.serving.engines.failures import signatures
-from ridgeline.serving.engines.knobs.releases import NEWEST, release_text
+from ridgeline.serving.engines.releases import NEWEST, release_text
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, IN_PLACE

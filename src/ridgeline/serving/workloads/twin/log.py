@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.failures import OUT_OF_MEMORY
-from ridgeline.serving.engines.knobs.table import rank_share
+from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, decode_graph_sizes
 from ridgeline.serving.engines.settings import resolve

@@ -34,18 +34,17 @@ from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.failures import signatures
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
-from ridgeline.serving.engines.knobs.releases import NEWEST, Version
-from ridgeline.serving.engines.knobs.table import ROWS
+from ridgeline.serving.engines.knobs import ROWS
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.engines.names import engine_of
+from ridgeline.serving.engines.releases import NEWEST, Version, engine_of
+from ridgeline.serving.engines.settings import layout_of, model_of, role_of, settings_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
-from ridgeline.serving.twin.factors import PRIOR_SPREAD, Factors
+from ridgeline.serving.twin.calibration import PRIOR_SPREAD, Factors
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.serving.workloads.engine.form import read_options as engine_options
 from ridgeline.serving.workloads.engine.options import IN_PLACE

@@ -14,8 +14,8 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from ridgeline.records.expression import Value, is_number
-from ridgeline.serving.engines.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
-from ridgeline.serving.engines.knobs.table import KNOBS, ROWS, Domain, Knob, Scope, Spelling, engine_total, rank_share
+from ridgeline.serving.engines.knobs import KNOBS, ROWS, Domain, Knob, Scope, Spelling, engine_total, rank_share
+from ridgeline.serving.engines.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
 
 _USUAL = ("spread", "memory", "requests", "chunk")  # levers
 

@@ -16,16 +16,14 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.knobs.engine_flags import engine_flags
-from ridgeline.serving.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
-from ridgeline.serving.engines.knobs.table import ROWS, wrong_value
-from ridgeline.serving.engines.names import USUAL_ENGINE
-from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.engines.flags import engine_flags
+from ridgeline.serving.engines.knobs import ROWS, wrong_value
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.engines.settings import EngineSettings, layout_of, model_of, parse_engine, role_of, settings_of
 from ridgeline.serving.hardware.cluster import gpu_names, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.bench.results import read_bench_results
-from ridgeline.serving.traffic.bench.run import BenchRun
+from ridgeline.serving.traffic.bench_results import BenchRun, read_bench_results
 from ridgeline.serving.traffic.lengths import Fixed, Replay
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS, TraceRow
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Pace, Traffic, parse_traffic

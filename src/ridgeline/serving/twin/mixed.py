@@ -63,11 +63,6 @@ class MixedEngine(Engine):
         self.retractions += 1
         self.waiting.appendleft(request)
 
-    def _match(self, request: Request) -> None:
-        if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
-            request.cached = self.cache.match(request.arrival)
-            request.todo -= request.cached
-
     def _take(self, batch: list[tuple[Request, int]], request: Request, budget: int, room: float) -> tuple[int, float]:
         piece = min(request.todo, max(1, budget))
         batch.append((request, piece))

@@ -148,7 +148,7 @@ def _kernels(gpu: str, kernel_set: str) -> Kernels:
 def _tables() -> Mapping[str, Any]:
     import yaml
 
-    text = (resources.files("ridgeline.serving.twin.kernels") / "rates.yaml").read_text()
+    text = (resources.files("ridgeline.serving.twin") / "rates.yaml").read_text()
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     tables: Mapping[str, Any] = yaml.load(text, Loader=loader)["gpus"]  # noqa: S506
     return tables

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ridgeline.records.expression import Value, is_number
-from ridgeline.serving.engines.knobs.releases import OWN_CHOICE, Version, release_meant
+from ridgeline.serving.engines.releases import OWN_CHOICE, Version, release_meant
 
 # Whose number it is: the whole engine's, or that of each attention-DP rank. The one place that converts.
 #

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from typing import Any
 
 from ridgeline import catalog
 from ridgeline.records.expression import Value
@@ -99,3 +100,43 @@ def _rows(lines: Iterable[str]) -> Iterable[Flag]:
                 () if since == "-" else parse_version(since),
                 _NEVER if gone == "-" else parse_version(gone),
             )
+
+
+# Names of engines and of the two workloads that each gives: NAME-offline and NAME-serve.
+
+USUAL_ENGINE = "sglang"  # meant where nobody names one
+
+# the end of the workload's name, and who makes its factory from the engine's dialect
+_WORKLOADS = {
+    "offline": "ridgeline.serving.workloads.engine.workload:offline",
+    "serve": "ridgeline.serving.workloads.engine.workload:serve",
+}
+
+
+def workloads_of(engine: str) -> tuple[str, ...]:
+    """The kinds of workload that an engine gives."""
+    return tuple(f"{engine}-{ending}" for ending in _WORKLOADS)
+
+
+def engine_of(workload: str) -> str:
+    """The engine that gives this kind of workload; empty where none does."""
+    return next((engine for engine in catalog.names("engines") if workload in workloads_of(engine)), "")
+
+
+class EngineWorkloads:
+    """A `catalog.Family`: the workloads of every engine, ours and other packages'."""
+
+    called = "engine"
+
+    def names(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for engine, package in catalog.origins("engines").items():
+            found |= dict.fromkeys(workloads_of(engine), package)
+        return found
+
+    def part(self, name: str) -> Any:
+        engine, _, ending = name.rpartition("-")
+        return catalog.at(_WORKLOADS[ending])(catalog.part("engines", engine))
+
+
+FAMILY = EngineWorkloads()

@@ -1,0 +1,562 @@
+"""Result files of load generators, in our units and words, without judging them: which tool wrote a file, and its runs.
+
+What a tool calls our figures is a table: the field of `BenchRun`, and the places where a document may keep it. Code is
+only what a table cannot say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline import catalog
+from ridgeline.diagnose.readers.lines import TextFile
+from ridgeline.errors import InputError
+from ridgeline.files import read_regular, read_text
+from ridgeline.serving.metrics import LATENCIES, QUANTILES
+
+_NAMED = (
+    "ridgeline bench, genai-bench, evalscope, guidellm, aiperf, vllm bench, sglang bench_serving and "
+    "bench_one_batch_server"
+)
+# how tools that keep no token times make up a time per token
+_AVERAGED = "(latency - TTFT) / (tokens - 1) of each request: spikes inside a request are averaged away"
+_MINUS_TTFT = "output tokens over (latency - TTFT), which leaves out time in which tokens were also made"
+
+_Document = Mapping[str, Any]
+# Where a figure may stand is a text: names of nested objects joined by dots, places by |. The first number counts.
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """One request as the tool recorded it. What it did not record is None; `gaps_s` are times between tokens."""
+
+    ok: bool
+    input_tokens: int
+    output_tokens: int
+    sent_s: float | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    gaps_s: tuple[float, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRun:
+    """One run of a tool. `latencies_ms` maps ttft, itl, tpot and e2e to their mean and percentiles.
+
+    `derived` names figures that the tool computed from others rather than measured, with the way it did. `server` is
+    what the server said of itself, under its own names. `dataset` and `seed` are the recipe of the lengths, where the
+    tool is ours. `flaw`: why the tool itself says that its figures must not be trusted.
+    """
+
+    tool: str
+    source: str
+    model: str = ""
+    concurrency: int | None = None
+    rate_s: float | None = None
+    duration_s: float | None = None
+    requests: int = 0
+    failed: int = 0
+    requests_s: float | None = None
+    input_tok_s: float | None = None
+    output_tok_s: float | None = None
+    latencies_ms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    derived: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[BenchRequest, ...] = ()
+    server: Mapping[str, Any] = field(default_factory=dict)
+    burstiness: float = 1.0
+    dataset: str = ""
+    seed: int = 0
+    shared_prefix_tokens: int = 0
+    flaw: str = ""
+
+
+def _number(value: Any) -> float | None:
+    """A finite number or None; tools write NaN, -1, "inf" and text where they have none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _count(value: Any) -> int:
+    found = _number(value)
+    return int(found) if found is not None and found > 0 else 0
+
+
+def _dict(value: object) -> _Document:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _at(document: _Document, place: str) -> Any:
+    found: Any = document
+    for name in place.split("."):
+        found = _dict(found).get(name)
+    return found
+
+
+def _first(document: _Document, places: str) -> float | None:
+    found = [value for place in places.split("|") if (value := _number(_at(document, place))) is not None]
+    return next((value for value in found if value), found[0] if found else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a tool calls our figures and latencies; a latency whose name ends in @s is in seconds. `spread`: where a
+    percentile of a latency stands, {} for its name."""
+
+    tool: str
+    figures: Mapping[str, str]
+    latencies: Mapping[str, str]
+    spread: Mapping[str, str]
+    derived: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, document: _Document, source: str, to_ms: float = 1.0) -> BenchRun:
+        found: dict[str, Any] = {name: _first(document, places) for name, places in self.figures.items()}
+        found |= {name: _count(found[name]) for name in ("requests", "failed") if name in found}
+        found["concurrency"] = _count(found.get("concurrency")) or None
+        latencies = {name: self.latency(document, places, to_ms) for name, places in self.latencies.items()}
+        kept = {name: values for name, values in latencies.items() if values}
+        return BenchRun(self.tool, source, **found, latencies_ms=kept, derived=self.derived)
+
+    def latency(self, document: _Document, places: str, to_ms: float = 1.0) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name in places.split("|"):
+            factor = 1e3 if name.endswith("@s") else to_ms
+            for quantile, place in self.spread.items():
+                value = _number(_at(document, place.format(name.removesuffix("@s"))))
+                if value is not None:
+                    found.setdefault(quantile, value * factor)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Where the figures of one request stand; an empty place: the tool keeps none."""
+
+    inputs: str
+    outputs: str
+    ttft: str
+    e2e: str
+    sent: str = ""
+    gaps: str = ""
+    error: str = "error"
+
+    def rows(
+        self, entries: Sequence[tuple[_Document, bool]], to_s: float, e2e_to_s: float = 1.0, sent_to_s: float = 1.0
+    ) -> tuple[BenchRequest, ...]:
+        """`entries` with whether each was answered; times of sending count from the first."""
+        starts = [_number(_at(entry, self.sent)) for entry, _ in entries]
+        first = min((start for start in starts if start is not None), default=0.0)
+        return tuple(
+            BenchRequest(
+                ok=ok,
+                input_tokens=_count(_first(entry, self.inputs)),
+                output_tokens=_count(_first(entry, self.outputs)),
+                sent_s=None if start is None else (start - first) * sent_to_s,
+                ttft_s=_times(_at(entry, self.ttft), to_s),
+                e2e_s=_times(_at(entry, self.e2e), e2e_to_s),
+                gaps_s=_gaps(_at(entry, self.gaps), to_s),
+                error=str(_at(entry, self.error) or "")[:300],
+            )
+            for (entry, ok), start in zip(entries, starts, strict=True)
+        )
+
+
+def _times(value: Any, factor: float) -> float | None:
+    found = _number(value)
+    return None if found is None else found * factor
+
+
+def _gaps(values: object, to_s: float = 1.0) -> tuple[float, ...]:
+    return tuple(gap for v in (values if isinstance(values, list) else ()) if (gap := _times(v, to_s)) is not None)
+
+
+# our own: the document of `ridgeline bench`, and the requests kept beside it
+
+_RIDGELINE = _Names(
+    "ridgeline bench",
+    {"concurrency": "load.concurrency", "rate_s": "load.rate_s", "duration_s": "duration_s", "requests": "requests",
+     "failed": "failed_requests", "requests_s": "requests_s", "input_tok_s": "input_tok_s",
+     "output_tok_s": "output_tok_s"},
+    {name: f"{name}_ms" for name in LATENCIES},
+    {q: f"{{}}.{q}" for q in QUANTILES},
+)  # fmt: skip
+
+
+def _is_ridgeline(document: _Document) -> bool:
+    return "successful_requests" in document and isinstance(document.get("client"), dict)
+
+
+def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    load, traffic = _dict(document.get("load")), _dict(document.get("traffic"))
+    burstiness = _number(load.get("burstiness"))
+    yield replace(
+        _RIDGELINE.run(document, str(path)),
+        model=str(document.get("model") or ""),
+        rows=_own_requests(document.get("records_file"), path),
+        server=_dict(document.get("server")),
+        burstiness=1.0 if burstiness is None else burstiness,
+        dataset=str(traffic.get("dataset") or ""),
+        seed=_count(traffic.get("seed")),
+        shared_prefix_tokens=_count(traffic.get("shared_prefix_tokens")),
+        flaw=str(document.get("why") or "the load generator did not keep up") if document.get("void") else "",
+    )
+
+
+def _is_sweep(document: _Document) -> bool:
+    """As `bench --sweep` of 0.1 and 0.2 wrote it."""
+    return any(map(_is_ridgeline, _dicts(document.get("points"))))
+
+
+def _sweep_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    for number, point in enumerate(document["points"], start=1):
+        if isinstance(point, dict) and _is_ridgeline(point):
+            for run in _ridgeline_runs(point, path):
+                yield replace(run, source=f"{path} point {number}")
+
+
+def _own_requests(named: object, document: Path) -> tuple[BenchRequest, ...]:
+    """Every request of the run, where its file is still there: as named, or beside the document."""
+    if not isinstance(named, str):
+        return ()
+    for path in (document.parent / Path(named).name, Path(named)):
+        if path.is_file():
+            return tuple(row for line in TextFile(path) if (row := _own_request(line)) is not None)
+    return ()
+
+
+def _own_request(line: str) -> BenchRequest | None:
+    try:
+        row = json.loads(line)
+        sent_s, first_s, end_s = row["sent_s"], row["first_token_s"], row["end_s"]
+        return BenchRequest(
+            ok=row["status"] == "ok",
+            input_tokens=_count(row["input_tokens"]),
+            output_tokens=_count(row["output_tokens"]),
+            sent_s=_number(row["scheduled_s"]),
+            ttft_s=None if first_s is None else first_s - sent_s,
+            e2e_s=None if end_s is None else end_s - sent_s,
+        )
+    except (ValueError, KeyError, TypeError):
+        return None  # a torn last line, left by a kill
+
+
+# `sglang.bench_serving` and `vllm bench serve`, which share names, and `bench_one_batch_server`
+
+_SERVING = _Names(
+    "sglang bench_serving",
+    {"concurrency": "max_concurrency", "rate_s": "request_rate", "duration_s": "duration",
+     "requests_s": "request_throughput", "input_tok_s": "input_throughput", "output_tok_s": "output_throughput"},
+    # vLLM calls the whole request e2el, SGLang e2e_latency
+    {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el|e2e_latency"},
+    {"mean": "mean_{}_ms", "p50": "median_{}_ms", "p90": "p90_{}_ms", "p95": "p95_{}_ms", "p99": "p99_{}_ms"},
+)  # fmt: skip
+_SERVING_ROWS = _Columns("input_lens", "output_lens", "ttfts", "latencies", "start_times", "itls", "errors")
+_ONE_BATCH = _Names(
+    "sglang bench_one_batch_server",
+    {"concurrency": "batch_size", "requests": "batch_size", "duration_s": "latency",
+     "input_tok_s": "input_throughput", "output_tok_s": "output_throughput"},
+    # the time of the whole batch, and the first token of its last request: no request has a figure of its own
+    {"e2e": "latency@s"},
+    {"mean": "{}"},
+)  # fmt: skip
+
+
+def _serving_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    run, rows, said = _SERVING.run(document, str(path)), _serving_rows(document), document.get("server_info")
+    asked = _count(document.get("num_prompts")) or max(len(rows), _count(document.get("completed")))
+    tokens = _number(document.get("total_input_tokens"))
+    if run.input_tok_s is None and tokens is not None and run.duration_s:
+        run = replace(run, input_tok_s=tokens / run.duration_s)
+    served = _dict(said).get("served_model_name") or _dict(said).get("model_path") or ""
+    vllm = "model_id" in document or "tokenizer_id" in document
+    # bench_serving keeps the server's arguments, vLLM's names itself as the back end
+    backend = str(document.get("backend") or document.get("endpoint_type") or "")
+    engine = next((name for name in catalog.names("engines") if backend.startswith(name)), "")
+    yield replace(
+        run,
+        tool="vllm bench serve" if vllm else run.tool,
+        model=str(document.get("model_id") or served),
+        requests=asked,
+        failed=max(0, asked - _count(document.get("completed"))),
+        rows=rows,
+        server={**({"engine": engine} if engine else {}), **_dict(said)},
+    )
+
+
+def _serving_rows(document: _Document) -> tuple[BenchRequest, ...]:
+    """Per-request lists, where the tool was asked for details (--output-details, --save-detailed)."""
+    ttfts = document.get("ttfts")
+    if not isinstance(ttfts, list):
+        return ()
+    lists = {}
+    for name in ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times", "latencies"):
+        values = document.get(name)
+        lists[name] = values if isinstance(values, list) and len(values) == len(ttfts) else [None] * len(ttfts)
+    entries = [{name: values[k] for name, values in lists.items()} for k in range(len(ttfts))]
+    # both tools write a TTFT of 0 for a request that failed
+    rows = _SERVING_ROWS.rows([(e, not e["errors"] and bool(_number(e["ttfts"]))) for e in entries], 1.0)
+    # older versions do not write how long a request took; its gaps leave out what came after the last token
+    whole_s = [row.e2e_s or (row.ttft_s or 0.0) + sum(row.gaps_s) for row in rows]
+    return tuple(
+        replace(row, e2e_s=e2e_s) if row.ok else replace(row, ttft_s=None, e2e_s=None)
+        for row, e2e_s in zip(rows, whole_s, strict=True)
+    )
+
+
+def _one_batch_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    run, derived = _ONE_BATCH.run(document, str(path)), {"output_tok_s": _MINUS_TTFT}
+    if any(_number(document.get(name)) is not None for name in ("last_ttft", "ttft")):
+        derived["input_tok_s"] = "input tokens over the TTFT of the last request of the batch"
+    rate_s = run.requests / run.duration_s if run.duration_s else None
+    yield replace(run, model=str(document.get("run_name") or ""), requests_s=rate_s, derived=derived)
+
+
+# aiperf (and genai-perf, whose shape it keeps): profile_export_aiperf.json, with profile_export.jsonl beside it
+
+_AIPERF = _Names(
+    "aiperf",
+    {"requests": "request_count.avg", "failed": "error_request_count.avg", "duration_s": "benchmark_duration.avg",
+     "requests_s": "request_throughput.avg", "output_tok_s": "output_token_throughput.avg"},
+    # inter_chunk_latency holds the gaps themselves, inter_token_latency one average per request
+    {"ttft": "time_to_first_token", "itl": "inter_chunk_latency", "tpot": "inter_token_latency",
+     "e2e": "request_latency"},
+    {"mean": "{}.avg", "p50": "{}.p50", "p90": "{}.p90", "p95": "{}.p95", "p99": "{}.p99"},
+    {"tpot_ms": _AVERAGED},
+)  # fmt: skip
+_AIPERF_ROWS = _Columns(
+    "metrics.usage_prompt_tokens.value|metrics.input_sequence_length.value",
+    "metrics.usage_completion_tokens.value|metrics.output_sequence_length.value",
+    "metrics.time_to_first_token.value",
+    "metrics.request_latency.value",
+    "metadata.request_start_ns",
+    "metrics.inter_chunk_latency.value",
+)
+_TO_MS = {"ms": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
+
+
+def _aiperf_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    run = _AIPERF.run(document, str(path))
+    units = {name: str(_dict(document.get(theirs)).get("unit", "ms")) for name, theirs in _AIPERF.latencies.items()}
+    latencies = {
+        name: {q: value * _TO_MS.get(units[name], 1.0) for q, value in values.items()}
+        for name, values in run.latencies_ms.items()
+    }
+    inputs, counted = _first(document, "total_isl.avg"), _first(document, "total_usage_completion_tokens.avg")
+    said = _configured(document.get("input_config"))
+    yield replace(
+        run,
+        model=_first_name(said.get("model_names") or said.get("models")),
+        concurrency=_count(said.get("concurrency")) or None,
+        rate_s=_number(said.get("request_rate") or said.get("rate")),
+        requests=run.requests + run.failed,
+        input_tok_s=inputs / run.duration_s if inputs is not None and run.duration_s else None,
+        # by the server's count where the file has it; the tool's own depends on the tokenizer it was given
+        output_tok_s=counted / run.duration_s if counted is not None and run.duration_s else run.output_tok_s,
+        latencies_ms=latencies,
+        rows=_aiperf_requests(path.with_name("profile_export.jsonl")),
+    )
+
+
+def _configured(config: Any) -> dict[str, Any]:
+    """Concurrency, rate and model, wherever this version of the file keeps its configuration."""
+    found: dict[str, Any] = {}
+    pending = [config]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            for name, value in node.items():
+                if name in ("concurrency", "request_rate", "rate", "model_names", "models") and name not in found:
+                    found[name] = value
+                pending.append(value)
+        elif isinstance(node, list):
+            pending += node
+    return found
+
+
+def _first_name(names: Any) -> str:
+    """The first name of ["a"] or of {"items": [{"name": "a"}]}."""
+    listed = names.get("items") if isinstance(names, dict) else names
+    first = listed[0] if isinstance(listed, list) and listed else ""
+    return str(first.get("name") or "") if isinstance(first, dict) else str(first)
+
+
+def _aiperf_requests(path: Path) -> tuple[BenchRequest, ...]:
+    """The requests of the file beside a summary, where there is one."""
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ()
+    found = (entry for line in lines if isinstance(entry := _parsed(line), dict))
+    entries = [e for e in found if isinstance(e.get("metrics"), dict) and isinstance(e.get("metadata"), dict)]
+    return _AIPERF_ROWS.rows([(e, not e.get("error")) for e in entries], 1e-3, 1e-3, 1e-9)
+
+
+# genai-bench: one file per scenario and concurrency, times in the unit it names
+
+_GENAI = _Names(
+    "genai-bench",
+    {"concurrency": "num_concurrency", "duration_s": "run_duration", "requests": "num_requests",
+     "failed": "num_error_requests", "requests_s": "requests_per_second",
+     "input_tok_s": "mean_input_throughput_tokens_per_s", "output_tok_s": "mean_output_throughput_tokens_per_s"},
+    {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e_latency"},
+    {q: f"stats.{{}}.{q}" for q in QUANTILES},
+    {"tpot_ms": _AVERAGED},
+)  # fmt: skip
+_GENAI_ROWS = _Columns("num_input_tokens", "num_output_tokens", "ttft", "e2e_latency", error="error_message")
+
+
+def _genai_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    to_ms = 1.0 if document.get("_time_unit") == "ms" else 1000.0
+    entries = [(row, row.get("error_code") is None) for row in _dicts(document.get("individual_request_metrics"))]
+    yield replace(
+        _GENAI.run(document["aggregated_metrics"], str(path), to_ms),
+        model=str(document["aggregated_metrics"].get("model") or ""),
+        rows=_GENAI_ROWS.rows(entries, to_ms / 1000.0, to_ms / 1000.0),
+    )
+
+
+# guidellm: a report of several benchmarks, each with its strategy, metrics and requests by status
+
+_GUIDELLM = _Names(
+    "guidellm",
+    # up to 0.3 the strategy stood under args
+    {"concurrency": "|".join(f"{where}.strategy.{name}" for where in ("config", "args")
+                             for name in ("streams", "max_concurrency")),
+     "rate_s": "config.strategy.rate|args.strategy.rate", "duration_s": "duration",
+     "requests": "metrics.request_totals.successful", "failed": "metrics.request_totals.errored",
+     "requests_s": "metrics.requests_per_second.successful.mean",
+     "input_tok_s": "metrics.prompt_tokens_per_second.successful.mean",
+     "output_tok_s": "metrics.output_tokens_per_second.successful.mean"},
+    {"ttft": "time_to_first_token_ms", "itl": "inter_token_latency_ms", "tpot": "time_per_output_token_ms",
+     "e2e": "request_latency@s"},
+    {"mean": "metrics.{}.successful.mean"}
+    | {q: f"metrics.{{}}.successful.percentiles.{q}" for q in ("p50", "p90", "p95", "p99")},
+    {"itl_ms": _AVERAGED},
+)  # fmt: skip
+_GUIDELLM_ROWS = _Columns(
+    "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency", "request_start_time"
+)
+
+
+def _guidellm_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    for benchmark in _dicts(document["benchmarks"]):
+        if isinstance(benchmark.get("metrics"), dict):
+            run, requests = _GUIDELLM.run(benchmark, str(path)), _dict(benchmark.get("requests"))
+            statuses = ("successful", "errored")
+            entries = [(row, s == "successful") for s in statuses for row in _dicts(requests.get(s))]
+            yield replace(run, requests=run.requests + run.failed, rows=_GUIDELLM_ROWS.rows(entries, 1e-3))
+
+
+# evalscope perf: benchmark_summary.json, with benchmark_percentile.json beside it. Names changed between 0.x
+# ("Average time to first token (s)") and 1.x ("Avg TTFT (ms)").
+
+_EVALSCOPE = _Names(
+    "evalscope perf",
+    {"duration_s": "Test Duration (s)|Time taken for tests (s)", "concurrency": "Concurrency|Number of concurrency",
+     "rate_s": "Request Rate (req/s)|Request rate (req/s)", "requests": "Total Requests|Total requests",
+     "failed": "Failed Requests|Failed requests", "requests_s": "Req Throughput (req/s)|Request throughput (req/s)",
+     "output_tok_s": "Output Throughput (tok/s)|Output token throughput (tok/s)"},
+    {"ttft": "Avg TTFT (ms)|Average time to first token (s)@s", "itl": "Avg ITL (ms)|Average inter-token latency (s)@s",
+     "tpot": "Avg TPOT (ms)|Average time per output token (s)@s", "e2e": "Avg Latency (s)@s|Average latency (s)@s"},
+    {"mean": "{}"},
+)  # fmt: skip
+_PERCENTILES = {"ttft": "TTFT (ms)|TTFT (s)@s", "itl": "ITL (ms)|ITL (s)@s", "tpot": "TPOT (ms)|TPOT (s)@s",
+                "e2e": "Latency (s)@s"}  # fmt: skip
+
+
+def _evalscope_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    run = _EVALSCOPE.run(document, str(path))
+    total = _first(document, "Total Throughput (tok/s)|Total token throughput (tok/s)")
+    latencies: dict[str, dict[str, float]] = {name: dict(values) for name, values in run.latencies_ms.items()}
+    for row in _dicts(_read_json(path.with_name("benchmark_percentile.json"))):
+        quantile = f"p{str(row.get('Percentiles', '')).rstrip('%')}"
+        for name, places in _PERCENTILES.items() if quantile in QUANTILES else ():
+            for value in _EVALSCOPE.latency(row, places).values():
+                latencies.setdefault(name, {})[quantile] = value
+    yield replace(
+        run,
+        rate_s=run.rate_s if run.rate_s is not None and run.rate_s > 0 else None,  # -1 stands for a closed loop
+        input_tok_s=None if total is None or run.output_tok_s is None else total - run.output_tok_s,
+        latencies_ms=latencies,
+    )
+
+
+# whether it is this tool's, and how to read it
+_READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], Iterator[BenchRun]]], ...] = (
+    (lambda d: any("metrics" in b for b in _dicts(d.get("benchmarks"))), _guidellm_runs),
+    (_is_sweep, _sweep_runs),
+    (_is_ridgeline, _ridgeline_runs),
+    (lambda d: {"request_throughput", "completed"} <= d.keys(), _serving_runs),
+    (lambda d: {"batch_size", "input_len", "output_throughput"} <= d.keys(), _one_batch_runs),
+    (lambda d: all("avg" in _dict(d.get(n)) for n in ("request_throughput", "request_latency")), _aiperf_runs),
+    (lambda d: isinstance(d.get("aggregated_metrics"), dict), _genai_runs),
+    (lambda d: all(_first(d, _EVALSCOPE.figures[n]) is not None for n in ("requests_s", "requests")), _evalscope_runs),
+)
+
+
+def read_bench_results(path: Path) -> list[BenchRun]:
+    """Every run in a result file, or in all result files of a folder; raises InputError naming what is not one."""
+    files = [path]
+    if path.is_dir():
+        found = (p for p in path.rglob("*") if p.suffix in (".json", ".jsonl") and p.is_file())
+        files = sorted({_summary_beside(p) for p in found})
+    runs = [
+        run for file in map(_summary_beside, files) for document in _documents(file) for run in _known(document, file)
+    ]
+    if not runs:
+        raise InputError(f"{path}: no result that we know; `ridgeline twin import` reads files of {_NAMED}")
+    return runs
+
+
+def _summary_beside(path: Path) -> Path:
+    """The document that was kept beside a file of requests; the file itself where it is none or stands alone."""
+    beside = path.with_suffix(".summary.json")
+    return beside if path.suffix == ".jsonl" and beside.is_file() else path
+
+
+def _known(document: Any, path: Path) -> Iterator[BenchRun]:
+    read = next((read for is_it, read in _READERS if isinstance(document, dict) and is_it(document)), None)
+    return iter(()) if read is None else read(document, path)
+
+
+def _documents(path: Path) -> Iterator[Any]:
+    try:
+        text = read_regular(path).decode("utf-8")
+    except OSError as bad:
+        raise InputError(f"{path}: {bad.strerror}; name a result file or its folder") from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{path}: not a text file; `ridgeline twin import` reads JSON and JSONL results of {_NAMED}"
+        ) from None
+    if (whole := _parsed(text)) is not None:
+        yield whole
+    else:  # a torn last line, or a log line between results, is passed over
+        yield from (found for line in text.splitlines() if (found := _parsed(line)) is not None)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return _parsed(read_text(path))
+    except (OSError, UnicodeDecodeError):
+        return None
