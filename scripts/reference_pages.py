@@ -1,4 +1,4 @@
-"""The pages of docs/reference: keys from the forms that read the files, verbs and the Python API from their docstrings."""
+"""The pages of docs/reference: keys from the forms that read files, verbs and the Python API from their docstrings."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _verbs() -> str:
     """Every verb with its options, and the exit codes."""
     rows = [f"| [`{name}`](#{name.replace(' ', '-')}) | {line} |" for name, (_, line) in all_commands().items()]
     codes = [f"| {code.value} | {' '.join(code.meaning.split())} |" for code in errors.ExitCode]
-    intro = "What is typed after `ridgeline`. Reading verbs take `--json`; former names work until 0.4 and say the new one."
+    intro = "What is typed after `ridgeline`. Reading verbs take `--json`; former names work until 0.4, with a note."
     return _page(
         "Verbs and exit codes",
         intro,
@@ -261,8 +261,8 @@ def _verb(name: str, command: Any) -> str:
     shown = [each for each in made.params if each.name != "help" and not getattr(each, "hidden", False)]
     rows = [f"| {_option(each)} | {' '.join((getattr(each, 'help', '') or '').split())} |" for each in shown]
     table = "\n".join(["| argument | meaning |", "|---|---|", *(row.replace("\n", " ") for row in rows)])
-    parts = [f"## {name}", text.replace("<", "&lt;"), *([f"    {example}"] if example else []), *([table] if rows else [])]
-    return "\n\n".join(parts)
+    parts = [f"## {name}", text.replace("<", "&lt;"), f"    {example}" if example else "", table if rows else ""]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _option(parameter: Any) -> str:

@@ -32,6 +32,7 @@ WING = Wing(
         "twin import": (f"{_V}.import_results:import_results", "Read result files of other load generators."),
         "twin serve": (f"{_V}.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
         "plan": (f"{_V}.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
+        "plan fleet": (f"{_V}.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
         "plan memory": (f"{_V}.memory:memory", "Check whether a model fits the GPUs, with KV pool and margin."),
         "plan layouts": (f"{_V}.layouts:layouts", "List the legal layouts of a model on GPUs."),
         "plan hardware": (f"{_V}.hardware:hardware", "List the known GPUs and fabrics, your own included."),
@@ -67,7 +68,7 @@ WING = Wing(
     },
     former={
         **{verb: f"twin {verb}" for verb in ("simulate", "explain", "calibrate", "import")},
-        **{verb: f"plan {verb}" for verb in ("memory", "layouts", "hardware")},
+        **{verb: f"plan {verb}" for verb in ("memory", "layouts", "fleet", "hardware")},
         **{verb: f"service {verb}" for verb in ("keep", "rehearse")},
         "model": "model show",
         "serve-twin": "twin serve",
