@@ -128,6 +128,7 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
         1: ("--model", "deepseek-r1", "--gpus", "1"),
         2: ("--model", "llama-8b"),
     },
+    "plan fleet": {2: ("--tokens",)},
     "twin explain": {0: TWIN, 2: HUGE},
     "twin calibrate": {2: ("--from", "nothing.log")},
     "model show": {0: ("llama-8b",), 2: ("no-such-model",)},

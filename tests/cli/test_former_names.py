@@ -34,6 +34,7 @@ BEFORE = {
     "serve-twin": "twin serve",
     "memory": "plan memory",
     "layouts": "plan layouts",
+    "fleet": "plan fleet",
     "hardware": "plan hardware",
     "make-model": "model make",
     **{

@@ -23,7 +23,7 @@ from ridgeline.cli.main import all_commands, main
 ROOT = Path(__file__).parents[2]
 PAGES = ("plan-a-cluster.md", "predict-a-server.md", "calibrate-the-twin.md", "models-and-gpus.md")
 BLOCK = re.compile(r"```\n\$ ([^\n]+)\n(.*?)```", re.DOTALL)
-SIMULATED = ("twin simulate", "twin explain", "twin calibrate", "plan", "check")
+SIMULATED = ("twin simulate", "twin explain", "twin calibrate", "plan", "plan fleet", "check")
 REFRESH = bool(os.environ.get("RIDGELINE_REFRESH_GUIDES"))
 WIDEST = 150
 LEFT_OUT = "\n...\n"
