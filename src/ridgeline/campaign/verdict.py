@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from ridgeline.records.answer import Answer, BrokenLimit, Candidate, Gain, Reference
+from ridgeline.records.json_form import plain
 from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW, Measurement
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import Comparison
 from ridgeline.stats.wording import MetricText, metric_text, ratio_range, ratio_text
-from ridgeline.study.codec import VerdictLine
+from ridgeline.study.codec import VerdictLine, verdict_as
 from ridgeline.study.history import History
 from ridgeline.workloads.base import terms_of
 
@@ -36,6 +37,23 @@ class CampaignVerdict(Protocol):
         ...
 
     def details(self) -> Mapping[str, Any]: ...
+
+
+class KeptVerdict:
+    """A dataclass that the journal keeps field by field, and that recommends no setting."""
+
+    __slots__ = ()
+
+    @property
+    def recommended(self) -> Point | None:
+        return None
+
+    def details(self) -> dict[str, Any]:
+        return {name: value for name, value in plain(self).items() if name not in ("conclusion", "headline")}
+
+    @classmethod
+    def from_line(cls, line: VerdictLine) -> Self:
+        return verdict_as(cls, line)
 
 
 def answer_of(

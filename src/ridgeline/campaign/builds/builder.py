@@ -76,7 +76,7 @@ def _missing_name(line: Evidence) -> str:
     return names[0] if names else ""
 
 
-def _blamed_values(outcome: Outcome, used: Mapping[str, object]) -> dict[str, object]:
+def _blamed_values(outcome: Outcome, used: Settings) -> Settings:
     """Of the settings that decide a variant, those that name what is missing: others need not be built to know."""
     if outcome.kind is not Kind.SITE_FAULT or outcome.evidence is None:
         return {}

@@ -47,7 +47,7 @@ class Recipe:
     def modules(self, settings: Settings) -> tuple[str, ...]:
         return self.job.loaded(settings)
 
-    def used(self, settings: Settings) -> dict[str, object]:
+    def used(self, settings: Settings) -> Settings:
         """The settings that decide this variant."""
         names = {
             n for text in (*self.builds.make, *self.builds.env.values(), *self.job.modules) for n in field_names(text)

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable, side_by_side
@@ -60,7 +60,7 @@ class _FoundChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BisectVerdict:
+class BisectVerdict(KeptVerdict):
     """`likely` are places of the change with their probability, the most probable first; `skipped` why versions did
     not run."""
 
@@ -72,20 +72,6 @@ class BisectVerdict:
     none: float | None = None  # the probability that nothing changed
     skipped: Mapping[str, str] = field(default_factory=dict)
     runs: int = 0
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> BisectVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        rows = (_FoundChange(**{**row, "skipped": tuple(row["skipped"])}) for row in known.get("changes", ()))
-        likely = tuple((before, after, chance) for before, after, chance in known.get("likely", ()))
-        return cls(line.conclusion, line.headline, **{**known, "changes": tuple(rows), "likely": likely})
 
 
 @dataclass(frozen=True, slots=True)

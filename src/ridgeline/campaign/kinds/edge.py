@@ -16,7 +16,7 @@ import re
 import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side, value_text
@@ -246,7 +246,7 @@ class _RefusedValue:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeVerdict:
+class EdgeVerdict(KeptVerdict):
     """`edge` passed `edge_runs` times, `production` lies the margin below it at `point`; None where nothing passed.
 
     `production_runs` passed since it was chosen, which leaves failure rates up to `failure_rate` open at the `level`.
@@ -278,17 +278,6 @@ class EdgeVerdict:
     @property
     def recommended(self) -> Point | None:
         return self.point
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> EdgeVerdict:
-        known = {name: value for name, value in line.details.items() if name in cls.__dataclass_fields__}
-        known["tried"] = tuple(Rung(**{**row, "why": tuple(row["why"])}) for row in known["tried"])
-        known["refused"] = tuple(_RefusedValue(**row) for row in known.get("refused", ()))
-        known["notes"] = tuple(known.get("notes", ()))
-        return cls(line.conclusion, line.headline, **known)
 
 
 def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:

@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.kinds.bisect import MOST_RUNS, BisectAgenda, BisectQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError
 from ridgeline.files import read_text
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
@@ -54,7 +54,7 @@ _SESSION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentVerdict:
+class EnvironmentVerdict(KeptVerdict):
     """`needed` are the variables that make it slow together, none of which can be left out."""
 
     conclusion: str
@@ -64,18 +64,6 @@ class EnvironmentVerdict:
     low: float | None = None
     high: float | None = None
     runs: int = 0
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> EnvironmentVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        return cls(line.conclusion, line.headline, **{**known, "needed": tuple(known.get("needed", ()))})
 
 
 @dataclass(frozen=True)

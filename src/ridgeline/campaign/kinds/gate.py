@@ -23,7 +23,7 @@ from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.machine_state import MachineState, clock_settings, clocks_changed, machine_state
 from ridgeline.campaign.receipt import receipt
-from ridgeline.campaign.verdict import answer_of, goal_text
+from ridgeline.campaign.verdict import KeptVerdict, answer_of, goal_text
 from ridgeline.errors import CannotJudge, InputError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
@@ -67,7 +67,7 @@ _CHANGE_WORTH = 0.5  # of the slowdown that is looked for: a smaller change of t
 
 
 @dataclass(frozen=True, slots=True)
-class GateVerdict:
+class GateVerdict(KeptVerdict):
     """`change` is that of the metric towards worse, `runs` the new ones that it rests on."""
 
     conclusion: str
@@ -77,18 +77,6 @@ class GateVerdict:
     high: float | None = None
     runs: int = 0
     finds: float | None = None  # the slow-down that is found with the stated power
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> GateVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        return cls(line.conclusion, line.headline, **known)
 
 
 @dataclass(frozen=True, slots=True)

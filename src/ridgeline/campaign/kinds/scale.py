@@ -6,7 +6,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
@@ -14,7 +14,7 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable
@@ -37,7 +37,7 @@ class _ScaledSize(ScalingStep):
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingVerdict:
+class ScalingVerdict(KeptVerdict):
     """Speed-up and efficiency by size with intervals, and where more stops paying."""
 
     conclusion: str
@@ -59,23 +59,8 @@ class ScalingVerdict:
             return self.sure
         return all(step.marginal_low is not None and step.marginal_low >= WORTH for step in self.steps[1:])
 
-    @property
-    def recommended(self) -> Point | None:
-        return None  # how large it should be is for the person to say
-
     def details(self) -> dict[str, Any]:
-        if not self.steps:
-            return {"failed": dict(self.failed)}
-        found = {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-        return found | {"law": None if self.law is None else asdict(self.law) | {"name": self.law.name}}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> ScalingVerdict:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        known["steps"] = tuple(_ScaledSize(**row) for row in known.get("steps", ()))
-        if law := known.get("law"):
-            known["law"] = ScalingLaw(**{each.name: law[each.name] for each in fields(ScalingLaw)})
-        return cls(line.conclusion, line.headline, **known)
+        return KeptVerdict.details(self) if self.steps else {"failed": dict(self.failed)}
 
 
 def _scaling_table(verdict: ScalingVerdict) -> TextTable:

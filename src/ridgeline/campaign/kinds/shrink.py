@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import Answer, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, changes
@@ -62,20 +62,13 @@ def shrink(
 
 
 @dataclass(frozen=True, slots=True)
-class ShrinkVerdict:
+class ShrinkVerdict(KeptVerdict):
     """`point` is the setting with the fewest changes that still fails; `tried` what each smaller one did."""
 
     conclusion: str
     headline: str
     point: Point
     tried: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> Mapping[str, Any]:
-        return {"point": dict(self.point), "tried": [list(row) for row in self.tried]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +97,7 @@ class ShrinkQuestion:
         return ShrinkAgenda(found.study, history, ledger, self, found.refusal)
 
     def verdict_from(self, line: VerdictLine) -> ShrinkVerdict:
-        tried = tuple((str(what), str(ended)) for what, ended in line.details["tried"])
-        return ShrinkVerdict(line.conclusion, line.headline, line.details["point"], tried)
+        return ShrinkVerdict.from_line(line)
 
     def called(self, trial: Trial) -> str:
         return "baseline" if trial.stage is Stage.BASELINE else "shrink"

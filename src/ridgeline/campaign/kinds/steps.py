@@ -7,7 +7,7 @@ neighbours of a block ran on the same nodes in the same hour, so their ratio is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, ClassVar
@@ -68,19 +68,6 @@ class StepsVerdict(ConfirmationVerdict):
 
     steps: tuple[StepGain, ...] = ()
     simpler: str = ""
-
-    def details(self) -> dict[str, Any]:
-        found = ConfirmationVerdict.details(self)
-        if self.steps:
-            found["steps"] = [asdict(step) for step in self.steps]
-        return found | ({"simpler": self.simpler} if self.simpler else {})
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> StepsVerdict:
-        plain = ConfirmationVerdict.from_line(line)
-        same = {name: getattr(plain, name) for name in ConfirmationVerdict.__dataclass_fields__}
-        steps = tuple(StepGain(**row) for row in line.details.get("steps", ()))
-        return cls(**same, steps=steps, simpler=line.details.get("simpler", ""))
 
 
 def _judged_steps(
