@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ridgeline.files import text_of
+from ridgeline.records.json_form import JsonForm
 from ridgeline.records.run import Run
 
 _CPU = Path("/sys/devices/system/cpu")
@@ -24,19 +24,17 @@ _THROTTLED_APART = 0.01  # of the time
 
 
 @dataclass(frozen=True, slots=True)
-class MachineState:
+class MachineState(JsonForm):
     """`others` is how many cores other programs and guests kept busy on average, `stolen` the part of the guests,
     `throttled` the share of time that a CPU quota held everything up; over `watched_s` seconds in `runs` runs."""
 
+    JSON_DIGITS = 4
     others: float
     stolen: float
     throttled: float
     watched_s: float
     runs: int
     cores: int
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: round(value, 4) for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, content: object) -> MachineState | None:

@@ -21,6 +21,7 @@ from ridgeline.errors import InputError, ReadError
 from ridgeline.records.exhibit import CurveFigure
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first
+from ridgeline.records.json_form import JsonForm, in_json
 from ridgeline.records.outcome import Evidence
 from ridgeline.records.secrets import masked
 
@@ -143,20 +144,16 @@ class RawFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(JsonForm):
     """What is known of one file. `kinds` is empty when no analyzer recognised it; a file can be of several kinds.
 
     `notes` say what kept parts of the file from being read.
     """
 
-    path: Path
+    path: Path = field(metadata=in_json("file"))
     kinds: tuple[str, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, object]:
-        findings = [finding.as_json() for finding in self.findings]
-        return {"file": str(self.path), "kinds": list(self.kinds), "findings": findings, "notes": list(self.notes)}
 
 
 def knob(program: str, name: str, current: Value, others: Iterable[Value]) -> tuple[KnobToTry, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from inspect import ismethod
 from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -39,7 +40,7 @@ NOT_IN_JSON = {_KEY: _Printed(hidden=True)}
 
 
 def also_in_json(name: str = "", to: _Convert | None = None) -> Callable[[_Property], _Property]:
-    """For the function of a property, below `@property`."""
+    """For the function of a property, below `@property`; or for one that needs no arguments."""
 
     def marked(function: _Property) -> _Property:
         setattr(function, _KEY, _Printed(name, to))
@@ -50,6 +51,11 @@ def also_in_json(name: str = "", to: _Convert | None = None) -> Callable[[_Prope
 
 def digits(number: int) -> _Convert:
     return lambda value: round(value, number)
+
+
+def each(to: _Convert) -> _Convert:
+    """Of the values of a mapping."""
+    return lambda values: {name: to(value) for name, value in values.items()}
 
 
 class JsonForm:
@@ -66,6 +72,7 @@ def _as_json(record: Any, digits_of_floats: int | None = None) -> dict[str, Any]
     found: dict[str, Any] = {}
     for attribute, (name, to, _, flat, if_any) in _printed(type(record)):  # type: ignore[arg-type]
         value = getattr(record, attribute)
+        value = value() if ismethod(value) else value
         if flat:
             found |= {} if value is None else plain(value)
         elif not if_any or value:
@@ -82,7 +89,7 @@ def _printed(record: Any) -> list[tuple[str, _Printed]]:
     own = [(each.name, each.metadata.get(_KEY, _Printed())) for each in fields(record)]
     for name in dict.fromkeys(name for each in reversed(record.__mro__) for name in vars(each)):
         member = getattr(record, name, None)
-        function = member.fget if isinstance(member, property) else getattr(member, "func", None)
+        function = member.fget if isinstance(member, property) else getattr(member, "func", member)
         if (how := getattr(function, _KEY, None)) is not None:
             own.append((name, how))
     return [(name, how) for name, how in own if not how.hidden]

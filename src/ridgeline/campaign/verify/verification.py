@@ -6,10 +6,11 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.records.expression import is_number
+from ridgeline.records.json_form import JsonForm, also_in_json
 
 ABSENT = "nothing"  # what was found where something is stated, and the other way round
 NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?")
@@ -38,7 +39,7 @@ class Unchecked:
 
 
 @dataclass
-class Verification:
+class Verification(JsonForm):
     """Filled while a folder is checked. It holds as long as there is no mismatch."""
 
     folder: str
@@ -52,6 +53,7 @@ class Verification:
     signature: str = ""  # of the record of the task's rules, made again and as stated
 
     @property
+    @also_in_json()
     def holds(self) -> bool:
         return not self.mismatches
 
@@ -62,9 +64,6 @@ class Verification:
         gap = Unchecked(file, why, run)
         if gap not in self.unchecked:
             self.unchecked.append(gap)
-
-    def as_json(self) -> dict[str, Any]:
-        return {"holds": self.holds, **asdict(self)}
 
 
 def differences(stated: Any, found: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:

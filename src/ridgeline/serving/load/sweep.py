@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.records.json_form import JsonForm, in_json
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.load.edge import take_off
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed
@@ -23,11 +24,11 @@ class SweepGrid:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepPoint:
+class SweepPoint(JsonForm):
     concurrency: int
     input_tokens: int
     output_tokens: int
-    result: BenchResult
+    result: BenchResult = field(metadata=in_json(flat=True))
 
     def figure(self, name: str) -> float | None:
         s = self.result.summary
@@ -35,14 +36,6 @@ class SweepPoint:
             spread = s.ttft_ms if name.startswith("ttft") else s.itl_ms
             return None if spread is None else round(spread.p50, 4)
         return round(float(getattr(s, name)), 4)
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "concurrency": self.concurrency,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            **self.result.as_json(),
-        }
 
 
 @dataclass(frozen=True, slots=True)

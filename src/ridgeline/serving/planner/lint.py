@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.records.expression import Value
+from ridgeline.records.json_form import JsonForm, also_in_json
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deepep import mode_refusal
 from ridgeline.serving.engines.knobs.engine_flags import engine_flags
@@ -34,16 +35,14 @@ class LintPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class LintReport:
+class LintReport(JsonForm):
     proofs: tuple[str, ...]
     problems: tuple[str, ...]
 
     @property
+    @also_in_json()
     def ok(self) -> bool:
         return not self.problems
-
-    def as_json(self) -> dict[str, object]:
-        return {"ok": self.ok, "proofs": list(self.proofs), "problems": list(self.problems)}
 
 
 @dataclass(frozen=True)

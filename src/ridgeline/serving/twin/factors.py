@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 from ridgeline.errors import InputError
+from ridgeline.records.json_form import JsonForm
 
 # A machine this many times faster or slower than the priors is another machine.
 FARTHEST = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
+class Factors(JsonForm):
     """The first four multiply rates (above 1 is faster), the others multiply times (above 1 is slower)."""
 
     compute: float = 1.0  # matrix products limited by FLOP/s
@@ -33,9 +34,6 @@ class Factors:
                     f"factor {field.name} is {value!r}; it must be a number above zero, from {1 / FARTHEST:g} to "
                     f"{FARTHEST:g}, 1 where nothing is known"
                 )
-
-    def as_json(self) -> dict[str, float]:
-        return asdict(self)
 
     @classmethod
     def of(cls, values: Mapping[str, float], where: str = "factors") -> Factors:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ridgeline.errors import Problem, near
 from ridgeline.records.expression import Value
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, in_json
 from ridgeline.records.launch import PYXIS
 from ridgeline.records.site import Site
 from ridgeline.serving.engines.base import ServingEngine, Span, StepNeeds
@@ -34,24 +35,20 @@ _DECIDING = (
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareStep:
+class PrepareStep(JsonForm):
     """`command` runs in the folder that is kept ("" for a rehearsal, which runs the trial's own); `everywhere`: on all
     nodes of the job; `serves`: it is a server, which the session loads and asks for its record."""
 
-    name: str
+    name: str = field(metadata=in_json("step"))
     key: str
-    command: str = ""
-    everywhere: bool = True
+    command: str = field(default="", metadata=in_json("own", bool))
+    everywhere: bool = field(default=True, metadata=NOT_IN_JSON)
     serves: bool = False
-    store: str = ""  # of `bake`
+    store: str = field(default="", metadata=in_json(if_any=True))  # of `bake`
 
     @property
     def script(self) -> str:
         return f"prepare-{self.name}.sh" if self.command else "engine.sh"
-
-    def as_json(self) -> dict[str, object]:
-        said = {"step": self.name, "key": self.key, "own": bool(self.command), "serves": self.serves}
-        return {**said, "store": self.store} if self.store else said
 
 
 def problems(options: EngineOptions, dialect: ServingEngine) -> Iterator[Problem]:

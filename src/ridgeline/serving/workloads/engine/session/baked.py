@@ -12,12 +12,13 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import SiteError
 from ridgeline.files import in_one_step, write_whole
+from ridgeline.records.json_form import JsonForm, in_json
 from ridgeline.serving.workloads.engine.prepare import CACHES_INSIDE
 
 DONE = "done"
@@ -27,18 +28,18 @@ _SUPERUSER_PATH = ":/usr/sbin:/sbin"  # where mke2fs is, and where the PATH of u
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(JsonForm):
     """What baked caches say of themselves. `ready_s` is how long the start took that filled them; of a tar or an image
     `file` is its name, with its size and checksum."""
 
     release: str
     ready_s: float | None
     baked_s: float
-    gpu: str = ""
-    key: str = ""
-    file: str = ""
+    gpu: str = field(default="", metadata=in_json(if_any=True))
+    key: str = field(default="", metadata=in_json(if_any=True))
+    file: str = field(default="", metadata=in_json(if_any=True))
     file_bytes: int = 0
-    sha256: str = ""
+    sha256: str = field(default="", metadata=in_json(if_any=True))
 
     @classmethod
     def of(cls, kept: Path) -> Manifest | None:
@@ -58,9 +59,6 @@ class Manifest:
         for old in kept.glob("caches-*"):
             if old.name != self.file:
                 old.unlink(missing_ok=True)
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value != ""}
 
     def why_not(self, kept: Path, release: str, gpu: str, key: str) -> str:
         """Why a run of this release, GPU and key cannot start from them; empty where it can."""
