@@ -21,7 +21,7 @@ from ridgeline.errors import InputError, ReadError
 from ridgeline.records.exhibit import CurveFigure
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first
-from ridgeline.records.json_form import JsonForm, in_json
+from ridgeline.records.json_form import JsonForm, also_in_json, in_json
 from ridgeline.records.outcome import Evidence
 from ridgeline.records.secrets import masked
 
@@ -58,6 +58,7 @@ class FigureChange:
     second: float | None
 
     @property
+    @also_in_json()
     def ratio(self) -> float | None:
         return self.second / self.first if self.first and self.second is not None else None
 

@@ -25,15 +25,19 @@ class _Printed(NamedTuple):
     to: _Convert | None = None
     hidden: bool = False
     flat: bool = False
+    only: Sequence[str] = ()
     if_any: bool = False
 
 
-def in_json(name: str = "", to: _Convert | None = None, *, flat: bool = False, if_any: bool = False) -> dict[str, Any]:
+def in_json(
+    name: str = "", to: _Convert | None = None, *, flat: bool = False, only: Sequence[str] = (), if_any: bool = False
+) -> dict[str, Any]:
     """Metadata of a field: its key, and what its value becomes unless it is None.
 
-    `flat`: the keys of its record stand among those of this one. `if_any`: it is left out while it is empty.
+    `flat`: the keys of its record stand among those of this one, or `only` these. `if_any`: it is left out while it is
+    empty.
     """
-    return {_KEY: _Printed(name, to, flat=flat, if_any=if_any)}
+    return {_KEY: _Printed(name, to, flat=flat, only=only, if_any=if_any)}
 
 
 NOT_IN_JSON = {_KEY: _Printed(hidden=True)}
@@ -70,11 +74,12 @@ class JsonForm:
 
 def _as_json(record: Any, digits_of_floats: int | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for attribute, (name, to, _, flat, if_any) in _printed(type(record)):  # type: ignore[arg-type]
+    for attribute, (name, to, _, flat, only, if_any) in _printed(type(record)):  # type: ignore[arg-type]
         value = getattr(record, attribute)
         value = value() if ismethod(value) else value
         if flat:
-            found |= {} if value is None else plain(value)
+            inner = {} if value is None else plain(value)
+            found |= {key: inner[key] for key in only} if only and inner else inner
         elif not if_any or value:
             if to is not None and value is not None:
                 value = to(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.records.json_form import JsonForm, in_json
+from ridgeline.records.json_form import JsonForm, in_json, plain
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.load.edge import take_off
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed
@@ -46,12 +46,8 @@ class Sweep:
 
     def as_json(self) -> dict[str, object]:
         return {
-            "grid": {
-                "concurrency": self.grid.concurrency,
-                "input_tokens": self.grid.input_tokens,
-                "output_tokens": self.grid.output_tokens,
-            },
-            "points": [p.as_json() for p in self.points],
+            "grid": plain(self.grid),
+            "points": plain(self.points),
             "heatmaps": [self._heatmap(metric, o) for o in self.grid.output_tokens for metric in _MAPPED],
             "knees": self.knees(),
             "interrupted": self.interrupted,
