@@ -5,7 +5,7 @@
 A study of so many finished runs is made; viewers listen to its events over real connections; every second one more run
 ends. Printed is the time from the line on disk to its arrival at each viewer, and the server's memory. The peer,
 optuna-dashboard, has no events: its page asks for the whole study every so many seconds. Of it, the time of one such
-answer and its memory, for the same runs exported with `ridgeline export --format optuna`.
+answer and its memory, for the same runs exported with `ridgeline study export --format optuna`.
 """
 
 from __future__ import annotations
@@ -155,7 +155,18 @@ def _one_more(study: Path, number: int, watching: list[Viewer]) -> list[float]:
 
 def peer(program: str, study: Path) -> None:
     storage = study.parent / "optuna.log"
-    export = [sys.executable, "-m", "ridgeline", "export", str(study), "--format", "optuna", "--out", str(storage)]
+    export = [
+        sys.executable,
+        "-m",
+        "ridgeline",
+        "study",
+        "export",
+        str(study),
+        "--format",
+        "optuna",
+        "--out",
+        str(storage),
+    ]
     subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
     server = subprocess.Popen([program, str(storage), "--port", "18791"], stderr=subprocess.DEVNULL)
     try:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import ridgeline
-from ridgeline.cli.main import commands
+from ridgeline.cli.main import all_groups, commands
 
 LIMIT_MS = 300.0
 # nothing listens on port 1, so this is everything that bench does before and after sending
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     compileall.compile_dir(Path(ridgeline.__file__).parent, quiet=1)
-    names = ["", *(name for name, _ in commands()), "deploy", "site"]
+    names = ["", *(name for name, _ in commands()), *all_groups()]
     cases = [*([*name.split(), "--help"] for name in names), BENCH]
     print(f"{'CPU':>15} {'elapsed':>16}\n{'lowest':>7} {'median':>7} {'lowest':>8} {'median':>7}  ms")
     for case in cases:

@@ -34,7 +34,12 @@ def _python_page(note: str) -> str:
         "What `import ridgeline` offers; anything below the package is private and may change with any release. "
         "[From Python and notebooks](../guides/python.md) is the introduction."
     )
-    parts = ["# Python API", *([note] if note else []), intro]
+    short = (
+        "`GivenStudy` is the path of a study file or of a study folder, or the content of a study file as a mapping. "
+        "`Setting` is a mapping of knobs to values that changes the baseline, or the same as it is typed: "
+        "`knob=value,knob=value`. `Tell` is called with a line about every finished run."
+    )
+    parts = ["# Python API", *([note] if note else []), intro, short]
     parts += [_function(name) for name in names]
     parts += [_class(name, getattr(ridgeline, name)) for name in classes]
     parts += ["## Types of arguments and results", *(_record(each) for each in _types())]
@@ -96,7 +101,6 @@ def _types() -> list[type]:
             for part in (hint, *getattr(hint, "__args__", ())):
                 if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not ridgeline.StudyResult:
                     found.setdefault(part.__name__, part)
-    found.setdefault("BenchOptions", serving_api.BenchOptions)
     return [found[name] for name in sorted(found)]
 
 
@@ -263,7 +267,7 @@ def _site() -> str:
 
 def _deployment() -> str:
     more = (
-        "`deploy`, `rehearse` and `keep` read it ([deploy](../guides/deploy.md)); `site` is that of a [site](site.md)."
+        "The verbs of `ridgeline service` read it ([guide](../guides/deploy.md)); `site` is that of a [site](site.md)."
     )
     return _page("The deployment file", more, _section(ServiceForm))
 

@@ -161,9 +161,9 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
         try:
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
-            for stream in (sys.stdout, sys.stderr):
-                if not stream.closed:
-                    stream.flush()
+            for face in (sys.stdout, sys.stderr):
+                if not face.closed:
+                    face.flush()
         finally:
             os._exit(int(code or 0) & 0xFF)
 

@@ -340,8 +340,8 @@ class Stage:
 
         def happened() -> Any:
             found = true()
-            gone = not found and self.controller is not None and self.controller.poll() is not None
-            assert not gone or true(), f"the controller left ({self.controller.returncode}): {what}\n{self.told()}"
+            left = None if found or self.controller is None else self.controller.poll()
+            assert left is None or true(), f"the controller left ({left}): {what}\n{self.told()}"
             return found
 
         until(happened, what)

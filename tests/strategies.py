@@ -59,7 +59,8 @@ def spaces(draw: st.DrawFn, continuous: bool = False) -> Space:
     for name in NAMES[: draw(st.integers(1, 4))]:
         when = None
         earlier = [k for k in knobs if isinstance(k, Discrete)]
-        if earlier and draw(st.booleans()):
+        depends: bool = bool(earlier) and draw(st.booleans())
+        if depends:
             other = draw(st.sampled_from(earlier))
             when = Expression.parse(f"{other.name} == {draw(st.sampled_from(list(other.values)))!r}")
         if continuous and draw(st.booleans()):
@@ -142,4 +143,5 @@ StudyDumper.add_implicit_resolver(
 
 
 def as_yaml(document: dict[str, Any], **how: Any) -> str:
-    return yaml.dump(document, Dumper=StudyDumper, **{"sort_keys": False, **how})
+    text: str = yaml.dump(document, Dumper=StudyDumper, **{"sort_keys": False, **how})
+    return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,17 @@ import pytest
 
 import ridgeline
 from ridgeline import api
+from ridgeline.campaign import asked
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.errors import InputError
 from ridgeline.records.study import DEFAULT_SAMPLER
 from ridgeline.serving import api as serving_api
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings
-from ridgeline.serving.load.bench import BenchResult
+from ridgeline.serving.load import session
+from ridgeline.serving.load.edge import GoodputTerms
+from ridgeline.serving.planner import planner
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 from ridgeline.study.codec import Extension
@@ -95,11 +100,11 @@ def test_the_seed_of_a_search_is_that_of_its_sampler(monkeypatch: pytest.MonkeyP
 def test_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     call = lambda: ridgeline.compare(STUDY, {"x": 3}, {"x": 2}, tmp_path / "out", blocks=5)  # noqa: E731
-    _, where, name, question = caught(monkeypatch, "assemble_next_folder", call).args
+    _, where, name, question = caught(monkeypatch, "assemble_next_folder", call, asked).args
     assert (where, name) == (tmp_path / "out", "options-compare")
     assert isinstance(question, ComparisonQuestion)
     assert (question.a, question.b, question.blocks) == ({"x": 2}, {"x": 3}, 5)
-    against = caught(monkeypatch, "assemble_next_folder", lambda: ridgeline.compare(STUDY, {"x": 3})).args
+    against = caught(monkeypatch, "assemble_next_folder", lambda: ridgeline.compare(STUDY, {"x": 3}), asked).args
     assert against[1] is None and (against[3].a, against[3].b) == ({"x": 1}, {"x": 3})
 
 
@@ -116,6 +121,9 @@ def test_resume(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked["extension"] == Extension(blocks=3, wall_s=1200.0, node_hours=1.5)
     assert extension(trials=4)["extension"] == Extension(trials=4)
     assert extension()["extension"] is None
+    for wrong in ({"wall": "soon"}, {"trials": 0}, {"trials": 1, "blocks": 1}):
+        with pytest.raises(InputError):
+            result.resume(**wrong)
 
 
 def test_simulate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -146,14 +154,36 @@ def test_simulate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_plan_hands_on_every_option_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
-        "nodes": 3, "gpus_per_node": 5, "traffic": "fixed:11:7", "rate_s": 3.5, "concurrency": 17,
-        "slos": ["itl_p95_ms=9"], "engine": "vllm", "top": 19, "seed": 23, "requests": 29,
+        "nodes": 3, "gpus_per_node": 5, "traffic": "fixed:11:7", "rate_s": 3.5, "top": 19, "seed": 23, "requests": 29,
+        "slos": ["itl_p95_ms=9"], "engine": "vllm", "named": ["P1D1"],
     }  # fmt: skip
-    named = [name for name, p in inspect.signature(ridgeline.plan).parameters.items() if p.kind is p.KEYWORD_ONLY]
-    assert set(named) <= set(given), "an option that is not tried here"
-    asked = caught(monkeypatch, "answer_plan", lambda: ridgeline.plan("llama-8b", "h100", **given), serving_api)
-    assert asked.args[:2] == ("llama-8b", "h100")
-    assert {name: asked.arguments[name] for name in given} == given
+    asked = caught(monkeypatch, "plan", lambda: ridgeline.plan("llama-8b", "h100", **given), planner)
+    model, cluster, traffic, slos, _, settings = asked.args
+    assert (model.name, cluster.node.gpu.name, cluster.nodes) == ("llama-8b", "h100", 3)
+    assert cluster.node.gpus == 5 and settings.engine == "vllm" and slos == [Slo.parse("itl_p95_ms=9")]
+    assert (traffic.requests, traffic.seed, traffic.pace.rate_s) == (29, 23, 3.5)
+    assert asked.kwargs["top"] == 19 and asked.kwargs["named"] == ["P1D1"]
+
+
+def test_what_is_declared_is_what_can_be_given() -> None:
+    for function, request in (
+        (ridgeline.bench, session.BenchOptions),
+        (ridgeline.plan, planner.PlanRequest),
+        (ridgeline.simulate, serving_api.SimulationRequest),
+        (ridgeline.find_goodput, serving_api.GoodputRequest),
+    ):
+        assert list(inspect.signature(function).parameters) == [each.name for each in fields(request)]
+        assert function.__doc__
+    with pytest.raises(TypeError, match="concurency"):
+        ridgeline.bench("http://127.0.0.1:9", concurency=3)
+
+
+def test_find_goodput_searches_on_its_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"slos": ["ttft_p95_ms=9"], "hold_s": 7.0, "within_s": 70.0, "start": 3.0, "seed": 5}
+    call = lambda: ridgeline.find_goodput("http://127.0.0.1:9", **given)  # noqa: E731
+    found = caught(monkeypatch, "run_session", call, serving_api)
+    assert found.kwargs["goodput"] == GoodputTerms(7.0, 70.0, 3.0) and found.kwargs["grid"] is None
+    assert [str(slo) for slo in found.args[0].slos] == [str(Slo.parse("ttft_p95_ms=9"))]
 
 
 def test_bench_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +192,7 @@ def test_bench_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = caught(monkeypatch, "plan_from", call, serving_api).args[0]
     assert asked.url == "http://127.0.0.1:9"
     for name, value in given.items():
-        assert getattr(asked, name) == (tuple(value) if isinstance(value, list) else value), name
-    assert BenchResult is not None
+        assert getattr(asked, name) == value, name
 
 
 def test_progress_tells_each_run_once_and_none_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +205,57 @@ def test_progress_tells_each_run_once_and_none_of_before(tmp_path: Path, monkeyp
     more: list[str] = []
     after = found.resume(trials=1, progress=more.append)
     assert [line.split(",")[0] for line in more] == [f"run {n}" for n in range(len(told) + 1, len(after.runs) + 1)]
+
+
+WORDS = {
+    "name": "words",
+    "workload": {
+        "kind": "command",
+        "run": "printf '%s\\n' {mode} > mode; echo rate {x}",
+        "metrics": {"rate": {"regex": "rate (.*)"}},
+    },
+    "space": {"mode": ["a", "b,c"], "x": [1, 2, 4]},
+    "baseline": {"mode": "a", "x": 1},
+    "goal": {"maximize": "rate"},
+    "budget": {"trials": 2},
+}
+
+
+def test_a_value_with_a_comma_is_one_value(tmp_path: Path) -> None:
+    found = ridgeline.compare(WORDS, {"mode": "b,c", "x": 2}, out=tmp_path / "out")
+    assert found.best == {"mode": "b,c", "x": 2} and found.gain is not None and found.gain.ratio == pytest.approx(2)
+
+
+def test_every_question_of_the_command_line_can_be_asked(tmp_path: Path) -> None:
+    study = {**STUDY, "space": {"x": [1, 2, 3, 4]}}
+    checked = ridgeline.check(study)
+    assert (checked.space.legal, checked.study.name) == (4, "options") and checked.cost.runs is not None
+    edge = ridgeline.edge(study, "x", out=tmp_path / "edge", repeats=2, margin=0.25)
+    assert edge.answer.kind == "edge" and edge.best == {"x": 3}, "a quarter below the largest that passes"
+    scaled = ridgeline.scale(study, "x", out=tmp_path / "scale", repeats=3)
+    assert scaled.answer.kind == "scale" and {row["set.x"] for row in scaled.runs} == {1, 2, 3, 4}
+    steps = ridgeline.steps(study, {"x": 4}, tmp_path / "steps", blocks=3)
+    assert steps.answer.kind == "steps" and steps.confirmed and steps.best == {"x": 4}
+    slower = {**study, "goal": {"minimize": "rate"}}
+    cut = ridgeline.bisect(slower, "x", out=tmp_path / "bisect", ends=(2, 4), slower=0.2)
+    assert cut.answer.kind == "bisect" and {row["set.x"] for row in cut.runs} <= {2, 3, 4} and bool(cut)
+    assert ridgeline.verify(tmp_path / "steps").mismatches == []
+    with pytest.raises(InputError, match="no setting"):
+        ridgeline.steps(study)
+
+
+def test_a_gate_measures_its_reference_then_judges_by_it(tmp_path: Path) -> None:
+    reference = tmp_path / "speed.json"
+    first = ridgeline.gate(STUDY, reference, update=True, at={"x": 2}, runs=12, out=tmp_path / "first")
+    assert first.answer.conclusion == "measured" and reference.is_file()
+    same = ridgeline.gate(STUDY, reference, at={"x": 2}, out=tmp_path / "same")
+    assert same.answer.conclusion == "not-slower" and bool(same)
+    worse = ridgeline.gate(STUDY, at={"x": 1}, old={"x": 3}, out=tmp_path / "worse")
+    assert worse.answer.conclusion == "slower" and not worse
+
+
+def test_a_log_is_explained(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("sh: 1: nosuchprogram: not found\n")
+    found = ridgeline.diagnose_file(log)
+    assert found.kinds and any("nosuchprogram" in str(finding) for finding in found.findings)

@@ -278,12 +278,11 @@ def test_no_junk_drawers() -> None:
 
 
 def test_every_verb_exists_in_a_file_of_its_own() -> None:
-    from ridgeline.cli.main import all_verbs, commands
+    from ridgeline.cli.main import all_commands, all_groups, commands
 
     assert all(callable(command) for _, command in commands())
-    for verbs in all_verbs().values():
-        for verb, (_, line) in verbs.items():
-            assert line.endswith("."), f"{verb}: the help line is a sentence"
+    lines = {**all_groups(), **{verb: line for verb, (_, line) in all_commands().items()}}
+    assert not [name for name, line in lines.items() if not line.endswith((".", "?"))], "the line of help is a sentence"
 
 
 def test_every_part_of_the_catalog_can_be_imported() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import io
 import re
+import tokenize
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ridgeline.cli.main import verb_lines
+from ridgeline import catalog
+from ridgeline.cli.main import all_commands, all_groups, former_names
 from ridgeline.serving.service.file import load_service
 from ridgeline.study.study_file import read_study_file
 
-VERBS = verb_lines()
+VERBS, GROUPS, FORMER = all_commands(), all_groups(), former_names()
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -19,9 +25,9 @@ PAGES = sorted(
 )
 STUDY = re.compile(r"```yaml\n(version: 1\n.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-CALL = re.compile(r"(?:^|[\s`/])ridgeline ([a-z][a-z-]+)(?=[\s`])", re.MULTILINE)
+CALL = re.compile(r"(?:^|[\s`/])ridgeline ([a-z][a-z-]+(?: [a-z][a-z-]+)*)(?=[\s`])", re.MULTILINE)
 # words that may follow the name of the program in a sentence
-PROSE = {"lammps-times", "is", "takes", "runs", "does", "checkout", "finds", "and", "on", "must", "with"}
+PROSE = {"lammps", "is", "takes", "runs", "does", "checkout", "finds", "and", "on", "must", "with"}
 
 
 def named(page: Path) -> str:
@@ -46,13 +52,56 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_verbs_in_the_docs_exist(page: Path) -> None:
     code = "\n".join(re.findall(r"`[^`\n]+`|^    .+$|```.*?```", page.read_text(), re.MULTILINE | re.DOTALL))
-    unknown = set(CALL.findall(code)) - VERBS.keys() - PROSE
+    unknown = {call for call in CALL.findall(code) if call.split()[0] not in PROSE and not is_typed(call)}
     assert not unknown
+
+
+def is_typed(call: str) -> bool:
+    """Whether it is a group, or begins with a verb; behind a group there is one of its verbs."""
+    words = call.split()
+    starts = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    known = next((start for start in starts if start in VERBS or start in GROUPS), None)
+    return known is not None and (known == call or known not in GROUPS)
+
+
+def test_a_verb_that_is_not_typed_so_would_be_noticed() -> None:
+    assert is_typed("tune study") and is_typed("study edge") and is_typed("service") and is_typed("plan fleet")
+    assert not any(map(is_typed, ("simulate", "deploy up", "plan flete", "study tune", "model llama", "twin fleet")))
+
+
+# texts in which people read a verb: what was printed and measured once stays as it was
+TEXTS = sorted(
+    path
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/*/*", "src/**/*.py", "benchmarks/**/*")
+    for path in ROOT.glob(pattern)
+    if path.suffix in (".md", ".py", ".sh", ".yaml", ".ipynb") and path != ROOT / "docs/decisions/0021-verbs.md"
+)
+_OLD = "|".join(sorted({old for old in FORMER if old not in GROUPS}, key=len, reverse=True))
+_LIKE_NOTHING_ELSE = "|".join(("deploy", *(old for old in FORMER if "-" in old)))
+# behind the program's name; or in backticks, where it has arguments or means nothing else
+FORMER_CALL = re.compile(
+    rf"(?<!from )(?<!import )(?<![\w.])ridgeline (?:{_OLD})(?![\w-])|`(?:deploy|grant) [a-z][^`\n]*`"
+    rf"|`(?:{_LIKE_NOTHING_ELSE})`|`(?:{_OLD}) (?:--|(?:FILE|DIR|STUDY|RUN)\b|\S+\.yaml)[^`\n]*`"
+)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=named)
+def test_no_text_has_a_former_name_of_a_verb(path: Path) -> None:
+    assert not [found[0] for found in FORMER_CALL.finditer(path.read_text())]
+
+
+def test_a_former_name_would_be_noticed() -> None:
+    for text in ("ridgeline simulate x", "`keep FILE`", "`deploy up`", "`serve-twin`", "`gate --update`", "`deploy`"):
+        assert FORMER_CALL.search(text), text
+    for text in ("`ridgeline twin simulate`", "`service up FILE`", "`keep`", "from ridgeline import catalog", "`edge`"):
+        assert not FORMER_CALL.search(text), text
 
 
 def test_readme_names_every_verb() -> None:
     readme = (ROOT / "README.md").read_text()
-    missing = [verb for verb in VERBS if not re.search(rf"`{verb}[ `]", readme)]
+    listed = {f"service {verb}" for verb in re.search(r"`service ([a-z|\\]+) FILE`", readme)[1].split(r"\|")}  # type: ignore[index]
+    listed |= {f"site grant {verb}" for verb in re.search(r"`site grant ([a-z|\\-]+) FILE`", readme)[1].split(r"\|")}  # type: ignore[index]
+    missing = [verb for verb in VERBS if verb not in listed and not re.search(rf"`{verb}[ `]", readme)]
     assert not missing, "README's table is the newcomer's list of verbs"
 
 
@@ -143,6 +192,60 @@ def test_a_missing_module_would_be_noticed() -> None:
     assert not leads_somewhere("records/nothing.py")
 
 
+DOTTED = re.compile(r"(?<![\w./:@-])ridgeline(?:\.[a-zA-Z_]\w*)+")
+FILE_ENDINGS = (".md", ".yaml", ".yml", ".json", ".toml", ".conf", ".service", ".svg", ".html", ".css", ".js", ".py")
+
+
+def dotted_names(text: str) -> set[str]:
+    return {name for name in DOTTED.findall(text) if not name.endswith(FILE_ENDINGS)}
+
+
+def is_there(name: str) -> bool:
+    """A module, what it holds, or a group of entry points that the catalog reads."""
+    parts = name.split(".")
+    if len(parts) == 2 and parts[1] in {
+        "wings",
+        *catalog.TABLE,
+        *(room for w in catalog.own_wings() for room in w.parts),
+    }:
+        return True
+    thing: Any = importlib.import_module(parts[0])
+    for number, part in enumerate(parts[1:], 2):
+        if not hasattr(thing, part):
+            try:
+                importlib.import_module(".".join(parts[:number]))
+            except ModuleNotFoundError:
+                return False
+        thing = getattr(thing, part)
+    return True
+
+
+def spoken(path: Path) -> str:
+    """Docstrings and comments of a module; its imports are the type checker's."""
+    source = path.read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    said = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    docs = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, _WITH_DOCS)]
+    return "\n".join([*said, *docs])
+
+
+_WITH_DOCS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def test_every_dotted_name_in_docs_and_docstrings_is_there() -> None:
+    texts = {page: page.read_text() for page in PAGES}
+    texts |= {path: spoken(path) for path in sorted((ROOT / "src/ridgeline").rglob("*.py"))}
+    named_in = {name: page for page, text in texts.items() for name in dotted_names(text)}
+    assert len(named_in) > 20
+    missing = {f"{named(page)}: {name}" for name, page in named_in.items() if not is_there(name)}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", ["ridgeline.diagnoses", "ridgeline.errors.NoError", "ridgeline.api.tune.there"])
+def test_a_name_that_is_not_there_would_be_noticed(name: str) -> None:
+    assert dotted_names(f"see `{name}`, or report {name}.md") == {name} and not is_there(name)
+
+
 def glossary_rows() -> list[list[str]]:
     lines = (ROOT / "docs/glossary.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
@@ -210,7 +313,7 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize(("claim", "held"), claims(), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_claim_of_the_readme_is_held_by_what_exists(claim: str, held: list[str]) -> None:
     assert held
-    if claim.strip("`") not in VERBS:
+    if claim.strip("`") not in {*VERBS, *GROUPS}:
         assert plain(claim) in plain((ROOT / "README.md").read_text()), "README says it otherwise today"
     for each in held:
         path, _, test = each.partition("::")
@@ -225,8 +328,8 @@ def test_no_promise_of_the_readme_is_left_without_a_test() -> None:
     promises = re.findall(r"^- \*\*(.+?)\.\*\*", readme, re.MULTILINE)
     assert len(promises) >= 5
     assert [promise for promise in promises if promise not in said] == []
-    verbs = {claim.strip("`") for claim, _ in claims()} & VERBS.keys()
-    assert VERBS.keys() - verbs == set()
+    held = {claim.strip("`") for claim, _ in claims()}  # a verb, or a group as a whole
+    assert [verb for verb in VERBS if verb not in held and verb.rpartition(" ")[0] not in held] == []
     relied_on = plain(readme[readme.index("## What you can rely on") : readme.index("## Work on it")])
     figures = re.findall(r"\b\d+\b", relied_on)
     assert [n for n in figures if not any(re.search(rf"\b{n}\b", claim) for claim in said)] == []

@@ -64,11 +64,12 @@ def test_the_guide_shows_it() -> None:
 
 
 def test_its_verb_metrics_and_findings_are_known(env: dict[str, str]) -> None:
-    assert "lammps-times  Show where the time of a LAMMPS run went." in ridgeline("--help", env=env).stdout
-    assert "comm_s         2.714" in ridgeline("lammps-times", LOG, env=env).stdout
+    assert "\n  lammps    What runs of LAMMPS show.\n" in ridgeline("--help", env=env).stdout
+    assert "\n  times  Show where the time of a LAMMPS run went.\n" in ridgeline("lammps", "--help", env=env).stdout
+    assert "comm_s         2.714" in ridgeline("lammps", "times", LOG, env=env).stdout
     found = json.loads(ridgeline("diagnose", LOG, "--json", env=env).stdout)
     assert "communication takes 70.74% of the run" in json.dumps(found)
-    schema = json.loads(ridgeline("schema", "study", env=env).stdout)
+    schema = json.loads(ridgeline("site", "schema", "study", env=env).stdout)
     assert "timesteps_s" in schema["$defs"]["GoalForm"]["properties"]["maximize"]["examples"]
 
 
@@ -96,7 +97,7 @@ def test_its_folder_opens_where_the_wing_is_not_installed(env: dict[str, str], t
         assert done.returncode == 0, f"{verb}: {done.stderr}"
     said = ridgeline("best", tuned, env=without).stdout
     assert "skin: 0.8" in said and "what makes `kind: lammps` is not installed here" in said
-    done = ridgeline("verify", tuned, env=without)
+    done = ridgeline("study", "verify", tuned, env=without)
     assert "'lammps' is not among the workloads" in done.stdout + done.stderr
 
 
@@ -112,16 +113,25 @@ def test_a_wing_that_cannot_be_imported_is_named_and_the_rest_works(env: dict[st
 def test_a_verb_of_two_wings_names_both(env: dict[str, str], tmp_path: Path) -> None:
     for name in ("one", "two"):
         install(tmp_path, name, f"{name}_wing:WING")
-        wing = f'Wing("{name}", verbs={{"X": {{"x": ("a:b", "Does x.")}}}})'
+        wing = f'Wing("{name}", verbs={{"x": ("a:b", "Does x.")}})'
         (tmp_path / f"{name}_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
     install(tmp_path, "three", "three_wing:WING")
-    wing = 'Wing("three", verbs={"X": {"bench": ("a:b", "Does it otherwise.")}})'
+    wing = 'Wing("three", verbs={"bench": ("a:b", "Does it otherwise.")})'
     (tmp_path / "three_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
     both = {**env, "PYTHONPATH": str(tmp_path)}
     assert (
         "three of three-wing 0.1.0 could not be loaded: its verb 'bench' is one of serving"
         in ridgeline("--help", env=both).stdout
     )
+    install(tmp_path, "four", "four_wing:WING")
+    wing = 'Wing("four", verbs={n: ("a:b", "Does it.") for n in ("tune", "tune fast", "bench it", "deep in x")})'
+    (tmp_path / "four_wing.py").write_text(f"from ridgeline.catalog import Wing\nWING = {wing}\n")
+    shown = ridgeline("--help", env=both).stdout
+    for verb in ("tune", "tune fast", "bench it"):
+        assert f"The verb '{verb}' of the wing four of four-wing 0.1.0 gives way to one of ours.\n" in shown
+    assert "\n  tune      Run a study's campaign" in shown and "\n  deep      Verbs of the wing four.\n" in shown
+    assert "\n  in  Verbs of the wing four.\n" in ridgeline("deep", "--help", env=both).stdout
+    assert "fast" in ridgeline("tune", "fast", env=both).stderr, "a study that is not there"
     done = ridgeline("x", env=both)
     assert done.returncode == 2
     assert "'x' is a verb of two wings, one (one-wing 0.1.0) and two (two-wing 0.1.0)" in done.stderr

@@ -117,7 +117,7 @@ def test_options_of_the_batch_system_are_checked_and_completed(env: dict[str, st
     assert "site.yaml:4: options.nicee: no such key of tide; did you mean nice?" in refused.stderr
     (home / "site.yaml").write_text("batch: tide\noptions: {nice: 20}\n")
     assert "site.yaml:2: options.nice: is 20; " in ridgeline(env, home, "check", "study.yaml").stderr
-    schema = json.loads(ridgeline(env, home, "schema", "--site").stdout)
+    schema = json.loads(ridgeline(env, home, "site", "schema", "--site").stdout)
     assert {"nice", "settle_s"} <= schema["$defs"]["TideOptions"]["properties"].keys()
 
 

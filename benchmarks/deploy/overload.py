@@ -1,4 +1,4 @@
-"""Goodput of a service that is offered more than it can serve, with the limits of `rehearse` and without any.
+"""Goodput of a service that is offered more than it can serve, with the limits of `service rehearse` and without any.
 
     python benchmarks/deploy/overload.py --router smg --python .engines/smg/bin/python [--seconds 45]
 
@@ -86,8 +86,10 @@ def main() -> None:
         more = f", arguments: {json.dumps(chosen.more.split())}" if chosen.more else ""
         text = setup.text(chosen.policy, f"{words}{more}")
         if words and not chosen.router_alone:
-            for knob, value in limits.for_servers(service_of(text))[0].items():
-                text = text.replace("{tp: 4,", f"{{tp: 4, {knob}: {value},")
+            # of two servers: each refuses by itself what is over its half
+            running, waiting = limits.most_running // 2, max(1, limits.most_waiting // 2)
+            own = f"max_running_requests: {running}, max_queued_requests: {waiting}"
+            text = text.replace("{tp: 4,", f"{{tp: 4, {own},")
         peak = 0.0
         with served(text) as (operator, url):
             for share in map(float, chosen.loads.split(",")):

@@ -3,9 +3,9 @@
     python benchmarks/deploy/router.py through|kill|hang|up [--router smg --python .engines/smg/bin/python]
 
 - through: TTFT of the same requests to the same server, straight and through the router, in turn;
-- kill: one of two servers dies at 80% of what both bear, without and with `ridgeline keep`: what is lost, how long;
-- hang: one of two servers stops making tokens and goes on saying 200 at /health, `ridgeline keep` watches;
-- up: `deploy up` of two servers and their router, beside the same servers and router started by hand.
+- kill: one of two servers dies at 80% of what both bear, without and with `service keep`: what is lost, how long;
+- hang: one of two servers stops making tokens and goes on saying 200 at /health, `service keep` watches;
+- up: `service up` of two servers and their router, beside the same servers and router started by hand.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def tell(records: Sequence[RequestRecord], struck_s: float) -> None:
 @contextlib.contextmanager
 def keeping(operator: Operator) -> Iterator[None]:
     file = operator.folder.root.parent / "service.yaml"
-    words = [sys.executable, "-m", "ridgeline", "keep", str(file), "--folder", str(operator.folder.root)]
+    words = [sys.executable, "-m", "ridgeline", "service", "keep", str(file), "--folder", str(operator.folder.root)]
     keeper = subprocess.Popen(words)
     try:
         yield
@@ -134,11 +134,23 @@ def up(setup: Setup, rounds: int) -> None:
         start = events["planned", "server-0"]
         ready = max(events["ready", "server-0"], events["ready", "server-1"]) - start
         router = events["ready", "router"] - events["planned", "router"]
-        print(f"deploy up: {took_s:.2f} s; servers ready after {ready:.2f} s, the router {router:.2f} s later")
+        print(f"service up: {took_s:.2f} s; servers ready after {ready:.2f} s, the router {router:.2f} s later")
 
 
 def by_hand(setup: Setup) -> float:
-    words = [sys.executable, "-m", "ridgeline", "serve-twin", "--model", setup.model, "--gpu", setup.gpu, "--tp", "4"]
+    words = [
+        sys.executable,
+        "-m",
+        "ridgeline",
+        "twin",
+        "serve",
+        "--model",
+        setup.model,
+        "--gpu",
+        setup.gpu,
+        "--tp",
+        "4",
+    ]
     words += ["--mem-fraction", "0.52", "--port"]
     began_s = time.monotonic()
     ports = [setup.port + 20, setup.port + 21]

@@ -1,4 +1,4 @@
-"""How many token events `serve-twin` sends in a second of CPU time, and how far its figures are from `simulate`'s.
+"""How many token events `twin serve` sends in a second of CPU time, and how far its figures are from `twin simulate`'s.
 
     python benchmarks/deploy/serve_twin.py [--rate 100] [--requests 1500] [--speed 1]
 
@@ -55,7 +55,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{port}"
     load = [*TRAFFIC, "--rate", chosen.rate, "--requests", chosen.requests, "--json"]
     slowly = [*TRAFFIC, "--rate", f"{float(chosen.rate) * chosen.speed:g}", "--requests", chosen.requests, "--json"]
-    words = ridgeline("serve-twin", *TWIN, "--port", port, "--speed", f"{chosen.speed:g}")
+    words = ridgeline("twin", "serve", *TWIN, "--port", port, "--speed", f"{chosen.speed:g}")
     server = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     try:
         ready(url)
@@ -68,7 +68,10 @@ def main() -> None:
     served = json.loads(run.stdout)
     said = json.loads(
         subprocess.run(
-            ridgeline("simulate", *TWIN, "--gpus-per-node", "1", *load), capture_output=True, text=True, check=True
+            ridgeline("twin", "simulate", *TWIN, "--gpus-per-node", "1", *load),
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
     )
     events = int(chosen.requests) * 200

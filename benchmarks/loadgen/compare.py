@@ -287,7 +287,7 @@ def install(peer: Peer, venv: Path) -> str:
 
 def write_tokenizer(folder: Path) -> Path:
     """A byte-level tokenizer, so that no peer needs the network."""
-    subprocess.run([*RIDGELINE, "make-model", "llama-8b", str(folder)], capture_output=True, check=True)
+    subprocess.run([*RIDGELINE, "model", "make", "llama-8b", str(folder)], capture_output=True, check=True)
     return folder
 
 

@@ -7,7 +7,7 @@
     benchmarks/loadgen/goodput.py --url http://127.0.0.1:30000 --slo ttft_p95_ms=500 --hold-again 300
 
 `slots` serves so many requests at a time and makes the others wait; `batch` takes longer for every token the more
-requests it serves, as an engine does: with evenly spaced requests their capacity is arithmetic. `twin` is `serve-twin`
+requests it serves, as an engine does: with evenly spaced requests their capacity is arithmetic. `twin` is `twin serve`
 (llama-8b on an H200), and `--url` any server of yours: there the truth is what 0.95, 1.0 and 1.05 of the answer do when
 each is held for `--hold-again` seconds. The plain bisection doubles from 1/s and halves the bracket to 4%, with a run
 of `--plain` seconds at each rate.
@@ -101,7 +101,7 @@ def started(name: str, options: argparse.Namespace) -> Iterator[str]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         process = subprocess.Popen(
-            [*RIDGELINE, "serve-twin", "--model", "llama-8b", "--gpu", "h200", "--port", str(port)]
+            [*RIDGELINE, "twin", "serve", "--model", "llama-8b", "--gpu", "h200", "--port", str(port)]
         )
         url = f"http://127.0.0.1:{port}"
     else:

@@ -3,8 +3,8 @@
     python benchmarks/over_time/gate.py [--gates 500] [--csv noise.csv] [--slower 3] [--seed 0]
         [--only TEXT] [--walks 60000] [--in-turn]
 
-For each gate a reference is measured as `ridgeline gate --update` does, then one gate of the same program and one of a
-program slower by what the gate says it finds. Stated: 1 false alarm in 100, 90% found. Each of the three is a session
+For each gate a reference is measured as `ridgeline ci gate --update` does, then one gate of the same program and one of
+a program slower by what the gate says it finds. Stated: 1 false alarm in 100, 90% found. Each of the three is a session
 of its own: runs that depend on the one before begin anew in it. `--in-turn`: no reference, but the old program in turn
 with the new one, as `--against-command` does, in one session.
 Most of the time goes into simulating the limits; `--walks 20000` takes a third of it, and limits that are less exact.

@@ -76,13 +76,13 @@ def main() -> None:
     print(f"{asked.histories} histories of {versions} versions, {asked.slower:g}% slower at one, noise {spread:.1%}")
     print(f"{'':22} right pair   runs   named one where nothing changed   runs")
     ways: dict[str, Callable[[list[float], random.Random], tuple[int | None, int]]] = {
-        "ridgeline bisect": lambda levels, rng: ours(levels, noise, slower, rng)
+        "ridgeline ci bisect": lambda levels, rng: ours(levels, noise, slower, rng)
     }
     for each in (3, 5, 25, 101, 201):
         ways[f"medians of {each}"] = lambda levels, rng, each=each: by_medians(levels, noise, each, rng)  # type: ignore[misc]
     for name, way in ways.items():
         right, runs, alarms, null_runs = 0, 0, 0, 0
-        count = asked.histories if name == "ridgeline bisect" else max(asked.histories, 200)
+        count = asked.histories if name == "ridgeline ci bisect" else max(asked.histories, 200)
         for seed in range(asked.seed, asked.seed + count):
             rng = random.Random(seed)
             at = rng.randrange(versions - 1)

@@ -21,7 +21,7 @@ from ridgeline.serving.twin.simulate import simulate
 
 RUNS = 5
 TP16 = Layout(tp=16, nodes=2, gpus_per_node=8)
-SIMULATE = "simulate --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --requests 2000 --seed 2025 --json"
+SIMULATE = "twin simulate --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --requests 2000 --seed 2025 --json"
 PLAN = (
     "plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000 "
     "--slo itl_p95_ms=50 --json"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Start the service on a host with one GPU, load it, hang a server while `keep` watches, and end it.
+# Start the service on a host with one GPU, load it, hang a server while `service keep` watches, and end it.
 #
 #   sh examples/06-deploy/run-on-gpu-host.sh [split] [together] [two]        the first two unless named
 #
@@ -33,7 +33,7 @@ load() {  # URL NAME: three rates of ShareGPT-like chats, each for about 20 s
 }
 
 hang_decode() {  # the server's processes are stopped in the middle of a load; /health of a hung server may well say 200
-  ridgeline keep service-split.yaml >"$out/keep.txt" 2>&1 &
+  ridgeline service keep service-split.yaml >"$out/keep.txt" 2>&1 &
   keeper=$!
   ridgeline bench http://127.0.0.1:8300 --traffic sharegpt --rate 5 --duration 150 --timeout 60 --seed 7 \
     --out "$out/hang.jsonl" >"$out/hang.txt" 2>&1 &
@@ -47,7 +47,7 @@ hang_decode() {  # the server's processes are stopped in the middle of a load; /
   echo "keep said:"
   cat "$out/keep.txt"
   echo
-  said deploy status service-split.yaml
+  said service status service-split.yaml
 }
 
 stop_scheduler() {  # PORT: the process that makes the tokens, of the server there; its API process stays alive
@@ -58,7 +58,7 @@ stop_scheduler() {  # PORT: the process that makes the tokens, of the server the
 }
 
 hang_schedulers() {  # of server-1 while it serves, and once more while it is idle
-  ridgeline keep service-two.yaml >"$out/keep-two.txt" 2>&1 &
+  ridgeline service keep service-two.yaml >"$out/keep-two.txt" 2>&1 &
   keeper=$!
   ridgeline bench http://127.0.0.1:8300 --traffic sharegpt --rate 5 --duration 100 --timeout 60 --seed 7 \
     --out "$out/hang-two.jsonl" >"$out/hang-two.txt" 2>&1 &
@@ -68,7 +68,7 @@ hang_schedulers() {  # of server-1 while it serves, and once more while it is id
   wait "$loader"
   cat "$out/hang-two.txt"
   for _ in $(seq 60); do
-    ridgeline deploy status service-two.yaml | grep -q 'server-1 *ready' && break
+    ridgeline service status service-two.yaml | grep -q 'server-1 *ready' && break
     sleep 1
   done
   sleep 12
@@ -79,26 +79,26 @@ hang_schedulers() {  # of server-1 while it serves, and once more while it is id
   echo "keep said:"
   cat "$out/keep-two.txt"
   echo
-  said deploy status service-two.yaml
+  said service status service-two.yaml
 }
 
-[ -d models/llama-8b ] || said make-model llama-8b models/llama-8b
+[ -d models/llama-8b ] || said model make llama-8b models/llama-8b
 for name in ${*:-split together}; do
   file=service-$name.yaml
   {
-    said deploy check "$file"
-    said deploy up "$file" --timeout 300
-    said deploy status "$file"
+    said service check "$file"
+    said service up "$file" --timeout 300
+    said service status "$file"
     if [ "$name" = split ]; then
       load http://127.0.0.1:8300 split
-      said deploy status "$file"
+      said service status "$file"
       [ -n "${SKIP_HANG:-}" ] || hang_decode
     elif [ "$name" = two ]; then
       [ -n "${SKIP_HANG:-}" ] || hang_schedulers
     else
       load http://127.0.0.1:30000 together
     fi
-    said deploy down "$file"
+    said service down "$file"
     echo "left on the GPU: $(nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader | tr '\n' ';')"
   } 2>&1 | tee "$out/$name.txt"
   cp "service-$name.service/journal.jsonl" "$out/$name-journal.jsonl"

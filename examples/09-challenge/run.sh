@@ -36,7 +36,7 @@ for task in "$@"; do
     answered "$ridgeline" tune "$study" --out "$folder"
   fi
   echo "== $task: every number again, from the files"
-  "$ridgeline" verify "$folder"
+  "$ridgeline" study verify "$folder"
   for format in $formats; do
     "$ridgeline" report "$folder" --format "$format"
   done

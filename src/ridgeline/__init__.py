@@ -1,7 +1,8 @@
 """Ridgeline finds the fastest correct setting of a cluster program, in the fewest node-hours, with proof.
 
-From Python: `tune`, `compare` and `open` for studies, `simulate`, `plan` and `bench` for serving; docs/guides/python.md
-shows them. Everything else is private and may change with any release.
+From Python: `check`, `tune`, `compare`, `edge`, `scale`, `steps`, `bisect`, `gate`, `verify` and `open` for studies,
+`diagnose_file` for logs, `simulate`, `plan`, `bench` and `find_goodput` for serving; docs/guides/python.md shows them.
+Everything else is private and may change with any release.
 """
 
 from __future__ import annotations
@@ -10,13 +11,29 @@ from __future__ import annotations
 TYPE_CHECKING = False
 
 __version__ = "0.3.0"
-__all__ = ["StudyResult", "bench", "compare", "open", "plan", "simulate", "tune"]
+__all__ = [
+    "StudyResult", "bench", "bisect", "check", "compare", "diagnose_file", "edge", "find_goodput", "gate", "open",
+    "plan", "scale", "simulate", "steps", "tune", "verify",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from ridgeline.api import StudyResult, compare, open, tune
-    from ridgeline.serving.api import bench, plan, simulate
+    from ridgeline.api import (
+        StudyResult,
+        bisect,
+        check,
+        compare,
+        diagnose_file,
+        edge,
+        gate,
+        open,
+        scale,
+        steps,
+        tune,
+        verify,
+    )  # fmt: skip
+    from ridgeline.serving.api import bench, find_goodput, plan, simulate
 
 
 def __getattr__(name: str) -> Any:

@@ -11,23 +11,29 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_resume
+from ridgeline import catalog
+from ridgeline.campaign.asked import Asked, Gate, bisecting, comparing, edge_of, scaling, steps_to
+from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume, check_study_again
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
-from ridgeline.campaign.kinds.compare import comparison
-from ridgeline.campaign.kinds.extension import parse_extension
+from ridgeline.campaign.kinds.extension import extension, more_s
+from ridgeline.campaign.kinds.gate import ReferenceFile
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.point_text import BASELINE, Setting
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
+from ridgeline.campaign.study_check import StudyCheck, whole_check
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
+from ridgeline.diagnose.base import Diagnosis
+from ridgeline.diagnose.base import diagnose as diagnosed
 from ridgeline.errors import InputError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer, Gain
@@ -52,6 +58,8 @@ from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
 from ridgeline.study.yaml_tree import resolve
 from ridgeline.workloads.function_source import function_source
 
+GivenStudy = str | Path | Mapping[str, Any]
+Tell = Callable[[str], None]
 # sections of the report that a notebook shows of a result by itself
 _SHOWN = ("verdict", "setting", "proof", "progress")
 
@@ -151,16 +159,11 @@ class StudyResult:
         blocks: int | None = None,
         wall: str | None = None,
         node_hours: float | None = None,
-        progress: Callable[[str], None] | None = None,
+        progress: Tell | None = None,
     ) -> StudyResult:
         """Continues a campaign that was stopped, or extends a finished one by this many trials or blocks."""
-        more = parse_extension(
-            None if trials is None else f"+{trials}",
-            None if blocks is None else f"+{blocks}",
-            wall,
-            None if node_hours is None else f"{node_hours}",
-        )
-        _run(StudyFolder.open(self.folder), None, progress, more)
+        asked = extension(trials, blocks, more_s(wall), node_hours or 0.0)
+        _run(StudyFolder.open(self.folder), None, progress, asked)
         return StudyResult(self.folder)
 
     def _sections(self) -> list[Section]:
@@ -197,12 +200,12 @@ def open(folder: str | Path) -> StudyResult:
 
 
 def tune(
-    study: str | Path | Mapping[str, Any],
+    study: GivenStudy,
     out: str | Path | None = None,
     *,
     trials: int | None = None,
     seed: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Tell | None = None,
 ) -> StudyResult:
     """Runs a study's campaign to its verdict: baseline, search, confirmation.
 
@@ -212,29 +215,158 @@ def tune(
     called with a line about every finished run.
     """
     question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
+
+    def asked(found: CheckedStudy) -> Asked:
+        path = _path(out) or Path("studies") / found.study.name
+        return Asked(*assemble_or_resume(found, path, found.study.name, question, whole=True))
+
+    return _answered(study, progress, asked)
+
+
+def check(study: GivenStudy) -> StudyCheck:
+    """Whether a study is fit to run: how many of its points are legal, what it may cost, and what is doubtful.
+
+    Nothing is run. StudyError names what is wrong with it, by line.
+    """
     with _Given(study) as given:
-        path = Path(out) if out is not None else Path("studies") / given.found.study.name
-        folder, asked = assemble_or_resume(given.found, path, given.found.study.name, question, whole=True)
-        given.settle(folder)
-    _run(folder, asked, progress)
-    return StudyResult(folder.path)
+        return whole_check(given.found)
 
 
 def compare(
-    study: str | Path | Mapping[str, Any],
-    b: Mapping[str, Any],
-    a: Mapping[str, Any] | None = None,
+    study: GivenStudy,
+    b: Setting,
+    a: Setting | None = None,
     out: str | Path | None = None,
     *,
     blocks: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Tell | None = None,
 ) -> StudyResult:
     """Two settings of a study in fresh, interleaved runs. `b` changes `a`, which is the baseline unless it is given."""
+    return _answered(study, progress, lambda found: comparing(found, b, a or BASELINE, blocks, _path(out)))
+
+
+def edge(
+    study: GivenStudy,
+    knob: str,
+    at: Setting = BASELINE,
+    out: str | Path | None = None,
+    *,
+    repeats: int = 3,
+    margin: float = 0.03,
+    fails: float | None = None,
+    progress: Tell | None = None,
+) -> StudyResult:
+    """The largest value of a knob that passes, and the one to use in production."""
+
+    def asked(found: CheckedStudy) -> Asked:
+        return edge_of(found, knob, at, repeats=repeats, margin=margin, fails=fails, out=_path(out))
+
+    return _answered(study, progress, asked)
+
+
+def scale(
+    study: GivenStudy,
+    over: str | None = None,
+    at: Setting = BASELINE,
+    out: str | Path | None = None,
+    *,
+    repeats: int = 3,
+    progress: Tell | None = None,
+) -> StudyResult:
+    """One setting on 1 to n ranks, nodes or threads: speed-up, efficiency, and where more stops paying off."""
+    return _answered(study, progress, lambda found: scaling(found, over, at, repeats, _path(out)))
+
+
+def steps(
+    study: GivenStudy,
+    setting: Setting | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    blocks: int | None = None,
+    each: bool = False,
+    progress: Tell | None = None,
+) -> StudyResult:
+    """The gain of each change on the way from the baseline to a setting: one that is named, or the one that a study
+    folder confirmed."""
+    folder = Path(study) if isinstance(study, str | Path) and Path(study).is_dir() else None
+    meant = folder if setting is None else setting
+    if meant is None:
+        raise InputError("steps: no setting; name its changes, or give the study folder that confirmed it")
+    path = _path(out)
+    return _answered(study, progress, lambda found: steps_to(found, meant, blocks, each=each, beside=folder, out=path))
+
+
+def bisect(
+    study: GivenStudy,
+    over: str | None = None,
+    at: Setting = BASELINE,
+    out: str | Path | None = None,
+    *,
+    ends: tuple[Any, Any] = (None, None),
+    between: tuple[Path, Path] | None = None,
+    slower: float = 0.03,
+    runs: int = 400,
+    progress: Tell | None = None,
+) -> StudyResult:
+    """Which value of an ordered knob made a program slower, from a good end to a bad one (None: the first, the last);
+    or which variables, `between` files with what `env` printed on a fast host and on a slow one."""
+    good, bad = ends
+
+    def asked(found: CheckedStudy) -> Asked:
+        more = partial(bisecting, found, over, good=good, bad=bad, between=between)
+        return more(at=at, slower=slower, runs=runs, out=_path(out))
+
+    return _answered(study, progress, asked)
+
+
+def gate(
+    study: GivenStudy,
+    reference: str | Path | None = None,
+    *,
+    update: bool = False,
+    at: Setting = BASELINE,
+    old: Setting | None = None,
+    slower: float | None = None,
+    runs: int | None = None,
+    out: str | Path | None = None,
+    progress: Tell | None = None,
+) -> StudyResult:
+    """Whether a setting is slower than it was: than `old`, run in turn with it, or than a reference file.
+
+    `update` measures the reference and writes the file. CannotJudge where it is of another machine.
+    """
+    if old is not None and (update or reference is not None):
+        raise InputError("a gate against an old setting needs no reference: leave out `reference` and `update`")
     with _Given(study) as given:
-        found = given.found
-        question = comparison(found, a or "baseline", b, blocks)
-        where = None if out is None else Path(out)
-        folder = assemble_next_folder(found, where, f"{found.study.name}-compare", question)
+        gate = Gate(given.found, at, old, _path(reference), slower, runs=runs, out=_path(out))
+        if old is not None:
+            folder, question = gate.in_turn()
+        else:
+            folder, question = gate.measuring() if update else gate.judged(ReferenceFile.read(gate.path))
+        given.settle(folder)
+    _run(folder, question, progress)
+    if update:
+        gate.write_reference(folder)
+    return StudyResult(folder.path)
+
+
+def verify(folder: str | Path) -> Verification:
+    """Recomputes every number of a study folder from the raw files; `mismatches` is empty where all of them hold."""
+    return verify_folder(StudyFolder.open(Path(folder)).path)
+
+
+def diagnose_file(path: str | Path) -> Diagnosis:
+    """What a log, an output or a profile means: findings, with the lines that show them and what to do."""
+    return diagnosed(Path(path), [catalog.part("analyzers", name) for name in catalog.names("analyzers")])
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def _answered(study: GivenStudy, progress: Tell | None, ask: Callable[[CheckedStudy], Asked]) -> StudyResult:
+    with _Given(study) as given:
+        folder, question = ask(given.found)
         given.settle(folder)
     _run(folder, question, progress)
     return StudyResult(folder.path)
@@ -249,7 +381,7 @@ _WHAT_A_STUDY_IS = (
 class _Given:
     """A study that was given, read and checked; of a mapping there is a file while it lasts."""
 
-    def __init__(self, study: str | Path | Mapping[str, Any]) -> None:
+    def __init__(self, study: GivenStudy) -> None:
         self._study = study
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -257,7 +389,8 @@ class _Given:
         if not isinstance(self._study, str | Path | Mapping):
             raise InputError(f"{self._study!r} is not a study: {_WHAT_A_STUDY_IS}")
         if not isinstance(self._study, Mapping):
-            self.found: CheckedStudy = check_study(Path(self._study))
+            path = Path(self._study)
+            self.found: CheckedStudy = check_study_again(path) if path.is_dir() else check_study(path)
             return self
         self._folder = tempfile.TemporaryDirectory(prefix="ridgeline-study-")
         home, content = Path(self._folder.name), {"version": 1, **self._study}
@@ -315,7 +448,7 @@ def _study_text(content: Mapping[str, Any]) -> str:
 def _run(
     folder: StudyFolder,
     question: CampaignQuestion | None,
-    progress: Callable[[str], None] | None,
+    progress: Tell | None,
     extension: Extension | None = None,
 ) -> None:
     seen = [0]

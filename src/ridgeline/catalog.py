@@ -72,7 +72,11 @@ class Wing:
     # room -> name -> place. A room that the core does not have is the wing's own (serving has engines).
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)  # room -> place of a `Family`
-    verbs: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)  # heading -> verb -> (place, help)
+    # as typed, `twin serve` -> (place, line of help). A verb that is also a group, `plan`, takes options alone
+    verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)  # first words of such verbs -> line of help
+    # first words that its verbs once had -> today's: people type them, and folders of earlier releases hold them
+    former: Mapping[str, str] = field(default_factory=dict)
     # words that people try first -> command lines that do it: likeness of letters would name another verb
     typed_first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)  # of `import ridgeline`: name -> place
@@ -83,7 +87,6 @@ class Wing:
     # of the report: key -> (title, place of a function of study, history and answer that gives its parts)
     sections: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     notes: str = ""  # place of what it says with an answer: (study, history, answer) -> sentences
-    watched: str = ""  # place of what `watch` shows besides studies: path -> `report.live.snapshot.Watched`, or None
 
 
 class Family(Protocol):
@@ -171,24 +174,27 @@ def broken_wings() -> dict[str, str]:
 
 def _hidden_verbs() -> dict[str, str]:
     """Wings of other packages with a verb that one of ours has: ours goes first."""
-    ours = {verb: wing.name for wing in own_wings() for rows in wing.verbs.values() for verb in rows}
+    ours = {verb: wing.name for wing in own_wings() for verb in wing.verbs}
     return {
         f"{wing.name} of {package}": f"its verb {verb!r} is one of {ours[verb]}"
         for wing, package in _wings_elsewhere().values()
-        for rows in wing.verbs.values()
-        for verb in rows
+        for verb in wing.verbs
         if verb in ours
     }
 
 
-def verbs() -> dict[str, dict[str, tuple[str, str]]]:
-    """Heading -> verb -> (place, the line of --help), of all wings."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+def verbs() -> dict[str, tuple[str, str]]:
+    """Verb as it is typed -> (place, the line of help), of all wings."""
+    found: dict[str, tuple[str, str]] = {}
     for wing, _ in wings():
-        for heading, rows in wing.verbs.items():
-            known = {verb for verbs in found.values() for verb in verbs}
-            found.setdefault(heading, {}).update({verb: row for verb, row in rows.items() if verb not in known})
+        for verb, row in wing.verbs.items():
+            found.setdefault(verb, row)  # ours go first
     return found
+
+
+def former_verbs() -> dict[str, str]:
+    """What wings' verbs once began with -> what they begin with today."""
+    return {old: new for wing, _ in wings() for old, new in wing.former.items()}
 
 
 def functions() -> dict[str, str]:
@@ -199,12 +205,12 @@ def functions() -> dict[str, str]:
 def verb_place(verb: str) -> str:
     """Where a wing's verb is; empty where no wing has it. InputError where two packages bring it; ours goes first."""
     for having in (((wing, "ridgeline") for wing in own_wings()), _wings_elsewhere().values()):
-        found = [(wing, package) for wing, package in having if any(verb in rows for rows in wing.verbs.values())]
+        found = [(wing, package) for wing, package in having if verb in wing.verbs]
         if len(found) > 1:
             whose = " and ".join(f"{wing.name} ({package})" for wing, package in found)
             raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
         if found:
-            return next(rows[verb][0] for rows in found[0][0].verbs.values() if verb in rows)
+            return found[0][0].verbs[verb][0]
     return ""
 
 

@@ -34,12 +34,12 @@ class ExitCode(IntEnum):
         found.meaning = meaning
         return found
 
-    DONE = 0, "done: the setting asked about, if any, is better (`gate`: not slower)"
+    DONE = 0, "done: the setting asked about, if any, is better (`ci gate`: not slower)"
     NOTHING_BETTER = (
         1,
         "no better setting (keep the baseline), no detectable difference, nothing passed the guards, no answer (not "
-        "over yet, not confirmed, or not provable), nothing fits or keeps the limits (`memory`, `layouts`, `plan`), "
-        "`bisect` could not reproduce the slowdown, or `verify` found a mismatch",
+        "over yet, not confirmed, or not provable), nothing fits or keeps the limits (`plan`), `ci bisect` could "
+        "not reproduce the slowdown, or `study verify` found a mismatch",
     )
     WRONG_INPUT = 2, "the study or command line is wrong"
     SITE = (
@@ -49,11 +49,11 @@ class ExitCode(IntEnum):
     )
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
-    WORSE = 6, "`compare`, `steps` or `gate` showed that the setting is worse"
+    WORSE = 6, "`compare`, `study steps` or `ci gate` showed that the setting is worse"
     CANNOT_JUDGE = (
         7,
-        "cannot judge: too few runs for `compare`, `steps`, `gate`, `bisect`, `scale`, `nodes` or `bench "
-        "--find-goodput` to decide, or the reference of `gate` comes from another machine",
+        "cannot judge: too few runs for `compare`, `study steps`, `study scale`, `study nodes`, `ci gate`, "
+        "`ci bisect` or `bench --find-goodput` to decide, or the reference of `ci gate` comes from another machine",
     )
     INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 

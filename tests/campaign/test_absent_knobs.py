@@ -122,7 +122,7 @@ def test_the_program_sees_the_group_or_nothing(tmp_path, capsys):
     run_quietly("tune", study, "--dry-run")
     assert "--merange  " not in capsys.readouterr().out
     run_quietly("tune", study, "--out", out)
-    run_quietly("verify", out)
+    run_quietly("study", "verify", out)
     capsys.readouterr()
     run_quietly("best", out)
     told = capsys.readouterr().out

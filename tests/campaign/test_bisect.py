@@ -1,4 +1,4 @@
-"""`ridgeline bisect`: a planted slow commit of a real C program, builds that fail, ends that are not what they seem."""
+"""`ci bisect`: a planted slow commit of a real C program, builds that fail, ends that are not what they seem."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def written(home: Path, history: tuple[Path, list[str]]) -> Path:
 def test_the_slow_commit_of_a_c_program_is_named(tmp_path: Path, history: tuple[Path, list[str]]) -> None:
     written(tmp_path, history)
     commits = history[1]
-    done = ridgeline("bisect", "study.yaml", "--over", "commit", cwd=tmp_path)
+    done = ridgeline("ci", "bisect", "study.yaml", "--over", "commit", cwd=tmp_path)
     assert done.returncode == ExitCode.DONE, done.stderr
     assert f"commit {commits[SLOW_FROM]} is " in done.stdout and f"slower than {commits[SLOW_FROM - 1]}" in done.stdout
     assert f"git log --stat {commits[SLOW_FROM - 1]}..{commits[SLOW_FROM]}" in done.stdout

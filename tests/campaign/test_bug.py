@@ -88,13 +88,13 @@ def test_the_report_has_what_a_maintainer_asks_for_and_no_secret(folder: Path) -
 
 
 def test_shrink_runs_it_again_with_fewer_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command_line_quietly(["bug", str(failing(folder)), "--shrink"])
+    command_line_quietly(["study", "bug", str(failing(folder)), "--shrink"])
     shown = capsys.readouterr()
     assert "2 changes of 4 are enough for crash: a 2, d 4" in shown.out
     assert "```sh\npython3 solver.py 2 0 0 4\n```" in shown.out, "the command is the shrunk one"
     beside = folder.parent / f"{folder.name}-shrink-{failing(folder).name[:4]}"
     runs = len(read_history(beside).runs)
-    command_line_quietly(["bug", str(failing(folder)), "--shrink"])
+    command_line_quietly(["study", "bug", str(failing(folder)), "--shrink"])
     assert len(read_history(beside).runs) == runs, "asked again, it has its answer"
 
 

@@ -47,7 +47,7 @@ def test_the_best_of_the_stand_in_are_proven_on_the_target(tmp_path: Path) -> No
     assert "Found on the stand-in, tried here" in page
     assert "first run on laptop" in page
     assert "confirmed on cluster" in page
-    assert ridgeline("verify", "out", cwd=tmp_path).returncode == 0
+    assert ridgeline("study", "verify", "out", cwd=tmp_path).returncode == 0
 
 
 def test_a_campaign_that_was_searched_before_is_taken_as_it_is(tmp_path: Path) -> None:

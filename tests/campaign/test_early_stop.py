@@ -76,7 +76,7 @@ def test_a_clearly_bad_run_is_ended_and_nothing_of_it_is_measured(printed: Path)
     assert "0.2 times that of the best" in str(ended[20].outcome)
     assert ended[50].outcome is not None and ended[50].outcome.kind is Kind.OK, "twice as bad is not three times"
     assert history.verdict is not None and history.verdict.details["winner"] == {"x": 110}
-    assert ridgeline("verify", "out", cwd=printed).returncode == 0
+    assert ridgeline("study", "verify", "out", cwd=printed).returncode == 0
     assert "2 stopped early" in ridgeline("status", "out", cwd=printed).stdout
 
 

@@ -348,7 +348,7 @@ def test_production_is_run_until_the_rate_asked_for_is_shown(tmp_path: Path) -> 
     assert verdict.production_runs == 31 and verdict.failure_rate <= 0.1
     assert "31 runs passed there, so at most 9.9% of its runs fail (95%); 63 that" in verdict.headline
     notes = campaign.question.exhibits(campaign.study, campaign.history).notes
-    command = next(note for note in notes if "`ridgeline edge" in note)
+    command = next(note for note in notes if "`ridgeline study edge" in note)
     assert "--knob mem --at mem=69,other=a --fails 0.05" in command and "63 runs that pass" in command
     answer = campaign.question.answer(campaign.study, campaign.history)
     assert answer.facts["failure_rate"] == verdict.failure_rate and answer.facts["first_failing"] == 73

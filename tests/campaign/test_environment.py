@@ -1,4 +1,4 @@
-"""`ridgeline bisect --between`: the fewest variables of a slow host's environment that make a program slow."""
+"""`ridgeline ci bisect --between`: the fewest variables of a slow host's environment that make a program slow."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def asked(folder: Path) -> EnvironmentQuestion:
 
 def test_a_missing_variable_is_named_and_the_others_are_not(tmp_path: Path) -> None:
     home = written(tmp_path)
-    words = ("bisect", "study.yaml", "--between", "good.env", "bad.env", "--json")
+    words = ("ci", "bisect", "study.yaml", "--between", "good.env", "bad.env", "--json")
     done = ridgeline(*words, cwd=home)
     assert done.returncode == ExitCode.DONE, done.stderr
     answer = json.loads(done.stdout)

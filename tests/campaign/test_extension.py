@@ -326,11 +326,13 @@ def test_a_search_that_went_on_by_trials_can_be_verified(tmp_path: Path, ridgeli
     assert ridgeline("tune", str(tmp_path / "study.yaml"), "--out", out)[0] == 0
     code, said = ridgeline("resume", out, "--trials", "+1", "--wall", "+30m")
     assert code == 0 and "extended by 1 trial after a verdict" in said
-    assert ridgeline("verify", out)[0] == 0
+    assert ridgeline("study", "verify", out)[0] == 0
     status = json.loads(ridgeline("status", out, "--json")[1])
     assert status["budget"]["trials"] == 2, "the budget as it is now"
     assert status["budget"]["wall_s"] == 5400
-    assert 'ridgeline_budget_trials{study="sleepy"} 2\n' in ridgeline("export", out, "--format", "prometheus")[1]
+    assert (
+        'ridgeline_budget_trials{study="sleepy"} 2\n' in ridgeline("study", "export", out, "--format", "prometheus")[1]
+    )
 
 
 def test_a_comparison_goes_on_by_blocks(tmp_path: Path, ridgeline: Any) -> None:
@@ -342,5 +344,5 @@ def test_a_comparison_goes_on_by_blocks(tmp_path: Path, ridgeline: Any) -> None:
     assert code == 2 and "use --blocks" in said
     code, said = ridgeline("resume", out, "--blocks", "+1")
     assert code == 0 and "4 blocks" in said and "extended by 1 block after a verdict" in said
-    code, said = ridgeline("verify", out)
+    code, said = ridgeline("study", "verify", out)
     assert code == 0, said

@@ -40,7 +40,7 @@ def test_a_campaign_stops_before_it_overdraws_and_goes_on_when_there_is_more(tmp
     missing = ridgeline("tune", str(study), cwd=tmp_path)
     assert missing.returncode == 2
     assert "study.yaml:8: budget.grant:" in missing.stderr
-    assert "ridgeline grant create" in missing.stderr
+    assert "ridgeline site grant create" in missing.stderr
     create(grant, 0.5)  # a run may take 0.6
     stopped = ridgeline("tune", str(study), "--out", "out", cwd=tmp_path)
     assert stopped.returncode == 3, stopped.stderr
@@ -54,7 +54,7 @@ def test_a_campaign_stops_before_it_overdraws_and_goes_on_when_there_is_more(tmp
     assert paid.reserved == 0
     assert 0 < paid.spent < 0.5
     assert {run.study for run in paid.runs.values()} == {str(tmp_path / "out")}
-    shown = ridgeline("grant", "show", str(grant), cwd=tmp_path)
+    shown = ridgeline("site", "grant", "show", str(grant), cwd=tmp_path)
     assert "0 of 2 settled runs as the batch system charged it" in shown.stdout
 
 

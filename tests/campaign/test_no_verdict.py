@@ -292,5 +292,5 @@ def test_the_command_line_leaves_with_a_question_goes_on_and_the_proof_holds(tmp
     assert ridgeline("resume", "out", cwd=tmp_path).returncode == 0
     verdict = read_history(tmp_path / "out").verdict
     assert verdict is not None and verdict.conclusion == "confirmed"
-    proof = ridgeline("verify", "out", cwd=tmp_path)
+    proof = ridgeline("study", "verify", "out", cwd=tmp_path)
     assert proof.returncode == 0, proof.stdout

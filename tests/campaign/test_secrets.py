@@ -54,7 +54,7 @@ def test_nothing_that_is_kept_or_shown_holds_them(
     out = tmp_path / "out"
     _, said = ridgeline("tune", str(study), "--out", str(out))
     _, more = ridgeline("status", str(out), "--json")
-    _, rows = ridgeline("export", str(out))
+    _, rows = ridgeline("study", "export", str(out))
     kept = [out / "journal.jsonl", out / "report.html", *out.glob("runs/*/result.json")]
     scripts = list(out.glob("runs/*/run.sh"))
     assert len(kept) >= 4 and scripts
@@ -64,10 +64,10 @@ def test_nothing_that_is_kept_or_shown_holds_them(
     assert "api_key=(hidden)" in said, "that there was something is still seen"
     assert not [path for path in scripts if NAMED in path.read_text()]
     assert out.stat().st_mode & 0o777 == 0o700
-    code, found = ridgeline("verify", str(out))
+    code, found = ridgeline("study", "verify", str(out))
     assert code == 0, found
     monkeypatch.delenv("MY_SECRET")
-    assert ridgeline("verify", str(out))[0] == 0, "also where the secret is not known"
+    assert ridgeline("study", "verify", str(out))[0] == 0, "also where the secret is not known"
     # by hand: the reference is filled from the file, or the script says what is missing
     (tmp_path / ".ridgeline" / "secrets").mkdir(parents=True)
     hand = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}

@@ -68,7 +68,7 @@ def test_the_answer_comes_of_whole_runs_alone(tuned: Path) -> None:
     assert found["point"] == {"x": 0} and found["rate"] == pytest.approx(180)
     history = read_history(tuned / "out")
     assert all(trial.stage is not Stage.SHORT for trial, _ in history.ok_runs(*Stage))
-    assert ridgeline("verify", "out", cwd=tuned).returncode == 0
+    assert ridgeline("study", "verify", "out", cwd=tuned).returncode == 0
     work = [int(line) for line in (tuned / "out" / "work").read_text().split()]
     assert work.count(100) == 8
 

@@ -314,10 +314,10 @@ def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixtu
         command_line(["tune", str(file), "--out", str(tmp_path / "out")])
     capsys.readouterr()
     with pytest.raises(CannotJudge, match="don't show whether a node is slow"):
-        command_line(["nodes", str(tmp_path / "out")])
+        command_line(["study", "nodes", str(tmp_path / "out")])
     assert capsys.readouterr().out.startswith("can't judge: all 5 good runs were on ")
     with pytest.raises(CannotJudge, match="don't show whether a node is slow"):
-        command_line(["nodes", str(tmp_path / "out"), "--json"])
+        command_line(["study", "nodes", str(tmp_path / "out"), "--json"])
     assert [node["verdict"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["undecided"]
 
 

@@ -111,7 +111,7 @@ def test_more_than_six_changes_go_by_group_and_say_so_and_each_has_a_row_where_a
     assert changed_in(grouped) == [set(SWITCHES[:3]), set(SWITCHES[3:])]
     assert grouped.names == ["batch and memory", "the rest"]
     assert grouped.together[0].startswith("b1_batch, b2_batch and c_cache are one step, the group batch and memory; ")
-    assert all("`ridgeline steps --each` takes them one by one" in why for why in grouped.together)
+    assert all("`ridgeline study steps --each` takes them one by one" in why for why in grouped.together)
     single = switched(tmp_path, lambda point: None, each=True)
     assert changed_in(single) == [{name} for name in SWITCHES]
     assert not any(single.together)
@@ -170,14 +170,14 @@ def test_the_command_that_is_printed_measures_each_change(
 
     said("tune", str(file), "--out", str(home))
     said("report", str(home), "--format", "md", "--out", str(tmp_path / "page.md"))
-    (printed,) = set(re.findall("ridgeline (steps [^`\n]*)", (tmp_path / "page.md").read_text()))
+    (printed,) = set(re.findall("ridgeline (study steps [^`\n]*)", (tmp_path / "page.md").read_text()))
     monkeypatch.chdir(tmp_path)
     rows = json.loads(said(*shlex.split(printed), "--json"))["steps"]
     assert [row["change"] for row in rows] == ["a 1, b 1", "c 1", "d 1", "e 1", "f 1", "g 1"]
     assert rows[1]["ratio"] == pytest.approx(107 / 103) and rows[-1]["ratio"] == pytest.approx(227 / 163)
     shown = said("best", str(tmp_path / "out-steps-each"))
     assert "a and b are one step: they are only legal together (a and b go together)" in " ".join(shown.split())
-    by_group = said("steps", str(file), str(home), "--json", "--out", str(tmp_path / "grouped"))
+    by_group = said("study", "steps", str(file), str(home), "--json", "--out", str(tmp_path / "grouped"))
     assert len(json.loads(by_group)["steps"]) == 1
 
 

@@ -187,7 +187,7 @@ def test_best_and_export_read_it_from_the_folder(tmp_path: Path, capsys: pytest.
         command_line(["best", str(out), "--at", "late_ms=10", "--json"])
     assert json.loads(capsys.readouterr().out)["setting"] == {"x": 0}
     with pytest.raises(SystemExit):
-        command_line(["export", str(out), "--front"])
+        command_line(["study", "export", str(out), "--front"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["set.x"] for row in rows] == ["4", "3", "2", "1", "0"]
     assert "rate against late_ms" in (out / "report.html").read_text()
@@ -220,7 +220,7 @@ def test_dollars_are_a_goal_of_any_program(tmp_path: Path, capsys: pytest.Captur
     file.write_text(PRICED)
     typed("tune", file, "--out", out)  # which of the two is cheaper is luck
     capsys.readouterr()
-    typed("export", out)
+    typed("study", "export", out)
     rows = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["outcome"] == "ok"]
     assert rows
     for row in rows:

@@ -1,4 +1,4 @@
-"""`ridgeline verify`: an honest study folder holds, and every kind of tampering is found and named."""
+"""`ridgeline study verify`: an honest study folder holds, and every kind of tampering is found and named."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_folder_holds_where_neither_the_model_nor_the_interpreter_is_what_it_w
     with assemble_campaign(study, SearchQuestion()) as campaign:
         campaign.run()
     (verdict,) = [event for event in events(out) if event["event"] == "verdict"]
-    assert f"make-model '{home}/my model/config.json' 'models/my model'" in verdict["verdict"]["paste"]
+    assert f"model make '{home}/my model/config.json' 'models/my model'" in verdict["verdict"]["paste"]
     shutil.rmtree(home)
     monkeypatch.setattr(sys, "executable", "/usr/lib/another venv/bin/python3.12")
     found = verify_folder(out)
@@ -602,12 +602,12 @@ def leave(*arguments: object) -> int:
 
 
 def test_the_verb_leaves_with_0_or_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert leave("verify", folder) == 0
+    assert leave("study", "verify", folder) == 0
     assert capsys.readouterr().out.startswith(f"{folder}: everything holds\n")
     (run_folder(folder, 2) / "stdout").write_text("rate 999 of plain check 42.5\n")
-    assert leave("verify", folder) == 1
+    assert leave("study", "verify", folder) == 1
     assert re.search(r"run 2, runs/0002-\S+/stdout: rate: stated 107.0, found 999.0", capsys.readouterr().out)
-    assert leave("verify", folder, "--json") == 1
+    assert leave("study", "verify", folder, "--json") == 1
     told = json.loads(capsys.readouterr().out)
     assert told["holds"] is False
     assert told["mismatches"][0] | {"file": ""} == {"file": "", "what": "rate", "stated": 107, "found": 999, "run": 2}

@@ -257,10 +257,10 @@ def test_a_comparison_leaves_with_what_it_found(tmp_path: Path, rate: str, code:
         assert "B is worse than A; keep A" in done.stderr and "B is worse than A; keep A" in asked.stderr
 
 
-@pytest.mark.parametrize("verb", ["compare", "steps"])
+@pytest.mark.parametrize("verb", ["compare", "study steps"])
 def test_what_the_budget_left_no_room_to_judge_has_its_own_code(tmp_path: Path, verb: str) -> None:
     (tmp_path / "study.yaml").write_text(TWO + "budget: {node_hours: 0.00000001}\n")
-    done = ridgeline(verb, "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
+    done = ridgeline(*verb.split(), "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
     asked = ridgeline("best", "out", cwd=tmp_path)
     assert (done.returncode, asked.returncode) == (ExitCode.CANNOT_JUDGE, ExitCode.CANNOT_JUDGE), done.stderr
 
@@ -268,7 +268,7 @@ def test_what_the_budget_left_no_room_to_judge_has_its_own_code(tmp_path: Path, 
 def test_steps_to_a_worse_setting_leave_with_its_code(tmp_path: Path) -> None:
     text = TWO
     (tmp_path / "study.yaml").write_text(text)
-    done = ridgeline("steps", "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
+    done = ridgeline("study", "steps", "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
     assert done.returncode == 6, done.stderr
 
 
@@ -298,16 +298,16 @@ def test_steps_need_nothing_but_the_study_folder(tmp_path: Path) -> None:
     (author / "score.sh").write_text("echo $((100 * $1 + 10 * $2))\n")
     assert ridgeline("tune", "study.yaml", "--out", str(elsewhere / "first"), cwd=author).returncode == 0
     shutil.rmtree(author)
-    done = ridgeline("steps", "first", cwd=elsewhere)
+    done = ridgeline("study", "steps", "first", cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     assert (elsewhere / "first-steps/sources/score.sh").is_file(), "where the report of first looks for it"
-    unsaid = ridgeline("steps", "first/study.yaml", cwd=elsewhere)
+    unsaid = ridgeline("study", "steps", "first/study.yaml", cwd=elsewhere)
     assert unsaid.returncode == 2, unsaid.stderr
 
 
 def test_steps_of_a_file_need_a_setting(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(TWO)
-    done = ridgeline("steps", "study.yaml", cwd=tmp_path)
+    done = ridgeline("study", "steps", "study.yaml", cwd=tmp_path)
     assert done.returncode == 2 and "no setting" in done.stderr
 
 

@@ -62,87 +62,88 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
         6: ("better.yaml", "x=1", "--a", "x=2", "--out", "c6"),
         7: ("no-room.yaml", "x=2", "--out", "c7"),
     },
-    "gate": {
+    "ci gate": {
         0: ("better.yaml", "--against", "ref.json", "--out", "g0"),
         1: ("--against", "of-a-failure.json", "--update", "--out", "g1", "--", "exit 3"),
         2: ("nothing.yaml",),
         6: ("better.yaml", "--against", "faster.json", "--out", "g6"),
         7: ("better.yaml", "--against", "elsewhere.json", "--out", "g7"),
     },
-    "bisect": {
+    "ci bisect": {
         0: ("slower.yaml", "--over", "x", "--out", "b0"),
         1: ("same.yaml", "--over", "x", "--out", "b1"),
         2: ("slower.yaml",),
         7: ("slower-no-room.yaml", "--over", "x", "--out", "b7"),
     },
-    "edge": {
+    "study edge": {
         0: ("failing.yaml", "--knob", "x", "--out", "e0"),
         1: ("failing-no-room.yaml", "--knob", "x", "--out", "e1"),
         2: ("better.yaml", "--knob", "y"),
     },
-    "scale": {
+    "study scale": {
         0: ("better.yaml", "--over", "x", "--out", "s0"),
         1: ("failing-2.yaml", "--over", "x", "--out", "s1"),
         2: ("better.yaml", "--over", "y"),
         7: ("better.yaml", "--over", "x", "--repeats", "1", "--out", "s7"),
     },
-    "steps": {
+    "study steps": {
         0: ("better", "--out", "st0"),
         1: ("same.yaml", "x=2", "--out", "st1"),
         2: ("better.yaml",),
         6: ("worse.yaml", "x=2", "--out", "st6"),
         7: ("no-room.yaml", "x=2", "--out", "st7"),
     },
-    "grant show": {0: ("grant.yaml",), 2: ("nothing.yaml",)},
-    "grant create": {0: ("new-grant.yaml", "2"), 2: ("another.yaml", "none")},
-    "grant top-up": {0: ("grant.yaml", "1"), 2: ("nothing.yaml", "1")},
-    "grant release": {2: ("nothing.yaml", "better")},
+    "site grant show": {0: ("grant.yaml",), 2: ("nothing.yaml",)},
+    "site grant create": {0: ("new-grant.yaml", "2"), 2: ("another.yaml", "none")},
+    "site grant top-up": {0: ("grant.yaml", "1"), 2: ("nothing.yaml", "1")},
+    "site grant release": {2: ("nothing.yaml", "better")},
     "site check": {2: ("nothing.yaml",)},
     "site list": {0: (), 2: ("more",)},
-    "schema": {0: ("study",), 2: ("cake",)},
+    "site schema": {0: ("study",), 2: ("cake",)},
     "diagnose": {0: ("oom.log",), 2: ("nothing.log",), 4: ("/dev/null",)},
-    "nodes": {5: (".",), 7: ("better",), 2: ("--all",)},
-    "verify": {0: ("better",), 1: ("edited",), 5: ("empty",), 2: ("--all",)},
-    "compare-studies": {0: ("better", "better"), 1: ("better", "other"), 2: ("better",), 5: ("better", "empty")},
-    "bug": {0: ("FAILED",), 1: ("FAILED", "--shrink"), 2: ("better/runs/nothing",)},
-    "export": {0: ("better",), 2: ("better", "--format", "nosuch"), 5: ("empty",)},
+    "study nodes": {5: (".",), 7: ("better",), 2: ("--all",)},
+    "study verify": {0: ("better",), 1: ("edited",), 5: ("empty",), 2: ("--all",)},
+    "study diff": {0: ("better", "better"), 1: ("better", "other"), 2: ("better",), 5: ("better", "empty")},
+    "study bug": {0: ("FAILED",), 1: ("FAILED", "--shrink"), 2: ("better/runs/nothing",)},
+    "study export": {0: ("better",), 2: ("better", "--format", "nosuch"), 5: ("empty",)},
     "bench": {
         0: (SERVER, "--requests", "2", "--max-tokens", "4"),
         2: (SERVER, "--find-goodput"),
         3: ("http://127.0.0.1:CLOSED", "--requests", "2"),
         7: (NO_LOAD_TOO_MUCH, SERVER, "--find-goodput", "--slo", "ttft_p95_ms=2000"),
     },
-    "import": {0: ("bench.json",), 2: ("oom.log",)},
-    "preflight": {2: ("better.yaml",)},
-    "make-model": {0: ("llama-8b", "made"), 2: ("no-such-shape", "made")},
+    "twin import": {0: ("bench.json",), 2: ("oom.log",)},
+    "site preflight": {2: ("better.yaml",)},
+    "model make": {0: ("llama-8b", "made"), 2: ("no-such-shape", "made")},
     "plan": {
         0: PLAN,
         1: (*PLAN, "--slo", "ttft_p95_ms=0.1"),
         2: ("--model", "no-such-model"),
     },
-    "simulate": {0: (*TWIN, "--traffic", "fixed:64:8", "--requests", "4"), 2: (*HUGE, "--requests", "4")},
-    "memory": {0: TWIN, 1: HUGE, 2: ("--model", "no-such-model")},
-    "layouts": {
+    "twin simulate": {0: (*TWIN, "--traffic", "fixed:64:8", "--requests", "4"), 2: (*HUGE, "--requests", "4")},
+    "plan memory": {0: TWIN, 1: HUGE, 2: ("--model", "no-such-model")},
+    "plan layouts": {
         0: ("--model", "llama-8b", "--gpus", "1"),
         1: ("--model", "deepseek-r1", "--gpus", "1"),
         2: ("--model", "llama-8b"),
     },
-    "fleet": {2: ("--tokens",)},
-    "explain": {0: TWIN, 2: HUGE},
-    "calibrate": {2: ("--from", "nothing.log")},
-    "model": {0: ("llama-8b",), 2: ("no-such-model",)},
-    "hardware": {0: (), 2: ("cake",)},
-    "deploy check": {2: ("nothing.yaml",)},
-    "deploy render": {2: ("nothing.yaml",)},
-    "deploy up": {2: ("nothing.yaml",)},
-    "deploy status": {2: ("nothing.yaml",)},
-    "deploy restart": {2: ("nothing.yaml",)},
-    "deploy drain": {2: ("nothing.yaml", "server-1")},
-    "deploy undrain": {2: ("nothing.yaml", "server-1")},
-    "deploy down": {2: ("nothing.yaml",)},
-    "keep": {2: ("nothing.yaml",)},
-    "rehearse": {2: ("nothing.yaml",)},
-    "serve-twin": {2: ("--port", "none")},
+    "plan fleet": {2: ("--tokens",)},
+    "twin explain": {0: TWIN, 2: HUGE},
+    "twin calibrate": {2: ("--from", "nothing.log")},
+    "model show": {0: ("llama-8b",), 2: ("no-such-model",)},
+    "model list": {0: (), 2: ("llama-8b",)},
+    "plan hardware": {0: (), 2: ("cake",)},
+    "service check": {2: ("nothing.yaml",)},
+    "service render": {2: ("nothing.yaml",)},
+    "service up": {2: ("nothing.yaml",)},
+    "service status": {2: ("nothing.yaml",)},
+    "service restart": {2: ("nothing.yaml",)},
+    "service drain": {2: ("nothing.yaml", "server-1")},
+    "service undrain": {2: ("nothing.yaml", "server-1")},
+    "service down": {2: ("nothing.yaml",)},
+    "service keep": {2: ("nothing.yaml",)},
+    "service rehearse": {2: ("nothing.yaml",)},
+    "twin serve": {2: ("--port", "none")},
 }  # fmt: skip
 EACH = [(verb, code) for verb, rows in LEAVES.items() for code in rows]
 
@@ -199,7 +200,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run(home, "tune", "once.yaml", "--out", "once") == 1
     assert run(home, "compare", "worse.yaml", "x=2", "--out", "worse") == 6
     assert run(home, "compare", "no-room.yaml", "x=2", "--out", "undecided") == 7
-    assert run(home, "gate", "better.yaml", "--against", "ref.json", "--update", "--out", "reference") == 0
+    assert run(home, "ci", "gate", "better.yaml", "--against", "ref.json", "--update", "--out", "reference") == 0
     reference = (home / "ref.json").read_text()
     (home / "faster.json").write_text(reference.replace("100.0", "200.0"))
     other = {**json.loads(reference), "machine": {"cpu": "another", "cores": 999}}
@@ -207,7 +208,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(home / "better", home / "edited")
     journal = home / "edited" / "journal.jsonl"
     journal.write_text(journal.read_text().replace('"rate",200.0', '"rate",900.0'))
-    assert run(home, "grant", "create", "grant.yaml", "2") == 0
+    assert run(home, "site", "grant", "create", "grant.yaml", "2") == 0
     return home
 
 

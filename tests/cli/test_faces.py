@@ -98,11 +98,11 @@ def test_the_report_holds_the_baselines_command_too(finished: Path) -> None:
 
 def test_an_export_holds_the_answer_of_the_runs(finished: Path) -> None:
     told = json.loads(ridgeline("best", "out", "--json", cwd=finished).stdout)
-    whole = json.loads(ridgeline("export", "out", "--json", cwd=finished).stdout)
+    whole = json.loads(ridgeline("study", "export", "out", "--json", cwd=finished).stdout)
     assert whole["answer"] == told
     assert whole["answer"]["verdict"] == "confirmed"
     assert whole["answer"]["best"]["low"] is not None
-    rows = list(csv.DictReader(io.StringIO(ridgeline("export", "out", cwd=finished).stdout)))
+    rows = list(csv.DictReader(io.StringIO(ridgeline("study", "export", "out", cwd=finished).stdout)))
     assert len(rows) == len(whole["runs"])
     of_best = [row for row in rows if row["answer.is"] == "candidate"]
     assert {row["set.x"] for row in of_best} == {"0.423456789"}
@@ -112,10 +112,10 @@ def test_an_export_holds_the_answer_of_the_runs(finished: Path) -> None:
     assert {row["answer.verdict"] for row in rows if row["answer.is"] != "candidate"} == {""}
 
 
-@pytest.mark.parametrize(("verb", "code"), [("export", 2), ("report", 5)])
+@pytest.mark.parametrize(("verb", "code"), [("study export", 2), ("report", 5)])
 @pytest.mark.parametrize("out", ["/nowhere/at/all.txt", "."])
 def test_a_file_that_cannot_be_written_is_named(finished: Path, verb: str, code: int, out: str) -> None:
-    assert "--out" in message(ridgeline(verb, "out", "--out", out, cwd=finished), code)
+    assert "--out" in message(ridgeline(*verb.split(), "out", "--out", out, cwd=finished), code)
 
 
 def test_a_folder_name_that_is_too_long_is_named(finished: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_answer_to_how_far_is_not_the_fastest_size(tmp_path: Path) -> None:
         "version: 1\nname: far\nspace: {threads: [1, 2, 4]}\ngoal: {maximize: rate}\nbaseline: {threads: 1}\n"
         "workload: {kind: command, run: 'echo rate $((100 + {threads}))', metrics: {rate: {regex: 'rate (.*)'}}}\n"
     )
-    assert ridgeline("scale", "study.yaml", "--out", "out", cwd=tmp_path).returncode == 0
+    assert ridgeline("study", "scale", "study.yaml", "--out", "out", cwd=tmp_path).returncode == 0
     answer = ridgeline("best", "out", cwd=tmp_path).stdout
     assert "speed-up" in answer and "as YAML" not in answer
     assert "best" not in ridgeline("status", "out", cwd=tmp_path).stdout

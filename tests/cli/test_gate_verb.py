@@ -1,4 +1,4 @@
-"""`ridgeline gate`: a reference that can be committed, exit codes for scripts, files for CI systems."""
+"""`ridgeline ci gate`: a reference that can be committed, exit codes for scripts, files for CI systems."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def home(tmp_path: Path, reference: str) -> Path:
 
 
 def ridgeline(home: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run(home, "gate", *words, **env)
+    return run(home, "ci", "gate", *words, **env)
 
 
 def run(home: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:

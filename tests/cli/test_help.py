@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 import typer
 
-from ridgeline.cli.main import TYPED_FIRST, _actions_text, application, commands, help_of, run, verb_lines, verb_named
+from ridgeline.cli.main import (
+    TYPED_FIRST,
+    all_commands,
+    all_groups,
+    application,
+    commands,
+    former_names,
+    group_text,
+    help_of,
+    run,
+    top,
+    verbs_of,
+)
 from ridgeline.errors import ExitCode, InputError, RidgelineError
 from ridgeline.study.grant import create
 from tests.command_line import ridgeline
@@ -46,11 +58,11 @@ units:
 # they wait for a server, start servers, run until they are stopped, or need a run that failed (test_bug.py has one)
 # so their examples are parsed, not run
 PARSED = {
-    *("bench", "watch", "keep", "serve-twin", "rehearse"),
-    *("deploy up", "deploy drain", "deploy undrain", "deploy restart"),
-    *("bug", "grant release", "gate"),
+    *("bench", "watch", "service keep", "twin serve", "service rehearse"),
+    *("service up", "service drain", "service undrain", "service restart"),
+    *("study bug", "site grant release", "ci gate"),
 }
-NO_GPU = 3  # what `preflight` says of a machine without one
+NO_GPU = 3  # what `site preflight` says of a machine without one
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +105,7 @@ def test_the_example_of_every_command_runs(
     except SystemExit as ended:
         assert not ended.code, f"{words} ended with {ended.code}"
     except RidgelineError as error:
-        expected = {"preflight": NO_GPU, "nodes": ExitCode.CANNOT_JUDGE}  # on one node there are no peers
+        expected = {"site preflight": NO_GPU, "study nodes": ExitCode.CANNOT_JUDGE}  # on one node there are no peers
         assert error.exit_code == expected.get(name), error
 
 
@@ -110,22 +122,70 @@ def test_help_fits_a_terminal_and_its_example_can_be_pasted(name: str) -> None:
     assert shlex.split(pasted)[1:] == example_of(name)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in verb_lines() if isinstance(verb_named(verb), dict)])
-def test_a_verb_with_subcommands_lists_them(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    actions = verb_named(verb)
-    assert isinstance(actions, dict)
-    run([verb, "--help"])
+def test_the_overview_has_ten_verbs_and_seven_groups_of_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--help"])
     shown = capsys.readouterr().out
-    assert shown.strip() == _actions_text(verb, actions)
-    assert not [line for line in shown.splitlines() if len(line) > WIDTH]
-    assert all(f"\n  {action} " in shown for action in actions)
-    with pytest.raises(InputError, match=f"`ridgeline {verb}` needs a subcommand; use one of {', '.join(actions)}"):
-        run([verb])
+    verbs, groups = (
+        block.splitlines() for block in shown.split("Verbs:\n")[1].split("\n\nExit codes:")[0].split("\n\n")
+    )
+    ten = "check tune resume status best report watch compare diagnose bench"
+    seven = "study ci site twin plan model service"
+    assert [line.split()[0] for line in verbs] == ten.split()
+    assert [line.split()[0] for line in groups[1:]] == seven.split() and groups[0].startswith("Groups")
+    assert all(line.endswith((".", "?")) and len(line) <= WIDTH for line in (*verbs, *groups[1:]))
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert [" ".join(names) for names in top()] == [ten, seven]
+    former = [old for old in former_names() if old not in all_groups()]
+    assert len(former) > 20 and not [old for old in former if f"\n  {old} " in shown]
+
+
+GROUPS = {
+    "study": "edge scale steps nodes verify export diff bug",
+    "ci": "gate bisect",
+    "site": "check list schema grant preflight",
+    "site grant": "show create top-up release",
+    "twin": "simulate explain calibrate import serve",
+    "plan": "fleet memory layouts hardware",
+    "model": "show list make",
+    "service": "check render up status drain undrain restart down keep rehearse",
+}
+
+
+@pytest.mark.parametrize("group", all_groups())
+def test_a_group_lists_its_verbs(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(verbs_of(group)) == GROUPS[group].split()
+    if group in COMMANDS:  # `plan` is a verb too
+        with pytest.raises(SystemExit):
+            run([group, "--help"])
+        shown = capsys.readouterr().out
+    else:
+        run([*group.split(), "--help"])
+        shown = capsys.readouterr().out
+        assert shown.strip() == group_text(group)
+        needs = f"`ridgeline {group}` needs a verb; use one of {GROUPS[group].replace(' ', ', ')}"
+        if group != "model":  # which lists the models, as it did
+            with pytest.raises(InputError, match=needs):
+                run(group.split())
+    lines = shown.splitlines()
+    assert not [line for line in lines if len(line) > WIDTH]
+    for verb, line in verbs_of(group).items():
+        assert [each.split(None, 1) for each in lines if each.split()[:1] == [verb]] == [[verb, line]]
+
+
+def test_a_group_that_is_a_verb_takes_its_verbs_before_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["plan", "hardware"])
+    assert "h200" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        run(["plan", "--nodes", "2"])
+    assert ended.value.code == 2 and "Missing option '--model'" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"`ridgeline plan` has no verb 'flet'; did you mean `ridgeline plan fleet`\?"):
+        run(["plan", "flet"])
 
 
 @pytest.mark.parametrize("word", TYPED_FIRST)
 def test_a_word_that_people_try_first_names_commands_that_exist(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert word not in verb_lines()
+    assert word not in all_commands()
     for line in TYPED_FIRST[word]:
         name = max((name for name in COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
         with pytest.raises(SystemExit):
@@ -144,19 +204,50 @@ def test_a_word_that_is_no_verb_is_answered_with_the_verb_that_does_it() -> None
         ("Optimize", "tune STUDY.yaml"),
         ("sweep", "tune STUDY.yaml` or `ridgeline bench URL --sweep GRID"),
         ("benchmark", "bench URL"),
-        ("serve", "deploy up SERVICE.yaml"),
+        ("serve", "service up SERVICE.yaml"),
     ):
         with pytest.raises(InputError, match=f"is not a verb; use `ridgeline {meant}"):
             run([typed])
-    with pytest.raises(InputError, match=r"'tunne' is not a verb; did you mean tune\?"):
-        run(["tunne"])
+    for typed, meant in (
+        ("tunne", "tune"),
+        ("simulat", "twin simulate"),
+        ("gaet", "ci gate"),
+        ("diff", "study diff"),
+        ("sevice", "service"),
+        ("compare-studes", "study diff"),
+        ("make-modl", "model make"),
+        ("up", "service up"),
+    ):
+        with pytest.raises(InputError, match=rf"'{typed}' is not a verb; did you mean `ridgeline {meant}`\?"):
+            run([typed])
+    with pytest.raises(InputError, match="'qqqq' is not a verb; `ridgeline --help` lists the verbs"):
+        run(["qqqq"])
 
 
-def test_a_subcommand_takes_only_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InputError, match=r"`ridgeline deploy` has no subcommand 'upp'; did you mean up\?"):
-        run(["deploy", "upp", "service.yaml"])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("twin simulat", "twin simulate"),
+        ("twin fleet", "plan fleet"),  # of another group
+        ("study tune", "tune"),
+        ("site grant topup", "site grant top-up"),
+        ("service statu", "service status"),  # not the verb at the top
+        ("site chek", "site check"),
+    ],
+)
+def test_a_verb_that_a_group_does_not_have_is_answered_with_the_nearest(typed: str, meant: str) -> None:
+    group, _, word = typed.rpartition(" ")
+    with pytest.raises(
+        InputError, match=rf"`ridgeline {group}` has no verb '{word}'; did you mean `ridgeline {meant}`\?"
+    ):
+        run(typed.split())
+    with pytest.raises(InputError, match="`ridgeline ci` has no verb 'qqqq'; use one of gate, bisect"):
+        run(["ci", "qqqq"])
+
+
+def test_a_verb_of_a_group_takes_only_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(["deploy", "down", "service.yaml", "--rolling"])
+        run(["service", "down", "service.yaml", "--rolling"])
     assert ended.value.code == 2
     assert "No such option: --rolling" in capsys.readouterr().err
 

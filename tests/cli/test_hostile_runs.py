@@ -49,11 +49,11 @@ job: {{limit: 60}}
 READING = {
     "status": ["status", "DIR"],
     "best": ["best", "DIR"],
-    "verify": ["verify", "DIR"],
+    "study verify": ["study", "verify", "DIR"],
     "report": ["report", "DIR"],
-    "export": ["export", "DIR"],
-    "nodes": ["nodes", "DIR"],
-    "compare-studies": ["compare-studies", "DIR", "DIR"],
+    "study export": ["study", "export", "DIR"],
+    "study nodes": ["study", "nodes", "DIR"],
+    "study diff": ["study", "diff", "DIR", "DIR"],
 }
 
 
@@ -137,13 +137,16 @@ def test_what_a_run_left_that_is_no_file_makes_no_verb_wait(
     spoilt: Path, place: Callable[[Path], None], name: str
 ) -> None:
     place(first_run(spoilt) / name)
-    for words in (READING["verify"], READING["report"], READING["status"]):
+    for words in (READING["study verify"], READING["report"], READING["status"]):
         done = ridgeline(*(spoilt if word == "DIR" else word for word in words), cwd=spoilt.parent)
         assert "Traceback" not in done.stderr
         if words[0] == "verify" and name in ("stdout", "notes.txt", "result.json"):
             assert done.returncode == 1
             assert name in done.stdout
-    assert "not a regular file" in ridgeline("verify", spoilt, cwd=spoilt.parent).stdout or name in ("stderr", "env")
+    assert "not a regular file" in ridgeline("study", "verify", spoilt, cwd=spoilt.parent).stdout or name in (
+        "stderr",
+        "env",
+    )
 
 
 @pytest.mark.parametrize("place", [fifo, endless, listening])
@@ -157,11 +160,11 @@ def test_a_study_folder_of_pipes_is_refused(spoilt: Path, place: Callable[[Path]
         assert name in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["check", "tune", "diagnose", "import"])
+@pytest.mark.parametrize("verb", ["check", "tune", "diagnose", "twin import"])
 @pytest.mark.parametrize("place", [fifo, endless, listening])
 def test_a_named_file_that_is_no_file_is_refused(tmp_path: Path, place: Callable[[Path], None], verb: str) -> None:
     place(tmp_path / "given")
-    done = ridgeline(verb, "given", cwd=tmp_path)
+    done = ridgeline(*verb.split(), "given", cwd=tmp_path)
     assert "Traceback" not in done.stderr
     assert done.returncode in (2, 4)
     assert "not a regular file" in done.stderr
@@ -211,7 +214,7 @@ def test_a_folder_in_the_place_of_the_result_ends_no_campaign(tmp_path: Path) ->
     (tmp_path / "quick.yaml").write_text(study_text("mkdir result.json"))
     done = ridgeline("tune", "quick.yaml", "--out", "out", cwd=tmp_path)
     assert done.returncode in (0, 1), done.stderr
-    assert "result.json" in ridgeline("verify", "out", cwd=tmp_path).stdout
+    assert "result.json" in ridgeline("study", "verify", "out", cwd=tmp_path).stdout
 
 
 # numbers
@@ -232,7 +235,7 @@ def test_a_number_of_hundreds_of_digits_is_no_measurement(tmp_path: Path, writte
     for run in read_history(tmp_path / "out").runs.values():
         assert run.outcome is not None
         assert (run.outcome.kind.value == "ok") is (written == "true")
-    verified = ridgeline("verify", "out", cwd=tmp_path)
+    verified = ridgeline("study", "verify", "out", cwd=tmp_path)
     assert "Traceback" not in verified.stderr
 
 
@@ -253,7 +256,7 @@ def test_a_journal_with_such_a_number_is_damaged(spoilt: Path, key: str, digits:
 def test_a_result_file_with_such_a_number_does_not_match(spoilt: Path, digits: str) -> None:
     result = first_run(spoilt) / "result.json"
     result.write_text(re.sub(r'("started": )[0-9.]+', rf"\g<1>{digits}", result.read_text()))
-    done = ridgeline("verify", spoilt, cwd=spoilt.parent)
+    done = ridgeline("study", "verify", spoilt, cwd=spoilt.parent)
     assert done.returncode == 1, done.stderr
     assert "result.json" in done.stdout
 
@@ -391,7 +394,7 @@ def test_tune_shows_nothing_that_a_program_writes_for_the_terminal(tmp_path: Pat
 
 
 def test_an_export_ends_its_lines_as_csv_does(spoilt: Path) -> None:
-    done = ridgeline("export", spoilt, cwd=spoilt)
+    done = ridgeline("study", "export", spoilt, cwd=spoilt)
     assert done.stdout.count("\r\n") == done.stdout.count("\n") > 1
     assert "\N{REPLACEMENT CHARACTER}" not in done.stdout
 

@@ -67,7 +67,7 @@ def test_an_old_verdict_that_does_not_stand_today_is_not_provable_on_every_face(
     assert "block 3 of 3: stopped in the middle and resumed, perhaps on another machine" in done.stderr
     assert (tmp_path / "run.sh").read_text().splitlines()[1].startswith("# NOT AN ANSWER: not provable")
     assert not api.open(folder) and api.open(folder).best is None
-    assert ridgeline("verify", folder).returncode == 1
+    assert ridgeline("study", "verify", folder).returncode == 1
 
 
 def test_old_verdicts_that_stand_have_todays_interval() -> None:
@@ -159,7 +159,7 @@ def test_without_a_verdict_the_command_that_leads_to_one_can_be_pasted(
         assert told.returncode == 1 and json.loads(ridgeline("best", out, "--json").stdout)["answered"] is False
         go_on(told.stdout, tmp_path)
     assert ridgeline("best", out).returncode == 0
-    assert ridgeline("verify", out).returncode == 0
+    assert ridgeline("study", "verify", out).returncode == 0
 
 
 def test_a_machine_that_gets_slower_all_the_time_is_caught_up_with(tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ FILES: dict[str, object] = {
     "old-site.json": {"version": 9, "factors": {}},
     "other-site.json": {"version": 1, "factors": {}, "points": 3, "measured_on": ELSEWHERE},
 }
-SIMULATE = "simulate --gpu h200 --gpus-per-node 1 --requests 5 --traffic fixed:100:10 --model"
-CALIBRATE = "calibrate --out out.json --from"
+SIMULATE = "twin simulate --gpu h200 --gpus-per-node 1 --requests 5 --traffic fixed:100:10 --model"
+CALIBRATE = "twin calibrate --out out.json --from"
 PLAN = "plan --model llama-8b --gpu h100 --gpus-per-node 1 --traffic fixed:200:20"
-EXPLAIN = "explain --model llama-8b --gpu h200 --gpus-per-node 1"
+EXPLAIN = "twin explain --model llama-8b --gpu h200 --gpus-per-node 1"
 CASES = [
     (f"{SIMULATE} unquantised.json", ("zzz9", "--dtype")),
     (f"{SIMULATE} shapeless.json", ("shapeless.json", "hidden_size missing")),
@@ -76,7 +76,7 @@ CASES = [
     (f"{SIMULATE} llama-8b --rate nan", ("rate of nan",)),
     (f"{SIMULATE} llama-8b --mem-fraction nan", ("nan is not possible",)),
     (f"{SIMULATE} llama-8b --engine vllm:0.1", ("vllm:0.8 or newer",)),
-    (f"{SIMULATE} llama-8b --calibration folder", ("folder", "ridgeline calibrate")),
+    (f"{SIMULATE} llama-8b --calibration folder", ("folder", "ridgeline twin calibrate")),
     (f"{SIMULATE} llama-8b --calibration list-site.json", ("holds no factors",)),
     (f"{SIMULATE} llama-8b --calibration nan-site.json", ("factors.compute",)),
     (f"{SIMULATE} llama-8b --calibration old-site.json", ("version 9",)),

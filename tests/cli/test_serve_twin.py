@@ -1,4 +1,4 @@
-"""`ridgeline serve-twin` as a person starts it."""
+"""`ridgeline twin serve` as a person starts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TWIN = ("--model", "llama-8b", "--gpu", "h200", "--tp", "1")
 
 
 def start(*words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ridgeline", "serve-twin", *TWIN, *map(str, words)]
+    command = [sys.executable, "-m", "ridgeline", "twin", "serve", *TWIN, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.main import verb_lines
+from ridgeline.cli.main import all_commands
 from tests.command_line import ridgeline
 
 REAL = Path(__file__).parent.parent.parent / "examples" / "05-sglang-h200" / "results"
@@ -28,35 +28,25 @@ sys.addaudithook(_hook)
 READING = {
     "status": ["status", "DIR", "--json"],
     "best": ["best", "DIR"],
-    "verify": ["verify", "DIR"],
+    "study verify": ["study", "verify", "DIR"],
     "report": ["report", "DIR"],
-    "export": ["export", "DIR"],
-    "nodes": ["nodes", "DIR"],
+    "study export": ["study", "export", "DIR"],
+    "study nodes": ["study", "nodes", "DIR"],
     "diagnose": ["diagnose", "DIR/journal.jsonl"],
-    "bug": ["bug", "DIR/runs/0001"],
-    "compare-studies": ["compare-studies", "DIR", "DIR"],
+    "study bug": ["study", "bug", "DIR/runs/0001"],
+    "study diff": ["study", "diff", "DIR", "DIR"],
 }
 # verbs that run a study or a service, or that take no study folder
 OTHERS = {
-    *(
-        "check",
-        "tune",
-        "resume",
-        "compare",
-        "bisect",
-        "gate",
-        "edge",
-        "scale",
-        "steps",
-        "watch",
-        "site",
-        "grant",
-        "preflight",
-        "schema",
-        "model",
-    ),
-    *("hardware", "memory", "layouts", "plan", "fleet", "deploy", "rehearse", "keep", "serve-twin", "simulate"),
-    *("explain", "calibrate", "make-model", "bench", "import"),
+    *("check", "tune", "resume", "watch", "compare", "bench"),
+    *("study edge", "study scale", "study steps", "ci gate", "ci bisect"),
+    *("site check", "site list", "site schema", "site preflight"),
+    *(f"site grant {verb}" for verb in ("show", "create", "top-up", "release")),
+    *(f"twin {verb}" for verb in ("simulate", "explain", "calibrate", "import", "serve")),
+    *("plan", "plan fleet", "plan memory", "plan layouts", "plan hardware"),
+    *("model show", "model list", "model make"),
+    *(f"service {verb}" for verb in ("check", "render", "up", "status", "drain", "undrain", "restart", "down")),
+    *("service keep", "service rehearse"),
 }
 
 
@@ -96,7 +86,7 @@ def traced(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str],
 
 
 def test_every_verb_is_on_one_of_the_lists() -> None:
-    assert READING.keys() | OTHERS == verb_lines().keys()
+    assert READING.keys() | OTHERS == all_commands().keys()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +119,7 @@ def test_a_bug_report_of_a_hostile_folder_starts_nothing_of_it(tmp_path: Path) -
     failed["outcome"] = {"kind": "crash", "reason": "it says so"}
     names = {event["run"]: event["folder"] for event in events if event["event"] == "run"}
     journal.write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    done, started = traced(folder, "bug", f"DIR/{names[failed['run']]}")
+    done, started = traced(folder, "study", "bug", f"DIR/{names[failed['run']]}")
     assert "## Command" in done.stdout and "sglang" in done.stdout, done.stderr
     assert not [line for line in started if str(folder) in line or "evil" in line]
     assert not marker.exists()

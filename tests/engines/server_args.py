@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 Release = tuple[int, ...]
-RELEASES: list[Release] = [(0, 4, n) for n in range(8, 11)] + [(0, 5, n) for n in range(1, 24)]
+RELEASES: list[Release] = [*((0, 4, n) for n in range(8, 11)), *((0, 5, n) for n in range(1, 24))]
 ATTENTION_DP: Release = (0, 5, 22)
 
 

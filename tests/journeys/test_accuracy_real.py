@@ -42,7 +42,8 @@ def test_a_setting_that_changes_the_answers_is_refused(tmp_path: Path) -> None:
     history = read_history(tmp_path / "studies" / "guarded")
     found = {
         (t.settings["hf_overrides"], t.settings["max_num_seqs"]): run
-        for run in history.runs.values()
+        # one that was void on a busy machine gives way to another of the same setting
+        for run in sorted(history.runs.values(), key=lambda run: run.outcome.kind is not Kind.UNVERIFIED)
         for t in (history.trials[run.trial],)
     }
     reasons = {key: str(run.outcome) for key, run in found.items()}

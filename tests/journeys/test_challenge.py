@@ -34,7 +34,7 @@ def test_the_script_goes_from_the_task_sheet_to_the_deck(tmp_path: Path) -> None
     assert lines == [
         "check HERE/study-sglang.yaml",
         "tune HERE/study-sglang.yaml --out OUT/sglang",
-        "verify OUT/sglang",
+        "study verify OUT/sglang",
         "report OUT/sglang --format html",
         "report OUT/sglang --format slides",
     ]
@@ -48,7 +48,7 @@ def test_no_better_setting_is_an_answer_and_trouble_is_not(
 ) -> None:
     left, lines = called(tmp_path, "sglang", leaves=leaves)
     assert left == code
-    assert ("verify OUT/sglang" in lines) is verified
+    assert ("study verify OUT/sglang" in lines) is verified
 
 
 def test_an_unknown_task_is_named(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_the_demo_beats_the_baseline_by_far_and_names_its_report(tmp_path: Path)
     assert sum(n for kind, n in outcomes.items() if kind.startswith("oom")) <= 12
     assert 5 < status["node_hours"] <= 24
     _found_by_the_eighteenth_trial(tmp_path / "demo")
-    verified = command_line.ridgeline("verify", tmp_path / "demo")
+    verified = command_line.ridgeline("study", "verify", tmp_path / "demo")
     assert verified.returncode == 0, "anything that does not match is a 1"
 
 

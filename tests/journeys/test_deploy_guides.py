@@ -41,20 +41,20 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "grep -l 'kind: DisaggregatedSet' manifests/servers.yaml && grep -l 'kind: Deployment' manifests/router.yaml",
         "there is no cluster here; tests/service/test_kubernetes.py holds the manifests against its schemas",
     ),
-    "ridgeline rehearse seventy.yaml": (
-        "ridgeline rehearse seventy.yaml --traffic sharegpt:220:100 --seconds 1 --policy round_robin",
+    "ridgeline service rehearse seventy.yaml": (
+        "ridgeline service rehearse seventy.yaml --traffic sharegpt:220:100 --seconds 1 --policy round_robin",
         "all policies take minutes; tests/service/test_rehearse.py runs every step of it",
     ),
-    "ridgeline rehearse service.yaml": (
-        "ridgeline rehearse service.yaml --traffic sharegpt --seconds 1 --policy cache_aware",
+    "ridgeline service rehearse service.yaml": (
+        "ridgeline service rehearse service.yaml --traffic sharegpt --seconds 1 --policy cache_aware",
         "all policies take minutes",
     ),
-    "ridgeline rehearse scaled.yaml": (
-        "ridgeline rehearse scaled.yaml --scale --traffic sharegpt --rate 8 --minutes 3 --double-at 1",
+    "ridgeline service rehearse scaled.yaml": (
+        "ridgeline service rehearse scaled.yaml --scale --traffic sharegpt --rate 8 --minutes 3 --double-at 1",
         "three quarters of an hour take minutes on busy cores",
     ),
-    "ridgeline keep two.yaml": (
-        "timeout -s INT 8 ridgeline keep two.yaml || [ $? = 124 ]",
+    "ridgeline service keep two.yaml": (
+        "timeout -s INT 8 ridgeline service keep two.yaml || [ $? = 124 ]",
         "it watches until somebody stops it",
     ),
 }
@@ -96,7 +96,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     finally:
         for file in tmp_path.glob("*.yaml"):
             if file.with_suffix(".service").is_dir():
-                shell(f"ridgeline deploy down {file.name}", tmp_path)
+                shell(f"ridgeline service down {file.name}", tmp_path)
         assert not [pid for pid in Path("/proc").iterdir() if pid.name.isdigit() and str(tmp_path) in cmdline(pid)]
         shutil.rmtree(tmp_path / "bin")
 

@@ -78,13 +78,13 @@ def test_experts_of_dummy_weights(tmp_path: Path) -> None:
     assert COLLAPSED not in best.stdout and COLLAPSED not in page.lower()
     used = page.partition("--max-running-requests 64")[0]  # what to use stands first; below are the scripts that ran
     for text in (best.stdout, (tmp_path / "run-best.sh").read_text(), used):
-        assert "--load-format dummy" not in text and "make-model" not in text and f"{SWITCH}=" not in text
+        assert "--load-format dummy" not in text and "model make" not in text and f"{SWITCH}=" not in text
     refused = subprocess.run(["sh", tmp_path / "run-best.sh"], capture_output=True, text=True, cwd=tmp_path)
     assert refused.returncode != 0 and "set it to the folder of real weights" in refused.stderr
     deployed = (tmp_path / "service.yaml").read_text()
     assert "# benchmark only" in deployed and yaml.safe_load(deployed)["model"] == "/path/to/real/weights"
     assert "load_format" not in deployed and SWITCH not in deployed
-    assert ridgeline("verify", folder).returncode == 0
+    assert ridgeline("study", "verify", folder).returncode == 0
 
 
 @pytest.mark.parametrize(("version", "env"), [("0.5.12", {}), ("0.5.15", {SWITCH: "0"})])

@@ -63,7 +63,7 @@ def in_a_german_shell(home: Path, *words: object) -> subprocess.CompletedProcess
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
-    return json.loads(ridgeline("export", folder, "--format", "json").stdout)["runs"]
+    return json.loads(ridgeline("study", "export", folder, "--format", "json").stdout)["runs"]
 
 
 def test_the_release_that_was_written_wins_and_is_the_one_that_runs(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ job: {limit: 3m}
 
 
 def test_scaling_over_ranks(tmp_path: Path) -> None:
-    done = ridgeline("scale", write_study(tmp_path), "--repeats", 2, "--out", "out", "--json", cwd=tmp_path)
+    done = ridgeline("study", "scale", write_study(tmp_path), "--repeats", 2, "--out", "out", "--json", cwd=tmp_path)
     verdict = json.loads(done.stdout)["verdict"]
     assert verdict["kind"] == "scaling"
     shown = verdict["sure"] if verdict["pays_to"] else verdict["steps"][1]["marginal_low"] >= WORTH

@@ -115,7 +115,7 @@ def answer(place: Place) -> dict[str, Any]:
     assert "8 legal points" in place.ridgeline("check", "study.yaml")
     place.ridgeline("tune", "study.yaml", "--out", "the out")
     place.ridgeline("resume", "the out", "--trials", "+1")
-    assert "everything holds" in place.ridgeline("verify", "the out")
+    assert "everything holds" in place.ridgeline("study", "verify", "the out")
     place.ridgeline("status", "the out")
     place.ridgeline("report", "the out")
     best = json.loads(place.ridgeline("best", "the out", "--json"))["best"]

@@ -129,7 +129,7 @@ def test_every_face_reads_it_as_it_is(unpacked: Path, capsys: pytest.CaptureFixt
     name = unpacked_kind(status)
     assert status["runs"] == runs
     assert status["kind"] == (name if name in ("compare", "edge", "scale") else "search")
-    assert len(list(csv.reader(io.StringIO(say(capsys, "export", unpacked))))) == runs + 1
+    assert len(list(csv.reader(io.StringIO(say(capsys, "study", "export", unpacked))))) == runs + 1
     say(capsys, "report", unpacked)
     page = (unpacked / "report.html").read_text()
     assert ">All runs</a></h2>" in page

@@ -135,7 +135,7 @@ def test_the_edge_of_the_window(tmp_path: Path) -> None:
         space={"max_model_len": {"from": 1 << 17, "to": 1 << 19, "times": 2}},
         baseline={"max_model_len": 1 << 18},
     )
-    words = ("edge", str(study), "--knob", "max_model_len", "--repeats", "1", "--out", "out")
+    words = ("study", "edge", str(study), "--knob", "max_model_len", "--repeats", "1", "--out", "out")
     verdict = answered(*words, cwd=tmp_path)["verdict"]
     assert verdict["kind"] == "edge"
     assert (verdict["edge"], verdict["first_failing"]) == (1 << 18, 1 << 19)

@@ -190,7 +190,7 @@ COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port, log = free_port(), tmp_path_factory.mktemp("twin") / "twin.log"
-    words = ["serve-twin", "--model", "llama-8b", "--gpu", "h200", "--served-model-name", "tiny", "--api", "vllm"]
+    words = ["twin", "serve", "--model", "llama-8b", "--gpu", "h200", "--served-model-name", "tiny", "--api", "vllm"]
     with process([sys.executable, "-m", "ridgeline", *words, "--port", str(port)], port, log, {}) as url:
         yield url
 

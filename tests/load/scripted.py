@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Request:
     arrived_s: float
 
     @property
-    def json(self) -> dict:
+    def json(self) -> Any:
         return json.loads(self.body)
 
 
@@ -145,7 +146,7 @@ class Scripted:
         return Request(method, path, headers, buffer[:size], len(self.requests), now_s), buffer[size:]
 
 
-def delta(text: str | None = None, finish: str | None = None, **more: object) -> dict:
+def delta(text: str | None = None, finish: str | None = None, **more: object) -> dict[str, Any]:
     content = {} if text is None else {"content": text}
     return {"id": "x", "choices": [{"index": 0, "delta": {**content, **more}, "finish_reason": finish}]}
 
@@ -155,7 +156,7 @@ def event(value: object, newline: bytes = b"\n", prefix: bytes = b"data: ") -> b
     return prefix + text + newline + newline
 
 
-def usage(prompt: int, completion: int, **details: object) -> dict:
+def usage(prompt: int, completion: int, **details: object) -> dict[str, Any]:
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, **details}
     return {"id": "x", "choices": [], "usage": counts}
 

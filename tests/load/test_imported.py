@@ -83,7 +83,7 @@ def test_requests_become_records_and_fill_in_percentiles():
 
 def test_the_command_reads_real_files_and_writes_records(tmp_path: Path):
     files = sorted(map(str, SAMPLES.iterdir()))
-    done = ridgeline("import", *files, "--json", "--out", tmp_path / "r.jsonl")
+    done = ridgeline("twin", "import", *files, "--json", "--out", tmp_path / "r.jsonl")
     answer = json.loads(done.stdout)
     assert done.returncode == 0 and {r["tool"] for r in answer["runs"]} >= {"guidellm", "sglang bench_serving"}
     assert any("not measured" in reason for r in answer["runs"] for reason in r["doubts"].values())

@@ -31,7 +31,7 @@ def test_markdown_has_verdict_setting_and_proof(tmp_path: Path) -> None:
     assert text.startswith("# deepseek-v2-lite-h200\n")
     assert re.search(r"\*\*Confirmed: 9,637 → 11,723 tok/s, 1\.22x", text)
     assert "```sh\n(\nexport HF_HUB_OFFLINE=1\n" in text
-    assert '--model-path "${WEIGHTS:?benchmark only' in text and "make-model" not in text, "dummies are not served"
+    assert '--model-path "${WEIGHTS:?benchmark only' in text and "model make" not in text, "dummies are not served"
     assert "| block | nodes | order |" in text
     assert len(text) < 60_000
 

@@ -145,4 +145,6 @@ def test_knobs_that_nobody_can_tell_apart_are_named_with_what_would(
     monkeypatch.setattr("ridgeline.report.insights.contributions", lambda *_: found)
     lines = told(study(tmp_path), history(tmp_path), {"x": 5, "y": 1})
     (line,) = (line for line in lines if "attributed" in line)
-    assert "x, z were almost always changed together; `ridgeline steps --each` measures one after the other" in line
+    assert (
+        "x, z were almost always changed together; `ridgeline study steps --each` measures one after the other" in line
+    )

@@ -286,7 +286,7 @@ def test_a_thousand_runs_are_a_page_that_can_be_mailed(tmp_path: Path) -> None:
 
 
 def test_what_a_sentence_has_in_backticks_is_code_and_still_escaped() -> None:
-    assert prose("run `ridgeline steps` & see") == "run <code>ridgeline steps</code> &amp; see"
+    assert prose("run `ridgeline study steps` & see") == "run <code>ridgeline study steps</code> &amp; see"
     assert prose("`<b>` and ` alone") == "<code>&lt;b&gt;</code> and ` alone"
 
 

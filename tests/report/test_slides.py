@@ -138,8 +138,9 @@ def test_a_command_too_long_for_a_slide_is_written_as_a_script(monkeypatch: pyte
 def test_a_folder_is_named_from_studies_on(tmp_path: Path) -> None:
     folder = tmp_path / "studies" / "challenge" / "llama"
     shutil.copytree(H200 / "deepseek-v2-lite", folder)
-    assert "In the folder that holds <code>studies</code>, <code>ridgeline verify studies/challenge/llama<" in text_of(
-        folder
+    assert (
+        "In the folder that holds <code>studies</code>, <code>ridgeline study verify studies/challenge/llama<"
+        in text_of(folder)
     )
     assert str(tmp_path) not in text_of(folder)
 
@@ -149,7 +150,7 @@ def test_a_folder_that_came_from_elsewhere_is_named_as_it_lies_there(
 ) -> None:
     folder = tmp_path / "downloads" / "llama"
     shutil.copytree(H200 / "deepseek-v2-lite", folder)
-    said = "In the folder that holds <code>llama</code>, <code>ridgeline verify llama<"
+    said = "In the folder that holds <code>llama</code>, <code>ridgeline study verify llama<"
     assert said in text_of(folder)
     monkeypatch.chdir(folder)
     assert said in text_of(Path())

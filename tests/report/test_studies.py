@@ -82,7 +82,7 @@ def test_the_verb_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixtur
     shutil.copytree(H200 / "llama-8b-compare", b)
     out = tmp_path / "two.html"
     with pytest.raises(SystemExit) as ended:
-        run(["compare-studies", str(a), str(b), "--json", "--out", str(out)])
+        run(["study", "diff", str(a), str(b), "--json", "--out", str(out)])
     assert ended.value.code == 0
     told = json.loads(capsys.readouterr().out)
     assert {row["verdict"] for row in told["settings"]} == {"no detectable difference"}

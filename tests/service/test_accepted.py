@@ -200,7 +200,7 @@ def test_up_accepts_what_concerns_no_running_member(world: World) -> None:
     assert fresh(world).edited() == ([], ["notify"])
     said = _edited_text(world.root / "two.yaml", *fresh(world).edited())
     assert said.startswith("edited, not applied: notify of ")
-    assert "deploy up" in said
+    assert "service up" in said
     assert not fresh(world).service.notify.ways
     fresh(world).up(60)
     assert fresh(world).service.notify.ways == ["command"]
@@ -287,19 +287,16 @@ def test_a_damaged_one_is_set_aside_by_down(world: World, capsys: pytest.Capture
     assert world.running() == ["router", "server-0", "server-1"]
 
 
-def test_a_service_of_an_earlier_release_goes_on_and_is_accepted_by_up(world: World) -> None:
-    """Its folder has no such file; what runs by other scripts than the file's is named."""
+def test_a_service_of_an_earlier_release_is_accepted_by_up(world: World) -> None:
+    """Its folder has no such file: nobody starts anything. What runs by other scripts than the file's is named."""
     fresh(world).up(60)
     path = world.root / "service" / ACCEPTED_FILE
     path.unlink()
     edit(world)
-    with pytest.raises(InputError, match=r"server-0, server-1 .* `ridgeline deploy up FILE`"):
-        Keeper(fresh(world)).step()
-    (world.root / "two.yaml").write_text(FILE)
-    settle(world)
-    assert path.exists(), "what runs is what the file says"
-    path.unlink()
-    edit(world)
+    before = path.with_name("journal.jsonl").read_text()
+    with pytest.raises(InputError, match=r"`ridgeline service up two.yaml`, which leaves alone what runs"):
+        Keeper(fresh(world), file="two.yaml").step()
+    assert path.with_name("journal.jsonl").read_text() == before
     said: list[str] = []
     service = fresh(world)
     service.say = said.append

@@ -135,14 +135,14 @@ def test_a_server_of_several_nodes_is_refused_on_this_machine_and_rendered_for_a
         run = deploy(action, path)
         assert run.returncode == 2
         assert "a server of 2 nodes, and site local is this machine alone" in run.stderr
-        assert "deploy render FILE --for slurm" in run.stderr
+        assert "service render FILE --for slurm" in run.stderr
     assert not (tmp_path / "service.service").exists()
     assert deploy("render", path, "--for", "slurm", "--out", tmp_path / "scripts").returncode == 0
     assert (tmp_path / "scripts" / "members" / "server-0" / "job.sh").exists()
 
 
 def deploy(*argv: object) -> subprocess.CompletedProcess[str]:
-    return ridgeline("deploy", *argv)
+    return ridgeline("service", *argv)
 
 
 def test_vllm_over_several_nodes_has_an_api_on_its_first_one_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`deploy check` refuses what cannot work, with file and line, what and what next; and says what is asked for."""
+"""`service check` refuses what cannot work, with file and line, what and what next; and says what is asked for."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_an_interpreter_that_a_module_brings_is_not_looked_for(four_gpus: Path) 
 def test_the_verb_says_it_and_ends_with_2(here: Path) -> None:
     path = written(here, TEXT.replace("tp: 2", "tp: 3"))
     for action in ("check", "up", "render"):
-        done = ridgeline("deploy", action, path)
+        done = ridgeline("service", action, path)
         assert done.returncode == 2
         assert f"{path}:5: units[0].settings.tp" in done.stderr
 
@@ -183,7 +183,7 @@ def test_cores_and_memory_that_would_be_slurms_default_are_said(here: Path) -> N
     path = written(here, text + CLUSTER)
     _, notes = check_service(path)
     assert "the site does not say cores_per_node or memory_per_node" in notes[0]
-    said = ridgeline("deploy", "check", path).stdout
+    said = ridgeline("service", "check", path).stdout
     assert "note: the site does not say cores_per_node" in said
     assert "asks slurm for --no-requeue --time=" in said
 
@@ -205,7 +205,7 @@ def test_servers_that_fill_their_nodes_leave_the_router_its_place(here: Path) ->
 def test_the_last_server_of_a_role_is_not_drained(file: Path) -> None:
     service = operator(file)
     service.up(120)
-    words = ("deploy", "drain", file, "--folder", file.parent / "service")
+    words = ("service", "drain", file, "--folder", file.parent / "service")
     done = ridgeline(*words, "server-0")
     assert done.returncode == 0, done.stderr
     done = ridgeline(*words, "server-1")

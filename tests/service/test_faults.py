@@ -31,7 +31,7 @@ SITE = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launche
 
 
 def deploy(action: str, file: Path) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "ridgeline", "deploy", action, str(file), "--folder", str(file.parent / "service")]
+    argv = [sys.executable, "-m", "ridgeline", "service", action, str(file), "--folder", str(file.parent / "service")]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -136,7 +136,7 @@ def test_what_the_file_no_longer_names_is_shown_and_ended(file: Path) -> None:
     said: list[str] = []
     smaller.say = said.append
     smaller.up(120)
-    assert "server-1: runs and is no longer in the file; `ridgeline deploy down` ends it too" in said
+    assert "server-1: runs and is no longer in the file; `ridgeline service down` ends it too" in said
     assert any(line.startswith("router: runs already, as it was accepted before") for line in said)
     operator(file).down()
     assert processes_of(file.parent / "service") == []
@@ -211,7 +211,7 @@ def test_drained_nodes_are_the_reason_that_is_given(on_slurm: Path, slurm: Slurm
     try:
         with pytest.raises(SiteError, match=r"server-0, server-1 not ready after 15 s \(.+\); look at") as error:
             service.up(15)
-        assert "`ridgeline deploy down`" in str(error.value)
+        assert "`ridgeline service down`" in str(error.value)
         assert any("server-0: waits in the queue" in line for line in said)
         operator(on_slurm).down()
         assert jobs() == ""

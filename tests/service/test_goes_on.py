@@ -145,13 +145,6 @@ def replaced(service: Operator) -> None:
         keeper.step()
 
 
-def lowered(service: Operator) -> None:
-    keeper = Keeper(service, lower_limits=True)
-    keeper._actions.near_cliff(Concern("server-0", "kv-cliff", "93% full"))
-    for _ in range(6):
-        keeper.step()
-
-
 def commanded(act: Callable[[Operator], None]) -> Callable[[Operator], None]:
     def command(service: Operator) -> None:
         with service.commanding():
@@ -166,7 +159,6 @@ ACTS: dict[str, tuple[Callable[[Operator], None], list[str]]] = {
     "slow": (by_keep("slow"), BACK),
     "dead": (by_keep("dead"), BACK),
     "router": (by_keep("dead", "router"), BACK),
-    "limit": (lowered, BACK),
     "replaced": (replaced, ["router", "server-0", "server-1-b"]),
     "restart": (commanded(lambda s: restart(s, [s.member("server-1")], 60)), BACK),
     "force": (commanded(lambda s: restart(s, [s.member("server-1")], 60, force=True)), BACK),
@@ -515,7 +507,8 @@ def test_a_server_is_ready_when_it_has_answered_a_sampled_request(
 
     monkeypatch.setattr(probe, "warm_up", wait_for_kernels)
     service = fresh(world)
-    with service.commanding():
+    with service.commanding(), service.action():
+        service._accept_file([member.name for member in service.members])
         for member in service.servers:
             service.ensure(member)
     first = service.servers[0]

@@ -167,9 +167,6 @@ def test_the_unit_waits_for_the_network_and_the_secret_holds_the_hook(tmp_path: 
     assert "Wants=network-online.target" in lines and "After=network-online.target" in lines
     assert any(line.startswith("ExecStart=") and line.endswith("--metrics 9400") for line in lines)
     assert not any("CHAT_HOOK" in content for _, content in manifests(load_service(path))), "nobody there sends alerts"
-    path.write_text(text + "kubernetes: {keep_image: 'r:1'}\n")
-    heading = dict(manifests(load_service(path)))["servers.yaml"].partition("apiVersion")[0]
-    assert '"CHAT_HOOK=$CHAT_HOOK"' in heading
 
 
 def test_keep_says_whom_it_watches_and_who_is_told(
@@ -180,7 +177,7 @@ def test_keep_says_whom_it_watches_and_who_is_told(
     monkeypatch.setattr(Keeper, "run", lambda self, stop: None)
     keep(file, folder=root)
     everybody = "server-0, server-1, router every 2 s"
-    assert capsys.readouterr().out == f"keep: waits for `deploy up` of {everybody}; alerts go to nobody\n"
+    assert capsys.readouterr().out == f"keep: waits for `service up` of {everybody}; alerts go to nobody\n"
     file.write_text(f"{file.read_text()}notify: {{command: 'true'}}\n")
     service = operator_of(file, root)
     with service.action():

@@ -73,7 +73,7 @@ def test_no_process_of_a_service_and_no_file_shows_the_key(file: Path, monkeypat
             service.ensure(service.router)
             service.until_ready([service.router], 120)
         lines = cmdlines()
-        assert sum(b"serve-twin" in line for line in lines.values()) >= 2, "they are looked at while they run"
+        assert sum(b"twin\0serve" in line for line in lines.values()) >= 2, "they are looked at while they run"
         assert [line for line in lines.values() if KEY.encode() in line] == []
         assert files_with(KEY, file.parent) == []
         url = service.folder.url(service.servers[0])

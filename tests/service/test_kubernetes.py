@@ -17,7 +17,6 @@ import yaml
 
 from ridgeline.errors import InputError
 from ridgeline.serving.service.file import load_service
-from ridgeline.serving.service.keep.front import FrontWatch
 from ridgeline.serving.service.kubernetes import _progress_script
 from ridgeline.serving.service.render import render
 from ridgeline.serving.service.service import Service
@@ -36,10 +35,7 @@ PODS = "kubernetes: {router_image: 'example.org/router:1', namespace: chat, devi
 VLLM = "model: org/model\nengine: {kind: vllm}\nunits: [{replicas: 2, gpus: 1, settings: {tp: 1}}]\n"
 KEY = "api_key_env: SERVICE_KEY\n"
 
-WATCHED = PODS.replace("namespace", "keep_image: 'example.org/ridgeline:1', namespace")
-NOTIFY = "notify: {webhook_env: CHAT_HOOK, mail: a@example.org}\n"
 SERVICES = {
-    "watched": HEAD + SGLANG + TOGETHER + ROUTER + WATCHED + KEY + NOTIFY,
     "split": HEAD + SGLANG + SPLIT_UNITS + ROUTER + PODS + KEY,
     "together": HEAD + SGLANG + TOGETHER + ROUTER + PODS,
     "alone": HEAD + SGLANG + "units: [{gpus: 8, settings: {tp: 8}}]\nkubernetes: {model_claim: models}\n",
@@ -354,43 +350,3 @@ def test_tokens_come_from_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert given["HF_TOKEN"] == "HF_TOKEN"
     assert given["VLLM_API_KEY"] == "SERVICE_KEY", "vLLM polls for its key there"
     assert not any("very-secret" in path.read_text() for path in (tmp_path / "out").iterdir())
-
-
-def test_keep_only_watches_and_may_do_nothing(tmp_path: Path) -> None:
-    found = rendered(tmp_path, SERVICES["watched"])
-    (keep,) = [item for item in found["Deployment"] if item["metadata"]["name"] == "chat-service-keep"]
-    assert (keep["spec"]["replicas"], keep["spec"]["strategy"]) == (1, {"type": "Recreate"})
-    pod = keep["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"] is False
-    assert all(item["metadata"]["name"] != "chat-service-keep" for item in (*found["Role"], *found["RoleBinding"]))
-    assert pod["securityContext"]["runAsNonRoot"]
-    (container,) = pod["containers"]
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    assert container["readinessProbe"]
-    assert container["livenessProbe"]
-    argv = container["command"]
-    assert argv[argv.index("--front") + 1] == "http://chat-service-api.chat.svc:8000"
-    secrets = {env["name"]: env["valueFrom"]["secretKeyRef"] for env in container["env"] if "secretKeyRef" in str(env)}
-    assert set(secrets) == {"SERVICE_KEY", "CHAT_HOOK"}
-    (known,) = [item for item in found["ConfigMap"] if item["metadata"]["name"] == "chat-service-keep"]
-    (tmp_path / "in-pod.yaml").write_text(known["data"]["service.yaml"])
-    service = load_service(tmp_path / "in-pod.yaml")
-    assert (service.name, service.notify.mail, service.api_key_env) == ("Chat Service", "a@example.org", "SERVICE_KEY")
-    assert "keep.yaml" not in [
-        path.name for path in render(loaded(tmp_path, SERVICES["alone"]), tmp_path / "o", "kubernetes")
-    ]
-    assert "It restarts, replaces and scales nothing" in (tmp_path / "out" / "keep.yaml").read_text()
-
-
-def test_a_front_that_refuses_twice_is_told_once() -> None:
-    answers, told = ["", "503: no", "503: no", "503: no", "", ""], list[str]()
-    watch = FrontWatch("chat", "http://x", "m", "", alert=lambda kind, member, text: told.append(kind))
-    watch.ask = lambda *_: answers.pop(0)
-    for _ in range(4):
-        watch.step()
-    assert told == ["refuses"]
-    assert 'ridgeline_front_serves{service="chat"} 0' in watch.metrics_text()
-    watch.step()
-    watch.step()
-    assert told == ["refuses", "serves-again"]
-    assert 'ridgeline_front_canaries_total{service="chat",outcome="refused"} 3' in watch.metrics_text()

@@ -103,7 +103,7 @@ def test_in_turn_each_server_waits_for_the_one_before(file: Path) -> None:
 
 
 def test_an_up_that_is_killed_is_finished_by_the_next(file: Path) -> None:
-    command = [sys.executable, "-m", "ridgeline", "deploy", "up", str(file), "--folder", str(file.parent / "service")]
+    command = [sys.executable, "-m", "ridgeline", "service", "up", str(file), "--folder", str(file.parent / "service")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -114,7 +114,7 @@ def test_an_up_that_is_killed_is_finished_by_the_next(file: Path) -> None:
     assert ask(service.up(120)) == 2
     generations = {name: start.generation for name, start in service.folder.started.items()}
     assert generations["server-0"] == 1, "it was found and not started twice"
-    servers = [pid for pid in processes_of(file.parent / "service") if b"serve-twin" in _command(pid)]
+    servers = [pid for pid in processes_of(file.parent / "service") if b"twin\0serve" in _command(pid)]
     assert len({_port(pid) for pid in servers}) == 2
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ridgeline.errors import InputError, SiteError
+from ridgeline.errors import InputError, SiteError, Where
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.load.fidelity import Fidelity
 from ridgeline.serving.load.session import BenchOptions, plan_from
 from ridgeline.serving.service import rehearsal
 from ridgeline.serving.service.admission import AdmissionLimits
-from ridgeline.serving.service.file import load_service, with_router
+from ridgeline.serving.service.file import load_service, with_values
 from ridgeline.serving.service.keep import canary, keeper, watch
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.rehearsal import (
@@ -43,7 +44,7 @@ from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import RouterChoice
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.serving.twin.server.metrics import LATE_TOKENS, MADE_TOKENS
-from ridgeline.serving.verbs.rehearse import _rehearsals_text
+from ridgeline.serving.verbs.rehearse import _rehearsals_text, _write
 from ridgeline.serving.verbs.rehearse import rehearse as rehearse_verb
 from ridgeline.stats.compare import Verdict
 from ridgeline.study.journal import read_events
@@ -75,7 +76,7 @@ NOISE = 0.04  # what two runs of the same thing differ by on busy cores
 def rehearsed_with(
     monkeypatch: pytest.MonkeyPatch, file: Path, seed: int, goodput: dict[str, float], ttft: dict[str, float]
 ) -> str:
-    """The file's text after `ridgeline rehearse` of runs that take no time; policies not named are like the others."""
+    """The file's text after `service rehearse` of runs that take no time; policies not named are like the others."""
     rng = random.Random(seed)
 
     def at_once(stage: object, twins: object, router: RouterChoice, case: str, load: object, *_: object) -> Rehearsal:
@@ -88,8 +89,7 @@ def rehearsed_with(
         )
 
     monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
-    monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
-    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
+    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: LIMITS)
     rehearse_verb(file, traffic="fixed:50:4", rate=10.0, seconds=8.0, shared_prefix=0, policy=None, speed=1.0)
     return file.read_text()
 
@@ -298,8 +298,7 @@ def test_the_seed_draws_the_requests(file: Path, monkeypatch: pytest.MonkeyPatch
         return run(router.policy, 10.0, 100.0, case)
 
     monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
-    monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
-    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
+    monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: LIMITS)
     rehearse_verb(
         file, traffic="sharegpt", rate=10.0, seconds=8.0, shared_prefix=0, policy=["random"], seed=seed, speed=1.0
     )
@@ -321,9 +320,9 @@ def test_a_server_that_was_started_again_counts_from_zero() -> None:
 
 
 def test_a_router_that_cannot_queue_is_told_to_refuse_at_once() -> None:
-    queues = _limited(RouterChoice("smg"), LIMITS)
+    queues = _limited(RouterChoice(kind="smg"), LIMITS)
     assert (queues.most_running, queues.most_waiting, queues.longest_wait_s) == (16, 3, 1.0)
-    refuses = _limited(RouterChoice("sglang-router"), LIMITS)
+    refuses = _limited(RouterChoice(kind="sglang-router"), LIMITS)
     assert (refuses.most_running, refuses.most_waiting, refuses.longest_wait_s) == (16, 0, None)
 
 
@@ -331,7 +330,7 @@ def test_the_files_own_policy_is_tried_first(file: Path) -> None:
     service = load_service(file)
     assert service.router is not None
     assert known_policies(service) == ["cache_aware", "random", "round_robin", "power_of_two"], "the router's usual one"
-    own = replace(service, router=replace(service.router, policy="power_of_two"))
+    own = replace(service, router=service.router.model_copy(update={"policy": "power_of_two"}))
     assert known_policies(own)[0] == "power_of_two"
     with pytest.raises(InputError, match="no router"):
         known_policies(replace(service, router=None))
@@ -408,8 +407,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert done[3].recovery_s is not None
     starts = [e["member"] for e in read_events(tmp_path / "runs" / "journal.jsonl") if e["event"] == "planned"]
     assert starts.count("server-1") == 1, "the others are lost, this one stays"
-    assert starts.count("router-round_robin") == 1, "for all runs that compare policies"
-    assert starts.count("router") == 3, "with limits, without, and after a server was lost"
+    assert starts.count("router") == 4, "for the policy, with limits, without, and after a server was lost"
     assert processes_of(tmp_path / "runs") == []
     trusted = tuple(replace(one, void="") for one in done)  # however busy this machine was
     text = _rehearsals_text(replace(rehearsed, runs=trusted), LIMITS, 20.0, 1.0)
@@ -440,7 +438,6 @@ def test_a_policy_with_which_the_router_does_not_start_is_left_out(
         return run(router.policy, 10.0, 100.0, case)
 
     monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", run_or_not)
-    monkeypatch.setattr("ridgeline.serving.service.rehearsal.RehearsalService.start", lambda *_: None)
     load, said = RehearsedLoad("fixed:50:4", 10.0, 1.0), list[str]()
     done = rehearse(load_service(file), tmp_path, load, ["bucket", "random"], said.append)
     assert {one.policy for one in done.runs} == {"random"}
@@ -449,17 +446,20 @@ def test_a_policy_with_which_the_router_does_not_start_is_left_out(
         rehearse(load_service(file), tmp_path, load, ["bucket"], said.append)
 
 
+def of_router(settings: Mapping[str, object]) -> dict[Where, object]:
+    return {("router", key): value for key, value in settings.items()}
+
+
 def test_the_chosen_policy_and_limits_are_written_and_read_back(file: Path) -> None:
     file.write_text(f"# ours\n{file.read_text()}")
     told = {"policy": "power_of_two", **LIMITS.for_router("smg"), "kind": "smg"}
-    file.write_text(with_router(file, told, {"admission": LIMITS.as_json()}).text)
+    file.write_text(with_values(file, of_router(told)))
     assert file.read_text().startswith("# ours\nversion: 1\n")
     service = load_service(file)
     assert service.router is not None
     assert service.router.policy == "power_of_two"
     assert (service.router.most_running, service.router.most_waiting, service.router.longest_wait_s) == (16, 3, 1.0)
-    assert service.expected["admission"]["bound"] == "KV pool"
-    file.write_text(with_router(file, {"kind": "sglang-router", **LIMITS.for_router("sglang-router")}).text)
+    file.write_text(with_values(file, of_router({"kind": "sglang-router", **LIMITS.for_router("sglang-router")})))
     router = load_service(file).router
     assert router is not None
     assert (router.most_waiting, router.longest_wait_s) == (0, None), "its queue answers 408: nobody shall wait in it"
@@ -485,31 +485,40 @@ units: [{replicas: 2, settings: {tp: 1}}]  # last
 def test_what_the_user_wrote_around_policy_and_limits_stays(tmp_path: Path) -> None:
     file = tmp_path / "service.yaml"
     file.write_text(COMMENTED)
-    told = {"policy": "cache_aware", **LIMITS.for_router("smg")}
-    edited = with_router(file, told, {"admission": LIMITS.as_json()})
-    assert edited.lost == ""
-    before, after = COMMENTED.splitlines(), edited.text.splitlines()
-    assert [line for line in before if line not in after] == [before[4], before[11]]
+    values = of_router({"policy": "cache_aware", **LIMITS.for_router("smg")})
+    values |= {("units", 0, "settings", "max_queued_requests"): 4, ("expected", "admission", "edge"): 8}
+    edited = with_values(file, values)
+    before, after = COMMENTED.splitlines(), edited.splitlines()
+    assert [line for line in before if line not in after] == [before[4], before[11], before[12]]
     assert after[4] == "  policy: cache_aware     # for now"
+    assert after[-2] == "expected: {origin: modelled, admission: {edge: 8, bound: by hand}}"
+    assert after[-1] == "units: [{replicas: 2, settings: {tp: 1, max_queued_requests: 4}}]  # last"
     assert after[10:13] == ["  most_running: 16", "  most_waiting: 3", "  longest_wait: 1s"]
-    file.write_text(edited.text)
-    again = with_router(file, told, {"admission": LIMITS.as_json()})
-    assert again.text == edited.text, "nothing is added twice"
+    file.write_text(edited)
+    again = with_values(file, values)
+    assert again == edited, "nothing is added twice"
 
 
-def test_a_file_that_cannot_be_edited_in_place_is_written_anew_and_that_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_edited_in_place_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "service.yaml"
     shared = "expected: {kept: &r {kind: smg, policy: random}}\nrouter: *r\n"
     turned = "router: &r {kind: smg, policy: random}\nexpected: {kept: *r}\n"
-    file.write_text(f"# ours\nversion: 1\nmodel: llama-8b\nengine: {{kind: twin, gpu: h200}}\nunits: [{{}}]\n{shared}")
-    for text, why in (
-        (file.read_text(), "alias"),
-        (file.read_text().replace(shared, turned), "not have meant the same"),
-    ):
-        file.write_text(text)
-        edited = with_router(file, {"policy": "cache_aware"})
-        assert why in edited.lost
-        file.write_text(edited.text)
-        service = load_service(file)
-        assert service.router is not None
-        assert (service.router.policy, service.expected["kept"]["policy"]) == ("cache_aware", "random")
+    for text, why in ((shared, "alias"), (turned, "not have meant the same")):
+        file.write_text(
+            f"# ours\nversion: 1\nmodel: llama-8b\nengine: {{kind: twin, gpu: h200}}\nunits: [{{}}]\n{text}"
+        )
+        before = file.read_text()
+        _write(file, load_service(file), PolicyChoice("random", "cache_aware"), LIMITS)
+        assert file.read_text() == before
+        said = capsys.readouterr().err
+        assert why in said
+        assert "change it by hand: router.policy: cache_aware, router.most_running: 16," in said
+
+
+def test_limits_without_a_wait_are_those_that_a_file_can_hold() -> None:
+    """Where the servers are late by themselves nothing is left to wait: a router waits for a second at least."""
+    limited = _limited(RouterChoice(kind="smg"), replace(LIMITS, longest_wait_s=0.0))
+    assert limited.longest_wait_s == 1.0
+    assert RouterChoice.model_validate_json(limited.model_dump_json(by_alias=True)) == limited

@@ -72,7 +72,7 @@ def test_the_verb_takes_a_recorded_trace_and_a_seed(tmp_path: Path, capsys: pyte
     def said(traffic: str, *words: str) -> dict[str, Any]:
         begins = ["--begins", "2026-11-16 09:00"]
         with pytest.raises(SystemExit) as leaving:
-            run(["rehearse", str(file), "--scale", "--traffic", traffic, *begins, "--json", *words])
+            run(["service", "rehearse", str(file), "--scale", "--traffic", traffic, *begins, "--json", *words])
         assert leaving.value.code in (0, None)
         found: dict[str, Any] = json.loads(capsys.readouterr().out)["scaled"]
         return found

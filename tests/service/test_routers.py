@@ -18,7 +18,7 @@ from ridgeline.errors import SiteError, StudyError
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.router_admin import RouterAdmin
-from ridgeline.serving.service.routers import ROUTERS, PodSelectors, discovery_argv
+from ridgeline.serving.service.routers import ROUTERS, discovery_argv
 from ridgeline.serving.service.service import Service
 from ridgeline.serving.verbs.deploy import service_summary
 
@@ -49,7 +49,7 @@ def test_every_flag_is_one_that_the_router_has(tmp_path: Path, kind: str, units:
     key = "api_key_env: SERVICE_KEY\n" if units != SPLIT or ROUTERS[kind].checks_keys else ""
     found = service(tmp_path, kind, units, key)
     role = "prefill" if found.split else "both"
-    in_pods = discovery_argv(found, PodSelectors({role: {"app": "x"}}, 30000, "chat"))
+    in_pods = discovery_argv(found, {role: {"app": "x"}})
     for word in (*members_of(found)[-1].argv, *in_pods):
         if word.startswith("--"):
             assert re.search(rf"{re.escape(word)}\b(?!-)", usage), f"{kind} has no {word}"

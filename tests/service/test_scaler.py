@@ -12,7 +12,10 @@ from ridgeline.serving.service.folder import ServiceFolder
 from ridgeline.serving.service.keep.exporter import _metrics_text
 from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.keep.scale import ScaleDecision
-from ridgeline.serving.service.keep.scaler import GROW_AGAIN_S, scale_states
+from ridgeline.serving.service.keep.scaler import (
+    GROW_AGAIN_S,
+    scale_states,
+)
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.operate import Operator
 from ridgeline.study.journal import read_events

@@ -81,7 +81,7 @@ def test_a_router_starts_on_two_nodes_that_the_servers_fill(file: Path, slurm: S
         with again.action():
             restart(again, [again.member("router")], 120)
         assert url_file.read_text() == f"{url}\n", "whoever listens says so itself"
-        said = ridgeline("deploy", "status", file, "--folder", url_file.parent).stdout
+        said = ridgeline("service", "status", file, "--folder", url_file.parent).stdout
         assert f"users: {url} (always in {url_file})" in said
     finally:
         operator(file).down()

@@ -66,11 +66,11 @@ SMALL = ["--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", "2", "--traf
 def test_the_next_command_that_a_plan_prints_runs_as_it_stands(tmp_path: Path) -> None:
     out, file = tmp_path / "two words", tmp_path / "two words.yaml"
     said = ridgeline("plan", *SMALL, "--concurrency", "8", "--out", out, "--deploy", file)
-    check, deploy = re.findall(r"ridgeline ((?:deploy )?check .*)", said)
+    check, deploy = re.findall(r"ridgeline ((?:service )?check .*)", said)
     assert "legal points" in ridgeline(*shlex.split(check))
     refused = ridgeline(*shlex.split(deploy), code=2)
     assert "is not on this machine" in refused
-    advised = re.findall(r"`ridgeline (deploy check [^`]*)`", refused + file.read_text())
+    advised = re.findall(r"`ridgeline (service check [^`]*)`", refused + file.read_text())
     assert len(advised) > 1
     for command in advised:
         assert Path(shlex.split(command)[2]).name == file.name, "as pasted into a shell"

@@ -1,4 +1,4 @@
-"""`ridgeline check` and `ridgeline schema` on good studies."""
+"""`ridgeline check` and `ridgeline site schema` on good studies."""
 
 from __future__ import annotations
 

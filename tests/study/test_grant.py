@@ -57,7 +57,7 @@ def test_a_grant_is_not_overdrawn_and_the_message_says_what_to_do(tmp_path: Path
     text = str(refused.value)
     assert f"{path} has 3 of 10 node-hours left (0 spent, 7 reserved for runs under way)" in text
     assert "a run may take 4" in text
-    assert f"ridgeline grant top-up {path} AMOUNT" in text
+    assert f"ridgeline site grant top-up {path} AMOUNT" in text
     assert read_grant(path).left == 3.0
 
 
@@ -119,7 +119,7 @@ def test_many_at_once_never_overdraw_it(tmp_path: Path) -> None:
 
 def test_what_is_no_grant_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "grant.jsonl"
-    with pytest.raises(InputError, match="ridgeline grant create"):
+    with pytest.raises(InputError, match="ridgeline site grant create"):
         read_grant(path)
     create(path, 1.0)
     with pytest.raises(InputError, match="top-up"):

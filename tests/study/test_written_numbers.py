@@ -162,11 +162,11 @@ def test_it_runs_and_exports_as_written(tmp_path: Path) -> None:
     done = ridgeline("tune", str(path), "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert "2.00x" in done.stdout and "app.sh 2.9" in done.stdout
-    rows = csv.DictReader(io.StringIO(ridgeline("export", str(tmp_path / "out"), "--format", "csv").stdout))
+    rows = csv.DictReader(io.StringIO(ridgeline("study", "export", str(tmp_path / "out"), "--format", "csv").stdout))
     assert {row["set.k"] for row in rows} == {"2.9", "2.10"}
     events = [json.loads(line) for line in (tmp_path / "out" / "journal.jsonl").read_text().splitlines()]
     assert {event["point"]["k"] for event in events if event["event"] == "trial"} == {"2.9", "2.10"}
-    assert ridgeline("verify", str(tmp_path / "out")).returncode == 0
+    assert ridgeline("study", "verify", str(tmp_path / "out")).returncode == 0
 
 
 def test_an_old_folder_reads_as_it_was_run(tmp_path: Path) -> None:

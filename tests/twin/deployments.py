@@ -1,6 +1,7 @@
 """Small deployments and traffic for the twin's tests, and Hypothesis strategies over them."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -12,18 +13,18 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, LogNormal, OpenLoop, Traffic
 
 
-def llama(tp: int = 1, **settings: object) -> Deployment:
+def llama(tp: int = 1, **settings: Any) -> Deployment:
     shape = Layout(tp, gpus_per_node=tp)
     return Deployment(load_model("llama-8b"), make_cluster("h200", 1, tp), shape, EngineSettings(**settings))
 
 
-def r1(gpu: str = "h200", **layout: int) -> Deployment:
+def r1(gpu: str = "h200", **layout: Any) -> Deployment:
     shape = Layout(**{"tp": 16, "nodes": 2, **layout})
     chosen = EngineSettings(mem_fraction=0.88)
     return Deployment(load_model("deepseek-r1"), make_cluster(gpu, shape.nodes, 8), shape, chosen)
 
 
-def split(words: str = "P2D2", rank_limit: int | None = None, **settings: object) -> Deployment:
+def split(words: str = "P2D2", rank_limit: int | None = None, **settings: Any) -> Deployment:
     """`rank_limit`: requests that each attention-DP rank may run, in both roles."""
     model = load_model("deepseek-v3")
     layout = parse_layout(words, model)
@@ -34,7 +35,7 @@ def split(words: str = "P2D2", rank_limit: int | None = None, **settings: object
 def limited(of: Deployment, rank_limit: int | None) -> Deployment:
     if rank_limit is None:
         return of
-    own = {
+    own: dict[str, Any] = {
         f"{role}_settings": replace(
             of.role_settings(role), max_running_requests=rank_limit * getattr(of.layout, role).attn_dp
         )
@@ -68,7 +69,7 @@ def open_loops(draw: st.DrawFn, most: int = 120) -> Traffic:
     return Traffic(draw(lengths), draw(st.integers(1, most)), pace, draw(st.integers(0, 5)))
 
 
-settings = st.builds(
+settings: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     max_running_requests=st.sampled_from([None, 1, 7, 64]),
     chunked_prefill_size=st.sampled_from([None, 64, 1000, 8192]),

@@ -98,7 +98,7 @@ def test_rows_that_are_no_text_are_named(tmp_path: Path) -> None:
 
 def test_a_site_file_of_another_version_is_not_guessed_at(tmp_path: Path) -> None:
     (tmp_path / "site.json").write_text('{"version": 2, "factors": {"compute": 1.0}}')
-    with pytest.raises(InputError, match=r"version 2.*ridgeline calibrate"):
+    with pytest.raises(InputError, match=r"version 2.*ridgeline twin calibrate"):
         read_calibration(tmp_path / "site.json")
 
 

@@ -68,7 +68,7 @@ def section(study: Study, history: History, answer: Answer) -> Iterator[BarFigur
 def lammps_times(log: Path) -> None:
     """Show where the time of a LAMMPS run went.
 
-    Example: ridgeline lammps-times log.lammps
+    Example: ridgeline lammps times log.lammps
     """
     for name, value in read_log(log.read_text(errors="replace")).items():
         print(f"{name:<14} {value:g}")

@@ -8,9 +8,8 @@ WING = Wing(
         "workloads": {"lammps": "lammps_wing.workload:LammpsWorkload"},
         "analyzers": {"lammps-log": "lammps_wing.log:ANALYZER"},
     },
-    verbs={
-        "LAMMPS": {"lammps-times": ("lammps_wing.log:lammps_times", "Show where the time of a LAMMPS run went.")},
-    },
+    verbs={"lammps times": ("lammps_wing.log:lammps_times", "Show where the time of a LAMMPS run went.")},
+    groups={"lammps": "What runs of LAMMPS show."},
     metrics="lammps_wing.log:METRICS",
     sections={"lammps": ("LAMMPS", "lammps_wing.log:section")},
 )

@@ -19,11 +19,14 @@ from ridgeline.study.folder import needed_files
 from ridgeline.study.yaml_tree import resolve
 from ridgeline.workloads.base import Workload
 
+BASELINE = "baseline"
+Setting = str | Mapping[str, Value]  # as it is typed, or as Python has it
 
-def parse_point(found: CheckedStudy, text: str | Mapping[str, Value], start: Point) -> Point:
+
+def parse_point(found: CheckedStudy, text: Setting, start: Point) -> Point:
     """`knob=value,knob=value` applied to `start`, or the same as a mapping; the word baseline is the study's own."""
     space = found.study.space
-    if isinstance(text, str) and text.strip() == "baseline":
+    if isinstance(text, str) and text.strip() == BASELINE:
         return found.study.baseline
     values: dict[str, Value] = dict(start)
     for name, value in _given(text):
@@ -42,7 +45,7 @@ def parse_point(found: CheckedStudy, text: str | Mapping[str, Value], start: Poi
     return point
 
 
-def _given(text: str | Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+def _given(text: Setting) -> Iterator[tuple[str, Value]]:
     if not isinstance(text, str):
         yield from text.items()
         return

@@ -2,7 +2,7 @@
 
 Since the first releases more is known of what makes a win that is none: a block that a stop cut in two may have been on
 two machines, the first run of a block is cold, looks share the error. What those releases concluded stays in the
-journal, and `verify` derives it again as they did; what a person is told is judged anew, from the same runs.
+journal, and `study verify` derives it again as they did; what a person is told is judged anew, from the same runs.
 
 One rule of today does not hold for them: the test of the drawn order (`stats/sign_flips.py`) counts on coins, and those
 releases ran palindromes, begun by the baseline or by settings in turn. A machine that swings at their pace favours the

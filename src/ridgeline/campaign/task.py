@@ -1,7 +1,7 @@
 """The task's rules, kept: before a study begins, before each job starts, and in the end as a record with its evidence.
 
 What a run's own program says is judged with the run (`judge.py`). `compliance` is a function of the study folder alone,
-so that `ridgeline verify` makes it again and compares.
+so that `ridgeline study verify` makes it again and compares.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def compliance_table(study: Study, root: Path, workload: Workload | None) -> Tex
     failed = frozenset(at for at, row in enumerate(rows) if row[1] == "no")
     notes = (
         f"signature {record['signature']}" if record["over"] else "not signed: there is no verdict yet",
-        f"`ridgeline verify` makes this again from the folder and compares it with {COMPLIANCE_FILE}.",
+        f"`ridgeline study verify` makes this again from the folder and compares it with {COMPLIANCE_FILE}.",
         "The signature is a digest: kept elsewhere (hand it in with the result), it proves that rules, inputs, applied "
         "arguments and journal are still those of then.",
         "It does not prove who ran them: whoever can write the folder can sign it anew.",

@@ -1,9 +1,9 @@
-"""ridgeline grant show FILE, create, top-up, release"""
+"""ridgeline site grant show FILE, create, top-up, release"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,7 @@ def show(
 ) -> None:
     """Show what is spent, reserved and left of a grant, by study.
 
-    Example: ridgeline grant show grant.jsonl
+    Example: ridgeline site grant show grant.jsonl
     """
     from ridgeline.study.grant import read_grant
 
@@ -42,7 +42,7 @@ def create(
 
     Those who share it must be able to write it.
 
-    Example: ridgeline grant create team.jsonl 5000 --unit SU --per-node-hour 128
+    Example: ridgeline site grant create team.jsonl 5000 --unit SU --per-node-hour 128
     """
     from ridgeline.study import grant
 
@@ -52,7 +52,7 @@ def create(
 def top_up(file: _File, amount: _Amount) -> None:
     """Add to a grant.
 
-    Example: ridgeline grant top-up grant.jsonl 500
+    Example: ridgeline site grant top-up grant.jsonl 500
     """
     from ridgeline.study import grant
 
@@ -66,7 +66,7 @@ def release(
 
     One that is resumed settles it by itself.
 
-    Example: ridgeline grant release grant.jsonl studies/lost
+    Example: ridgeline site grant release grant.jsonl studies/lost
     """
     from ridgeline.stats.wording import count
     from ridgeline.study import grant
@@ -74,9 +74,6 @@ def release(
     released = grant.release(file, str(study.resolve()))
     print(f"gave back what {count(released, 'run')} had reserved")
     print("\n".join(_lines(file, grant.read_grant(file))))
-
-
-ACTIONS: dict[str, Callable[..., None]] = {"show": show, "create": create, "top-up": top_up, "release": release}
 
 
 def _by_study(grant: Grant) -> dict[str, list[GrantedRun]]:

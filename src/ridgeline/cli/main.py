@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from textwrap import dedent, fill, wrap
 from typing import Any
 
@@ -16,81 +16,109 @@ from ridgeline.errors import (
     RidgelineError,
     StoreError,
     StudyError,
-    did_you_mean,
+    nearest,
 )
 
 _CAMPAIGN = "ridgeline.cli.campaign"
-# heading -> verb -> (place, the line `ridgeline --help` shows). At the place is a function, or for a verb with
-# subcommands a table of them: name -> function. Wings bring verbs of their own (`catalog.Wing`).
-_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "Every day": {
-        "check": (
-            f"{_CAMPAIGN}.check:check",
-            "Validate a study; count its legal points and what they may cost.",
-        ),
-        "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-        "status": (f"{_CAMPAIGN}.status:status", "Show how far a campaign has got."),
-        "best": (f"{_CAMPAIGN}.best:best", "Print the setting to paste, with its interval."),
-        "report": (
-            f"{_CAMPAIGN}.report:report",
-            "Write the report of a study: a page, or slides.",
-        ),
-    },
-    "Tune": {
-        "resume": (
-            f"{_CAMPAIGN}.resume:resume",
-            "Continue a campaign that was stopped or killed, or extend it.",
-        ),
-        "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
-        "compare": (
-            f"{_CAMPAIGN}.compare:compare",
-            "Compare two settings, or two commands, in interleaved runs.",
-        ),
-        "gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
-        "bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
-        "edge": (
-            f"{_CAMPAIGN}.edge:edge",
-            "Find the largest passing value of a knob, and the production one.",
-        ),
-        "scale": (f"{_CAMPAIGN}.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
-        "steps": (
-            f"{_CAMPAIGN}.steps:steps",
-            "Measure the gain of each change from the baseline to a setting.",
-        ),
-        "grant": ("ridgeline.cli.grant:ACTIONS", "Show, create and top up a grant that studies share."),
-        "site": ("ridgeline.cli.site:ACTIONS", "Test a site with small real jobs, or list the shipped site files."),
-        "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
-    },
-    "Understand": {
-        "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
-        "nodes": (f"{_CAMPAIGN}.nodes:nodes", "List nodes that are measurably slow, with intervals."),
-        "verify": (
-            f"{_CAMPAIGN}.verify:verify",
-            "Recompute every number of a study folder; list what differs.",
-        ),
-        "compare-studies": (
-            f"{_CAMPAIGN}.compare_studies:compare_studies",
-            "Show what changed between study folders.",
-        ),
-        "bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
-        "export": (
-            f"{_CAMPAIGN}.export:export",
-            "Write all runs of a study folder as CSV, JSON or other formats.",
-        ),
-    },
+# What is typed after `ridgeline` -> (place of a function, the line that help shows). Wings bring more (`catalog.Wing`).
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "check": (f"{_CAMPAIGN}.check:check", "Validate a study; count its legal points and what they may cost."),
+    "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
+    "resume": (f"{_CAMPAIGN}.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
+    "status": (f"{_CAMPAIGN}.status:status", "Show how far a campaign has got."),
+    "best": (f"{_CAMPAIGN}.best:best", "Print the setting to paste, with its interval."),
+    "report": (f"{_CAMPAIGN}.report:report", "Write the report of a study: a page, or slides."),
+    "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
+    "compare": (f"{_CAMPAIGN}.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
+    "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
+    "study edge": (f"{_CAMPAIGN}.edge:edge", "Find the largest passing value of a knob, and the production one."),
+    "study scale": (f"{_CAMPAIGN}.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
+    "study steps": (f"{_CAMPAIGN}.steps:steps", "Measure the gain of each change from the baseline to a setting."),
+    "study nodes": (f"{_CAMPAIGN}.nodes:nodes", "List nodes that are measurably slow, with intervals."),
+    "study verify": (f"{_CAMPAIGN}.verify:verify", "Recompute every number of a study folder; list what differs."),
+    "study export": (f"{_CAMPAIGN}.export:export", "Write all runs of a study folder as CSV, JSON or other formats."),
+    "study diff": (f"{_CAMPAIGN}.compare_studies:compare_studies", "Show what changed between study folders."),
+    "study bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
+    "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
+    "ci bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
+    "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch, cancel."),
+    "site list": (
+        "ridgeline.cli.site:list_sites",
+        "List the site files that come with Ridgeline, to copy and fill in.",
+    ),
+    "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
+    "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
+    "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
+    "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
+    "site grant release": (
+        "ridgeline.cli.grant:release",
+        "Give back the reservation of a campaign that will never be resumed.",
+    ),
+}
+_GROUPS = {
+    "study": "Ask more of a study, and use what its folder holds.",
+    "ci": "Speed in CI: has a program become slower, and since when?",
+    "site": "Where jobs run: test a site, check a node, share a grant.",
+    "site grant": "One grant of node-hours that several studies pay from.",
+}
+# As it was typed in 0.2, which goes on working for one release.
+_FORMER_UNTIL = "0.4"
+_FORMER = {
+    **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
+    **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
+    "compare-studies": "study diff",
+    "grant": "site grant",
+    "schema": "site schema",
 }
 _HELP = ("-h", "--help")
 Command = Callable[..., Any]
-VERBS = {verb: row for group in _GROUPS.values() for verb, row in group.items()}
 
 
-def all_verbs() -> dict[str, dict[str, tuple[str, str]]]:
-    """Heading -> verb -> (place, line of help): the core's and every wing's."""
-    return {**_GROUPS, **catalog.verbs()}
+def all_commands() -> dict[str, tuple[str, str]]:
+    """What is typed -> (place, line of help): the core's and every wing's.
+
+    Without verbs that begin with one that takes arguments: `tune fast` is a study called fast.
+    """
+    rows = {**_COMMANDS, **{verb: row for verb, row in catalog.verbs().items() if verb not in _COMMANDS}}
+    groups = {name for wing, _ in catalog.wings() for name in wing.groups if rows.get(name) is wing.verbs.get(name)}
+    return {verb: row for verb, row in rows.items() if not rows.keys() & {*_starts(verb)} - groups}
 
 
-def verb_lines() -> dict[str, str]:
-    return {verb: line for verbs in all_verbs().values() for verb, (_, line) in verbs.items()}
+def _starts(verb: str) -> list[str]:
+    """The groups that a verb is in: `site` and `site grant` of `site grant show`."""
+    words = verb.split()
+    return [" ".join(words[:count]) for count in range(1, len(words))]
+
+
+def all_groups() -> dict[str, str]:
+    """First words of verbs -> line of help."""
+    found, known = {**_GROUPS}, all_commands()
+    for wing, _ in catalog.wings():
+        for name in (start for verb in wing.verbs if verb in known for start in _starts(verb)):
+            found.setdefault(name, wing.groups.get(name, f"Verbs of the wing {wing.name}."))
+    return found
+
+
+def former_names() -> dict[str, str]:
+    """First words that verbs once had -> those of today."""
+    return {**catalog.former_verbs(), **_FORMER}
+
+
+def top() -> tuple[dict[str, str], dict[str, str]]:
+    """The verbs and the groups that `ridgeline --help` lists, with their lines."""
+    groups = {name: line for name, line in all_groups().items() if " " not in name}
+    verbs = {name: line for name, (_, line) in all_commands().items() if " " not in name and name not in groups}
+    return verbs, groups
+
+
+def verbs_of(group: str) -> dict[str, str]:
+    """The verbs of a group and the groups below it, with their lines."""
+    found = {}
+    for name, (_, line) in all_commands().items():
+        if name.startswith(f"{group} "):
+            first, _, deeper = name.removeprefix(f"{group} ").partition(" ")
+            found[first] = all_groups()[f"{group} {first}"] if deeper else line
+    return found
 
 
 # Words that people try first, and the command line that does it; likeness of letters would name another verb.
@@ -108,22 +136,31 @@ TYPED_FIRST: dict[str, tuple[str, ...]] = {
 }
 
 
-_ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
+_ABOUT = """Usage: ridgeline VERB [ARGUMENTS]         ridgeline VERB --help says more
+       ridgeline GROUP VERB [ARGUMENTS]   ridgeline GROUP --help lists its verbs
 
 Finds the fastest correct setting of a cluster program, in the fewest
 node-hours, with proof.
 """
 
-_LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so that all others fit 80 columns
-
 
 def overview() -> str:
-    width = max(len(verb) for verb in verb_lines() if len(verb) <= _LONGEST_IN_COLUMN)
-    lines = [_ABOUT]
-    for heading, verbs in all_verbs().items():
-        lines += [f"{heading}:", *(f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()), ""]
+    verbs, groups = top()
+    width = max(map(len, (*verbs, *groups)))
     broken = [f"The wing {name} could not be loaded: {why}" for name, why in catalog.broken_wings().items()]
-    return "\n".join([*lines, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
+    broken += [
+        f"The verb {verb!r} of the wing {wing.name} of {package} gives way to one of ours."
+        for wing, package in catalog.wings()
+        for verb in wing.verbs
+        if verb in _COMMANDS or verb not in all_commands()
+    ]
+    blocks = [_ABOUT, "Verbs:", *_table(verbs, width), "", "Groups of further verbs:", *_table(groups, width), ""]
+    return "\n".join([*blocks, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
+
+
+def _table(rows: Mapping[str, str], width: int = 0) -> list[str]:
+    width = width or max(map(len, rows))
+    return [f"  {name:<{width}}  {line}" for name, line in rows.items()]
 
 
 def _exit_codes() -> Iterator[str]:
@@ -131,34 +168,41 @@ def _exit_codes() -> Iterator[str]:
         yield fill(f"{code.value:>5}  {code.meaning}", 80, subsequent_indent=" " * 7, break_on_hyphens=False)
 
 
-def verb_named(name: str) -> Command | dict[str, Command]:
-    """The function behind a verb, or its table of subcommands."""
-    place = VERBS[name][0] if name in VERBS else catalog.verb_place(name)
+def command_named(name: str) -> Command:
+    """The function behind what is typed: `tune`, `study edge`."""
+    place = _COMMANDS[name][0] if name in _COMMANDS else catalog.verb_place(name)
     if not place:
         raise InputError(f"{name!r} is not a verb; {_meant(name)}")
-    found: Command | dict[str, Command] = catalog.at(place)
+    found: Command = catalog.at(place)
     return found
 
 
 def _meant(name: str) -> str:
     word = name.lower().strip("-").replace("_", "-")
-    lines = [
-        *TYPED_FIRST.get(word, ()),
-        *(line for wing, _ in catalog.wings() for line in wing.typed_first.get(word, ())),
-    ]
+    tables = [TYPED_FIRST, *(wing.typed_first for wing, _ in catalog.wings())]
+    lines = [line for table in tables for line in table.get(word, ())]
     if lines:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
-    return f"{did_you_mean(name, verb_lines()) or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
+    return f"{_nearest(word) or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
+
+
+def _nearest(word: str, group: str = "") -> str:
+    """`did you mean ...?` of the verb that was probably meant, first among those of `group`; or nothing."""
+    known = [*all_commands(), *all_groups()]
+    inside = {path.removeprefix(f"{group} "): path for path in known if path.startswith(f"{group} ")}
+    # by its last word, which belongs to the first that has it, and by all of them
+    anywhere = {**former_names(), **{path.rpartition(" ")[2]: path for path in reversed(known)}}
+    anywhere |= {path: path for path in known}
+    exact = inside.get(word) or anywhere.get(word)
+    for names in (inside, anywhere):
+        if found := exact or names.get(nearest(word, names)):
+            return f"did you mean `ridgeline {found}`?"
+    return ""
 
 
 def commands() -> Iterator[tuple[str, Command]]:
-    """Everything that can be run, as it is typed: `tune`, `deploy up`. Imports every verb."""
-    for verb in verb_lines():
-        found = verb_named(verb)
-        if isinstance(found, dict):
-            yield from ((f"{verb} {action}", command) for action, command in found.items())
-        else:
-            yield verb, found
+    """Everything that can be run, as it is typed. Imports every verb."""
+    yield from ((name, command_named(name)) for name in all_commands())
 
 
 def help_of(command: Command) -> tuple[str, str]:
@@ -176,20 +220,24 @@ def _example_lines(example: str) -> list[str]:
     return ["Example:", *(f"  {piece} \\" for piece in pieces[:-1]), f"  {pieces[-1]}"]
 
 
-def _actions_text(verb: str, actions: dict[str, Command]) -> str:
-    width = max(map(len, actions))
-    lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {verb_lines()[verb]}", "", "Subcommands:"]
-    lines += [f"  {name:<{width}}  {help_of(action)[0].splitlines()[0]}" for name, action in actions.items()]
-    return "\n".join([*lines, "", f"`ridgeline {verb} SUBCOMMAND --help` has the options of each and an example."])
+def group_text(group: str) -> str:
+    """What `ridgeline GROUP --help` prints: its verbs, and groups below it."""
+    lines = [f"Usage: ridgeline {group} VERB [ARGUMENTS]", "", f"  {all_groups()[group]}", "", "Verbs:"]
+    lines += _table(verbs_of(group))
+    return "\n".join([*lines, "", f"`ridgeline {group} VERB --help` has the options of each and an example."])
 
 
-def application(command: Command) -> Any:
-    """A command as Typer runs it."""
+def application(command: Command, group: str = "") -> Any:
+    """A command as Typer runs it. `group` is that of which it is the first verb, the one without a name of its own."""
     import typer  # here, so that the overview does not wait for it
 
     text, example = help_of(command)
     if example:
         text = "\n".join([text, "", "\b", *_example_lines(example)])  # \b: keep these lines as they are
+    if group:
+        text = "\n".join(
+            [text, "", "\b", f"Further verbs: ridgeline {group} VERB [ARGUMENTS]", *_table(verbs_of(group))]
+        )
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(help=text)(command)
     return app
@@ -197,30 +245,51 @@ def application(command: Command) -> Any:
 
 def run(arguments: list[str], begins: Callable[[], object] = lambda: None) -> None:
     """`begins` is called once the verb is loaded, before it does anything."""
-
-    def loaded(command: Command) -> Any:
-        app = application(command)
-        begins()
-        return app
-
     if not arguments or arguments[0] in (*_HELP, "help"):
         print(overview())
     elif arguments[0] == "--version":
         print(f"ridgeline {__version__}")
     else:
-        verb, *rest = arguments
-        found = verb_named(verb)
-        if not isinstance(found, dict):
-            loaded(found)(args=rest, prog_name=f"ridgeline {verb}")
-        elif rest and rest[0] in _HELP:
-            print(_actions_text(verb, found))
-        else:
-            action, *rest = rest or [""]
-            if action not in found:
-                hint = did_you_mean(action, found) or f"use one of {', '.join(found)}"
-                what = f"has no subcommand {action!r}" if action else "needs a subcommand"
-                raise InputError(f"`ridgeline {verb}` {what}; {hint}")
-            loaded(found[action])(args=rest, prog_name=f"ridgeline {verb} {action}")
+        name, rest = _typed(arguments)
+        group = name if name in all_groups() else ""
+        if group and group not in all_commands() and rest[:1] and rest[0] in _HELP:
+            print(group_text(group))
+            return
+        if group and (group not in all_commands() or (rest and not rest[0].startswith("-"))):
+            raise InputError(_no_verb(group, rest))
+        app = application(command_named(name), group)
+        begins()
+        app(args=rest, prog_name=f"ridgeline {name}")
+
+
+def _no_verb(group: str, rest: Sequence[str]) -> str:
+    if not rest or rest[0].startswith("-"):
+        return f"`ridgeline {group}` needs a verb; use one of {', '.join(verbs_of(group))}"
+    hint = _nearest(rest[0], group) or f"use one of {', '.join(verbs_of(group))}"
+    return f"`ridgeline {group}` has no verb {rest[0]!r}; {hint}{catalog.not_loaded()}"
+
+
+_MOST_WORDS = 3  # of a verb with its groups: `site grant show`
+
+
+def _typed(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The verb or group that is typed, and what follows it; a former name with a line on stderr that has today's."""
+    known = {*all_commands(), *all_groups()}
+    name, rest = _longest(arguments, known)
+    new = former_names().get(name)
+    # a former verb may be a group today, whose verbs go first
+    if new is None or name in all_commands() or (name in known and rest[:1] and rest[0] in _HELP):
+        return name, rest
+    note = f"`ridgeline {name}` is now `ridgeline {new}`; the old spelling works until {_FORMER_UNTIL}"
+    print(f"ridgeline: {note}", file=sys.stderr, flush=True)
+    return _longest([*new.split(), *rest], known)
+
+
+def _longest(arguments: Sequence[str], known: Collection[str]) -> tuple[str, list[str]]:
+    for count in range(min(_MOST_WORDS, len(arguments)), 1, -1):
+        if (name := " ".join(arguments[:count])) in known:
+            return name, list(arguments[count:])
+    return arguments[0], list(arguments[1:])
 
 
 def main(begins: Callable[[], object] = lambda: None) -> None:

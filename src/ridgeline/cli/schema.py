@@ -1,4 +1,4 @@
-"""`ridgeline schema`: the JSON schemas of the files that people write, for editors."""
+"""`ridgeline site schema`: the JSON schemas of the files that people write, for editors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ridgeline.errors import InputError
 
 def schema(
     of: Annotated[str, typer.Argument(help="Which files: study, site, or a wing's (deploy).")] = "study",
-    site: Annotated[bool, typer.Option("--site", help="The same as `schema site`.")] = False,
+    site: Annotated[bool, typer.Option("--site", help="The same as `site schema site`.")] = False,
 ) -> None:
     """Print the JSON schema of study, site or deployment files, for editors that complete keys and explain them.
 
-    Example: ridgeline schema study
+    Example: ridgeline site schema study
     """
     from ridgeline import catalog
     from ridgeline.study.editor_schema import schema_with_site, site_schema, study_schema

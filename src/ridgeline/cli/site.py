@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,7 @@ POLL_S = 5.0  # a check is short: it may ask more often than a campaign
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def _list_sites(as_json: _AsJson = False) -> None:
+def list_sites(as_json: _AsJson = False) -> None:
     """List the site files that come with Ridgeline, to copy and fill in.
 
     Example: ridgeline site list
@@ -77,9 +77,6 @@ def check(
     if failed:
         kept = f"; what the jobs wrote is in {home}" if ran else ""
         raise SiteError(f"site {chosen.name} is not ready: {', '.join(failed)} failed{kept}")
-
-
-ACTIONS: dict[str, Callable[..., None]] = {"check": check, "list": _list_sites}
 
 
 _COPY_ONE = "Copy a site beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml"

@@ -417,7 +417,7 @@ def _idle(ledger: _Ledger) -> Iterator[RawFinding]:
             f"{busy:.0%} busy",
             group.quotes,
             "Ask for fewer cores, start as many ranks and threads as there are cores, and look for input and waiting. "
-            "GPU jobs need few cores. `ridgeline scale` shows how many pay.",
+            "GPU jobs need few cores. `ridgeline study scale` shows how many pay.",
             share=ledger.share(ledger.idle_core_s),
             key="jobs.idle-cores",
         )

@@ -70,7 +70,7 @@ def _idle_cores(footer: BatchFooter) -> list[RawFinding]:
             f"the {cores} cores were busy {busy:.0%} of the time",
             (Quote(footer.line),),
             "Start-up and input may be long against the run; otherwise fewer cores would do the same work. "
-            "`ridgeline scale` shows how many pay.",
+            "`ridgeline study scale` shows how many pay.",
         )
     ]
 

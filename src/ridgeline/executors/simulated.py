@@ -46,10 +46,10 @@ class _SimulatedOptions(Form):
 
     whose = "simulated"
     gpu: Annotated[OneLine, DefaultText("the study's `gpu`")] = Field(
-        default="", description="The GPU of the nodes, one of `ridgeline hardware`."
+        default="", description="The GPU of the nodes, one of `ridgeline plan hardware`."
     )
     fabric: Annotated[OneLine, DefaultText("the GPU's usual one")] = Field(
-        default="", description="The network between the nodes, one of `ridgeline hardware`."
+        default="", description="The network between the nodes, one of `ridgeline plan hardware`."
     )
     prefix: OneLine = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
     seed: Single = Field(default=0, description="Seeds everything random: speeds, scatter, mishaps.")

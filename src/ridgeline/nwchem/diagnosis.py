@@ -59,7 +59,8 @@ def _sound(out: NwchemOut) -> list[RawFinding]:
             f"finished: {energy.theory} energy {energy.hartree:.6f} Ha on {out.nproc or 1} ranks"
             + (f", {spent}" if spent else ""),
             (Quote(energy.line), Quote(total.line)),
-            "Hold other settings to this energy (a guard of 1e-6), and `ridgeline scale` to see how many ranks pay.",
+            "Hold other settings to this energy (a guard of 1e-6), and `ridgeline study scale` to see how many ranks "
+            "pay.",
             "note",
             key="nwchem.finished",
         )

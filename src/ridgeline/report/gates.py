@@ -115,7 +115,9 @@ def _change_parts(gates: Sequence[PastGate], found: Sequence[Jump]) -> tuple[Par
         )
         for jump in found
     )
-    says = "Which commit between the two it was, `ridgeline bisect` finds. A change of the machine looks the same here."
+    says = (
+        "Which commit between the two it was, `ridgeline ci bisect` finds. A change of the machine looks the same here."
+    )
     return TextTable("", ("last before", "first after", "slowdown", "95%"), rows), Paragraph(says, "sub")
 
 

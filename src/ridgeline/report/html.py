@@ -252,7 +252,8 @@ def _plain_table(table: TextTable, aligned: bool = True) -> Iterator[str]:
         yield f"<tr{look}>{''.join(_text_cell(kind, cell) for kind, cell in zip(kinds, row, strict=True))}</tr>"
     yield "</table></div>"
     if len(table.rows) > MOST_ROWS:
-        yield f"<p class=sub>{len(table.rows) - MOST_ROWS:,} more; <code>ridgeline export</code> has all of them.</p>"
+        more = f"{len(table.rows) - MOST_ROWS:,} more"
+        yield f"<p class=sub>{more}; <code>ridgeline study export</code> has all of them.</p>"
 
 
 def _text_cell(kind: str, cell: str) -> str:

@@ -65,7 +65,7 @@ def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]
         together = [part.name for part in found if not part.small]
         line = f"the gain can't be attributed: {', '.join(together)} were almost always changed together"
         return (
-            [f"{line}; `ridgeline steps --each` measures one after the other, as far as each is legal by itself"]
+            [f"{line}; `ridgeline study steps --each` measures one after the other, as far as each is legal by itself"]
             if len(together) > 1
             else []
         )

@@ -22,7 +22,7 @@ from ridgeline.report.parts import (
 )
 from ridgeline.stats.wording import count
 
-MOST_ROWS = 30  # of a table; longer ones are for the page and `export`
+MOST_ROWS = 30  # of a table; longer ones are for the page and `study export`
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
@@ -59,7 +59,7 @@ def _part(part: Part, heading: str) -> Iterator[str]:
             yield from _table(part, heading)
         case RunRows():
             total = len(part.rows) + len(part.folded)
-            yield from (f"{count(total, 'run')}; `ridgeline export` writes them as a table.", "")
+            yield from (f"{count(total, 'run')}; `ridgeline study export` writes them as a table.", "")
         case Fold():
             yield from ("<details>", f"<summary>{_e(part.title)}</summary>", "")
             for each in part.parts:

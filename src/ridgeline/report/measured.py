@@ -52,7 +52,7 @@ def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
             f"{gone} of {count(len(history.runs), 'run folder')} can no longer be found; the journal's numbers stand."
         )
         yield Paragraph(line, "note")
-    check = f"{place_text(history)}, `ridgeline verify {folder_text(history)}` checks every number of this page"
+    check = f"{place_text(history)}, `ridgeline study verify {folder_text(history)}` checks every number of this page"
     yield Paragraph(f"{check} against the runs' own files.", "sub")
     for label, path in _scripts(study, history, answer):
         if text := _text(path):

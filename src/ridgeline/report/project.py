@@ -40,7 +40,8 @@ def project_sections(studies: Sequence[StudySeen]) -> list[Section]:
     if knobs := _knob_rows(ordered):
         head = ("knob", "study", "how", "baseline", "setting to use", "confirmed gain of the whole setting")
         text = (
-            "What each study changed. Its gain is that of all changes together; `ridgeline steps --each` measures each."
+            "What each study changed. Its gain is that of all changes together; `ridgeline study steps --each` "
+            "measures each."
         )
         shown.append(Section("knobs", "Every knob", (Paragraph(text, "sub"), TextTable("", head, tuple(knobs)))))
     return shown

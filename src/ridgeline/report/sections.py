@@ -201,7 +201,7 @@ def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
 
 
 def steps_command(history: History) -> str:
-    return f"ridgeline steps {folder_text(history)} --each"
+    return f"ridgeline study steps {folder_text(history)} --each"
 
 
 def page_sentence(text: str, found: Findings) -> str:

@@ -320,7 +320,9 @@ def _rules(found: Findings) -> Slide | None:
     )
 
 
-_HAND_IN = Paragraph("Hand the signature in with the result: ridgeline verify makes it again from the runs.", "sub")
+_HAND_IN = Paragraph(
+    "Hand the signature in with the result: ridgeline study verify makes it again from the runs.", "sub"
+)
 
 
 def _is_kept(row: Sequence[str]) -> bool:
@@ -516,7 +518,8 @@ def _use(found: Findings) -> Slide | None:
     in_script = [f"Its {len(lines)} lines hold the input too"]
     code, notes = (card.command, [card.command_note]) if fits else (script, in_script)
     note = tuple(Paragraph(_cut(text), "sub") for text in notes if text)
-    check = f"{place_text(history)}, `ridgeline verify {folder}` recomputes every number here from the runs' own files."
+    verify = f"`ridgeline study verify {folder}` recomputes every number here from the runs' own files."
+    check = f"{place_text(history)}, {verify}"
     return Slide(
         "use",
         f"To keep: {answer.reference.label}" if answer.keep else "The setting, ready to paste",

@@ -396,7 +396,7 @@ STEPS_ENDINGS = ("-steps-each", "-steps")  # of folders beside a campaign's own,
 
 
 def read_ladder(folder: Path) -> History | None:
-    """The steps to this campaign's winner, which `tune --ladder` and `steps` run in a folder beside its own; None
+    """The steps to this campaign's winner, which `tune --ladder` and `study steps` run in a folder beside its own; None
     without."""
     for ending in STEPS_ENDINGS:
         beside = folder.resolve().with_name(f"{folder.resolve().name}{ending}")

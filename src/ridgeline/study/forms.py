@@ -107,7 +107,7 @@ def _take_default(name: str, key: FieldInfo, default: Any) -> None:
 
 def _plain(value: object) -> object:
     if isinstance(value, Form):
-        return value.record()
+        return value.record() if value.makes is not None else value
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -97,7 +97,9 @@ def create(path: Path, amount: float, unit: str = NODE_HOURS, per_node_hour: flo
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o664))
     except FileExistsError:
-        raise InputError(f"{path} is there already; add to it with `ridgeline grant top-up {path} AMOUNT`") from None
+        raise InputError(
+            f"{path} is there already; add to it with `ridgeline site grant top-up {path} AMOUNT`"
+        ) from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be made ({error.strerror}); choose a folder that you can write") from None
     with _locked(path, new=True) as ledger:
@@ -124,7 +126,7 @@ def reserve(path: Path, study: str, run: Paid, node_hours: float) -> None:
             raise GrantUsedUp(
                 f"the grant {path} has {grant.left:.4g} of {grant.total:.4g} {grant.unit} left ({grant.spent:.4g} "
                 f"spent, {grant.reserved:.4g} reserved for runs under way), and {what} may take {amount:.4g}: nothing "
-                f"more is submitted. Add to it with `ridgeline grant top-up {path} AMOUNT`, or shorten `{limit}`, "
+                f"more is submitted. Add to it with `ridgeline site grant top-up {path} AMOUNT`, or shorten `{limit}`, "
                 "then resume"
             )
         ledger.append(act="reserve", study=study, run=run, amount=amount)
@@ -199,7 +201,7 @@ def _locked(path: Path, *, shared: bool = False, new: bool = False) -> Iterator[
     try:
         descriptor = os.open(path, os.O_RDONLY if shared else os.O_RDWR)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such grant; make it with `ridgeline grant create {path} AMOUNT`") from None
+        raise InputError(f"{path}: no such grant; make it with `ridgeline site grant create {path} AMOUNT`") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be opened ({error.strerror}); its group must be able to write it") from None
     try:
@@ -235,7 +237,7 @@ def _replayed(path: Path, content: bytes, *, new: bool) -> Grant:
             raise StoreError(
                 f"{path}:{number}: this line does not follow from those before it: the file was edited by hand, or "
                 "written without a working lock. Restore it from a copy, or make a new grant of what is left with "
-                "`ridgeline grant create`"
+                "`ridgeline site grant create`"
             )
         grant.chain = chain
     if not grant.chain and not new:

@@ -50,14 +50,16 @@ class Notifier:
         if self.choice.webhook_env and not os.environ.get(self.choice.webhook_env):
             raise InputError(
                 f"notify: the variable {self.choice.webhook_env}, which should hold the webhook's address, is not set; "
-                f"export it before `keep`, or remove webhook_env"
+                f"export it before `service keep`, or remove webhook_env"
             )
 
     def test(self, limit_s: float = _HOOK_S) -> list[str]:
         """Sends a test alert every way there is and waits for it; what failed."""
         failed = list[str]()
         said, self.say = self.say, failed.append
-        self("test", "keep", f"a test alert of `keep --test-alert` from {socket.gethostname()}; nothing is wrong")
+        self(
+            "test", "keep", f"a test alert of `service keep --test-alert` from {socket.gethostname()}; nothing is wrong"
+        )
         self.close(limit_s * max(1, len(self.choice.ways)))
         self.say = said
         return failed

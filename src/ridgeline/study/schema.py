@@ -441,7 +441,7 @@ class BudgetForm(Form):
         gt=0, description="Nodes x hours over all runs, retries included."
     )
     grant: Annotated[Text, DefaultText("none")] = Field(
-        description="The file of a grant that studies and people share: `ridgeline grant create` makes one."
+        description="The file of a grant that studies and people share: `ridgeline site grant create` makes one."
     )
 
 

@@ -73,7 +73,7 @@ def _loose_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]
 def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
     """Put result.json there, with the state files of these names, and return them; they stay in the folder.
 
-    In place of whatever the run put there, a link or a pipe; only a folder stays, and `verify` names it.
+    In place of whatever the run put there, a link or a pipe; only a folder stays, and `study verify` names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / RESULT_FILE).is_dir() and not (folder / RESULT_FILE).is_symlink():

@@ -233,7 +233,7 @@ def test_a_column_of_parquet_has_the_narrowest_type_that_holds_it(values: list[o
 def test_parquet_goes_to_a_pipe_as_to_a_file_but_not_to_a_terminal(tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(Path(__file__).parents[2] / "samples" / "study-folders" / "search-finished", folder)
-    asked = [sys.executable, "-m", "ridgeline", "export", str(folder), "--format", "parquet"]
+    asked = [sys.executable, "-m", "ridgeline", "study", "export", str(folder), "--format", "parquet"]
     piped = subprocess.run(asked, capture_output=True, check=True, timeout=600)
     subprocess.run([*asked, "--out", str(tmp_path / "runs.parquet")], capture_output=True, check=True, timeout=600)
     assert piped.stdout == (tmp_path / "runs.parquet").read_bytes() and read_parquet(piped.stdout)

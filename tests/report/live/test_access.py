@@ -16,7 +16,7 @@ import pytest
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, StoreError
 from ridgeline.report.live.serve import token_from
 from ridgeline.report.live.server import _body
 from ridgeline.study.history import read_history
@@ -261,6 +261,17 @@ def test_a_folder_with_something_wrong_is_shown_with_a_note(
         listed, page = there.ask("/", **there.cookie), there.ask("/study/quick/", **there.cookie)
         assert listed.status == page.status == 200
         assert later in page.text and "Traceback" not in page.text
+
+
+def test_only_studies_are_listed(tmp_path: Path) -> None:
+    quick(tmp_path)
+    (tmp_path / "two.service" / "members").mkdir(parents=True)
+    (tmp_path / "two.service" / "journal.jsonl").write_text('{"event":"going-up","at":1.0}\n')
+    with served(tmp_path) as there:
+        listed = there.ask("/", **there.cookie).text
+        assert "quick" in listed and "two.service" not in listed
+    with pytest.raises(StoreError, match="no study folder here"), served(tmp_path / "two.service"):
+        pass
 
 
 def test_only_watch_pays_for_the_server() -> None:

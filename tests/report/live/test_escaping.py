@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-
-import pytest
 
 from ridgeline.records.exhibit import ComparedSetting, Exhibits, TextTable
 from ridgeline.records.space import Continuous, Discrete, Knob
@@ -34,7 +31,6 @@ SNAPSHOT = Snapshot(
     runs=((HOSTILE,), (HOSTILE,)),
     answers=(SAID,),
     waiting=(HOSTILE,),
-    events=(SAID,),
     note=HOSTILE,
     steerable=True,
 )
@@ -59,17 +55,15 @@ class Seen(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize("is_service", [False, True])
-def test_nothing_on_a_page_of_a_study_becomes_markup(is_service: bool) -> None:
-    page = study_page("a'b", replace(SNAPSHOT, is_service=is_service), KNOBS, {HOSTILE: HOSTILE, "c": HOSTILE}, True)
+def test_nothing_on_a_page_of_a_study_becomes_markup() -> None:
+    page = study_page("a'b", SNAPSHOT, KNOBS, {HOSTILE: HOSTILE, "c": HOSTILE}, True)
     seen = Seen(page)
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
-    assert seen.text.count(HOSTILE) >= (8 if is_service else 12), "it is shown all the same"
+    assert seen.text.count(HOSTILE) >= 12, "it is shown all the same"
     assert page.count("<script") == 2
     assert "/study/a'b/" in seen.values, "where its events come from"
-    if not is_service:
-        assert {"/study/a'b/report", json.dumps(HOSTILE)} <= seen.values
+    assert {"/study/a'b/report", json.dumps(HOSTILE)} <= seen.values
 
 
 def test_nothing_in_the_list_of_studies_becomes_markup() -> None:

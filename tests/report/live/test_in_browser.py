@@ -210,34 +210,6 @@ def test_several_studies_are_listed_and_new_ones_join(tmp_path: Path, browser: B
         assert tab.errors == []
 
 
-def test_the_journal_of_a_kept_service_has_the_same_page(tmp_path: Path, browser: Browser) -> None:
-    service = tmp_path / "two.service"
-    log = service / "members" / "server-1" / "runs" / "002"
-    log.mkdir(parents=True)
-    (log / "stdout").write_text("ready <b>\n")
-    lines = [
-        {"event": "planned", "member": "server-1", "generation": 1},
-        {"event": "submitted", "member": "server-1", "ticket": "7"},
-        {"event": "ready", "member": "server-1", "url": "http://127.0.0.1:1"},
-        {"event": "mend", "member": "server-1", "why": "hung", "evidence": "3 requests on it and no token for 8 s"},
-        {"event": "planned", "member": "server-1", "generation": 2},
-    ]
-    (service / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with served(service) as there:
-        tab = browser.open(there.url, width=400)
-        tab.until(says("running", "server-1: planned"))
-        tab.until(says("running", "ready <b>"))
-        tab.until(says("events", "no token for 8 s"))
-        with (service / "journal.jsonl").open("a") as journal:
-            ready = {"event": "ready", "member": "server-1", "url": "http://127.0.0.1:1", "at": 1.0}
-            journal.write(json.dumps(ready) + "\n")
-            journal.write(json.dumps({"event": "back", "member": "server-1", "at": 1.0}) + "\n")
-        tab.until(says("running", "server-1: ready"))
-        assert tab.value("document.getElementById('steering')") is None
-        assert there.tell("two-service", {"id": "x" * 8, "act": "stop"}).status == 409
-        assert tab.sideways_px <= 0 and tab.errors == []
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two finished studies in a folder."""

@@ -146,7 +146,7 @@ def described(schema: Any, path: str = "") -> Iterator[str]:
 
 
 def test_the_schema_is_printed_and_describes_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, schema in ((["schema"], STUDY), (["schema", "--site"], SITE)):
+    for arguments, schema in ((["site", "schema"], STUDY), (["site", "schema", "--site"], SITE)):
         with pytest.raises(SystemExit):
             run(arguments)
         printed = json.loads(capsys.readouterr().out)

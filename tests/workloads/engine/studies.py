@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ridgeline import catalog
 from ridgeline.campaign.judge import judge
@@ -32,7 +33,7 @@ sglang_offline, sglang_serve, vllm_offline, vllm_serve = (
 def study(
     folder: Path,
     kind: str = "sglang-offline",
-    knobs: Mapping[str, list] | None = None,
+    knobs: Mapping[str, list[Any]] | None = None,
     goal: str = "total_tok_s",
     **options: object,
 ) -> Study:
@@ -45,7 +46,7 @@ def study(
     return Study("engines", WorkloadChoice(kind, chosen), space, Goal(goal, "maximize"), baseline, folder)
 
 
-def trial(of: Study, **changes: object) -> Trial:
+def trial(of: Study, **changes: Any) -> Trial:
     point = {**of.baseline, **changes}
     return Trial(1, point, of.space.settings(point), Stage.SEARCH, "test")
 

@@ -174,7 +174,7 @@ def test_weights_that_are_none_are_never_offered(tmp_path: Path, kind: str, mode
     of = replace(of, site=Site(env=switch))
     workload: Workload = catalog.part("workloads", kind)(of)
     text = workload.offered(of.baseline)
-    assert "dummy" not in text and "make-model" not in text and model not in text and "SIMULAT" not in text
+    assert "dummy" not in text and "model make" not in text and model not in text and "SIMULAT" not in text
     assert "${WEIGHTS:?benchmark only" in text and "64" in text and "KEPT='a b'" in text
     assert "benchmark only" in workload.pasted_as
     refused = subprocess.run(["sh", "-c", text], cwd=tmp_path, capture_output=True, text=True, env={"PATH": "/bin"})

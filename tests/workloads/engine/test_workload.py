@@ -194,7 +194,7 @@ def test_paste_is_the_command_a_person_would_type(tmp_path: Path) -> None:
     asked = study(tmp_path, knobs={"max_running_requests": [512], "NCCL_ALGO": ["Tree"]}, engine="python3")
     text = sglang_offline(asked).paste(asked.baseline)
     make, command = text.split(" &&\n")
-    assert make == f"{shlex.quote(sys.executable)} -m ridgeline make-model llama-8b models/llama-8b"
+    assert make == f"{shlex.quote(sys.executable)} -m ridgeline model make llama-8b models/llama-8b"
     assert command.startswith("NCCL_ALGO=Tree ")
     assert "python3 -m sglang.launch_server --model-path models/llama-8b " in command
     assert "--max-running-requests 512" in text

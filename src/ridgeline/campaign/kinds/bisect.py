@@ -14,7 +14,7 @@ from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Reference
@@ -413,7 +413,7 @@ def _chance(probability: float) -> str:
 
 
 def bisect_question(
-    found: CheckedStudy, over: str, at: str, good: str | None, bad: str | None, slower: float, most_runs: int
+    found: CheckedStudy, over: str, at: Setting, good: object, bad: object, slower: float, most_runs: int
 ) -> BisectQuestion:
     """Every legal value of the knob from `good` to `bad`, first to last of the study's list where not named."""
     study = found.study
@@ -448,10 +448,11 @@ def bisect_question(
     return BisectQuestion(over, points, slower, most_runs, refused)
 
 
-def _place(values: Sequence[Any], over: str, option: str, text: str | None) -> int | None:
-    if text is None:
+def _place(values: Sequence[Any], over: str, option: str, end: object) -> int | None:
+    """Of a value, or of one as it is typed."""
+    if end is None:
         return None
-    names = [str(value) for value in values]
+    names, text = [str(value) for value in values], str(end)
     if text not in names:
         raise InputError(f"--{option} {text}: not a value of {over}; {near(text, names)}")
     return names.index(text)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
@@ -16,7 +15,7 @@ from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, UNCONFIRMED, Answer, Candidate, Progress, Reference
@@ -190,9 +189,7 @@ def _value(study: Study, history: History, point: Point) -> float | None:
     return confirmation.mean_value(study, history, key, *Stage) if value is None else value
 
 
-def comparison(
-    found: CheckedStudy, a: str | Mapping[str, Any], b: str | Mapping[str, Any], blocks: int | None = None
-) -> ComparisonQuestion:
+def comparison(found: CheckedStudy, a: Setting, b: Setting, blocks: int | None = None) -> ComparisonQuestion:
     """The question as it is typed, or as the Python API gives it: `b` changes `a`, `a` changes the baseline."""
     first = parse_point(found, a, found.study.baseline)
     second = parse_point(found, b, first)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -400,7 +400,7 @@ class EdgeQuestion:
             return []
         rate, runs = verdict.show_less["rate"], verdict.show_less["runs"]
         at = ",".join(f"{name}={value_text(value)}" for name, value in verdict.point.items())
-        words = ["ridgeline", "edge", "study.yaml", "--knob", self.knob, "--at", at, "--fails", f"{rate:g}"]
+        words = ["ridgeline", "study", "edge", "study.yaml", "--knob", self.knob, "--at", at, "--fails", f"{rate:g}"]
         words += ["--out", f"{history.root.name}-fails-{rate:g}"]
         return [f"{runs:.0f} runs that pass show that at most {_share(rate)} of them fail: `{shlex.join(words)}`"]
 
@@ -675,7 +675,7 @@ def _largest_safe(history: History, knob: str) -> str | None:
 
 
 def edge_question(
-    found: CheckedStudy, knob: str, at: str, repeats: int, margin: float, fails: float | None = None
+    found: CheckedStudy, knob: str, at: Setting, repeats: int, margin: float, fails: float | None = None
 ) -> EdgeQuestion:
     """The question as it is typed; InputError where the knob cannot have an edge."""
     start = parse_point(found, at, found.study.baseline)

@@ -20,7 +20,7 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.kinds.bisect import MOST_RUNS, BisectAgenda, BisectQuestion
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError
 from ridgeline.files import read_text
@@ -293,7 +293,7 @@ def _short(text: str) -> str:
 
 
 def environment_question(
-    found: CheckedStudy, good: Path, bad: Path, at: str, slower: float, most_runs: int
+    found: CheckedStudy, good: Path, bad: Path, at: Setting, slower: float, most_runs: int
 ) -> EnvironmentQuestion:
     """What differs between the files of two hosts. A name that is a knob of the study is one here too."""
     study = found.study

@@ -10,7 +10,6 @@ import copy
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ridgeline.campaign.blocks import unfinished_blocks
 from ridgeline.campaign.ledger import Ledger, Reserve
@@ -27,24 +26,35 @@ from ridgeline.study.history import History
 FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
 
 
+def extension(
+    trials: int | None = None, blocks: int | None = None, wall_s: float = 0.0, node_hours: float = 0.0
+) -> Extension | None:
+    """So many more trials or blocks, with time and node-hours for them; None where nothing is asked for."""
+    if trials is not None and blocks is not None:
+        raise InputError("--trials extends the search, --blocks the comparison: give one at a time")
+    for name, number in (("trials", trials), ("blocks", blocks)):
+        if number is not None and number < 1:
+            raise InputError(f"{name}: {number} more are none; ask for 1 or more")
+    if trials is None and blocks is None and not wall_s and not node_hours:
+        return None
+    return Extension(trials or 0, blocks or 0, wall_s=wall_s, node_hours=node_hours)
+
+
 def parse_extension(
     trials: str | None, blocks: str | None, wall: str | None = None, node_hours: str | None = None
 ) -> Extension | None:
     """What was typed: `+20` trials or `+3` blocks, and `+30m` or `+2` node-hours for them; None where nothing was."""
-    given = {name: text for name, text in (("trials", trials), ("blocks", blocks)) if text is not None}
-    if len(given) > 1:
-        raise InputError("--trials extends the search, --blocks the comparison: give one at a time")
-    for name, text in given.items():
-        if not re.fullmatch(r"\+\d{1,6}", text) or int(text) == 0:
-            raise InputError(f"--{name} {text}: say how many more, with a plus, such as --{name} +5")
-        more = Extension(wall_s=_more_s(wall), node_hours=_more_hours(node_hours))
-        return replace(more, trials=int(text)) if name == "trials" else replace(more, blocks=int(text))
-    if wall is None and node_hours is None:
-        return None
-    return Extension(wall_s=_more_s(wall), node_hours=_more_hours(node_hours))
+    more = (_more("trials", trials), _more("blocks", blocks))
+    return extension(*more, more_s(wall), _more_hours(node_hours))
 
 
-def _more_s(text: str | None) -> float:
+def _more(name: str, text: str | None) -> int | None:
+    if text is not None and not re.fullmatch(r"\+0*[1-9]\d{0,5}", text):
+        raise InputError(f"--{name} {text}: say how many more, with a plus, such as --{name} +5")
+    return None if text is None else int(text)
+
+
+def more_s(text: str | None) -> float:
     if text is None:
         return 0.0
     try:

@@ -13,7 +13,7 @@ from ridgeline.campaign.agenda import Agenda, NextTrial
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import KeptVerdict, answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -283,7 +283,7 @@ def verdict(study: Study, history: History, question: ScalingQuestion) -> Scalin
 # the question as it is typed
 
 
-def scaling_question(found: CheckedStudy, over: str | None, at: str, repeats: int) -> ScalingQuestion:
+def scaling_question(found: CheckedStudy, over: str | None, at: Setting, repeats: int) -> ScalingQuestion:
     """The setting `at` over every legal whole number of a knob: the one named, or the first that counts ranks."""
     knob = over or _knob_to_scale(found.study)
     points, refused = _sizes(found, knob, parse_point(found, at, found.study.baseline))

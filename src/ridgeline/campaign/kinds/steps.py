@@ -363,7 +363,7 @@ class _Part:
         if not self.merged:
             return f"{said}{why}"
         of = f"{said}, {'groups' if len(self.groups) > 1 else 'the group'} {' and '.join(self.groups)}{why}"
-        return f"{of}; `ridgeline steps --each` takes them one by one"
+        return f"{of}; `ridgeline study steps --each` takes them one by one"
 
 
 def _legal_steps(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ridgeline import catalog
 from ridgeline.records.expression import is_number
 from ridgeline.records.json_form import JsonForm, also_in_json
 
@@ -126,8 +127,14 @@ _PLACES = (
 )
 
 
+_OWN_VERB = re.compile(r"(?<= -m ridgeline )[a-z][a-z-]*")
+
+
 def anywhere(text: str) -> str:
-    """A text without what differs from machine to machine: where the study, the interpreter and this package lie."""
+    """A text without what differs from machine to machine (where the study, the interpreter and this package lie), and
+    with our verbs as they are called today."""
+    former = {old: new for old, new in catalog.former_verbs().items() if not new.startswith(f"{old} ")}
+    text = _OWN_VERB.sub(lambda found: former.get(found[0], found[0]), text)
     text = _QUOTED_PATH.sub(lambda found: found[1].replace(" ", _SPACE), text)
     for place, name in _PLACES:
         text = place.sub(name, text)

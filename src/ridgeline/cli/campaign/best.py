@@ -20,7 +20,7 @@ def best(
         ),
     ] = None,
     deploy: Annotated[
-        Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of a server).")
+        Path | None, typer.Option(help="File for the answer as `ridgeline service` reads it (studies of a server).")
     ] = None,
     script: Annotated[
         Path | None, typer.Option(help="File for a script that runs the answer from any folder; - prints it.")
@@ -74,7 +74,7 @@ def _script(folder: Path, answer: Answer) -> str:
 
 
 def _write_as(kind: str, path: Path, folder: Path, answer: Answer) -> None:
-    """The answer as a file of a wing: `deploy` is what serving makes of it."""
+    """The answer as a file of a wing: with --deploy what serving makes of it."""
     from ridgeline import catalog
     from ridgeline.campaign.status import read_status
     from ridgeline.errors import InputError

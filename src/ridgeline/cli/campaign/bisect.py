@@ -38,27 +38,13 @@ def bisect(
 
     Exit code 0: found. 1: not reproduced here, or an end does not run. 7: not resolved within the runs or the budget.
 
-    Example: ridgeline bisect study.yaml --over threads --good 4 --bad 1
+    Example: ridgeline ci bisect study.yaml --over threads --good 4 --bad 1
     """
-    from ridgeline.campaign.assembly import assemble_or_resume
+    from ridgeline.campaign.asked import bisecting
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.base import CampaignQuestion
-    from ridgeline.campaign.kinds.bisect import bisect_question
-    from ridgeline.campaign.kinds.environment import environment_question
     from ridgeline.cli.campaign.live import drive
-    from ridgeline.errors import InputError
 
-    asked: CampaignQuestion
-
-    if (over is None) == (between is None):
-        raise InputError("say where to look: --over KNOB for versions, or --between GOOD BAD for two environments")
-    found = check_study(study)
-    if over is not None:
-        name, asked = over, bisect_question(found, over, at, good, bad, slower / 100, runs)
-    else:
-        if good is not None or bad is not None:
-            raise InputError("--good and --bad are ends of --over; the files of --between are ends themselves")
-        assert between is not None
-        name, asked = "environment", environment_question(found, *between, at, slower / 100, runs)
-    folder, question = assemble_or_resume(found, out, f"{found.study.name}-bisect-{name}", asked)
-    drive(folder, question, as_json)
+    asked = bisecting(
+        check_study(study), over, good=good, bad=bad, between=between, at=at, slower=slower / 100, runs=runs, out=out
+    )
+    drive(*asked, as_json)

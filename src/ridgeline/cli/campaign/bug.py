@@ -26,7 +26,7 @@ def bug(
 
     Exit code 1: --shrink could not make it fail again, or the budget ended before every change was tried.
 
-    Example: ridgeline bug studies/first/runs/0023-tp8 --shrink --out bug.md
+    Example: ridgeline study bug studies/first/runs/0023-tp8 --shrink --out bug.md
     """
     from ridgeline.campaign.bug import bug_report, failed_run
     from ridgeline.campaign.kinds.shrink import SHRUNK

@@ -14,7 +14,8 @@ from ridgeline.errors import StudyError
 from ridgeline.stats.wording import count
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.check import CheckedStudy, SpaceSize, Stake
+    from ridgeline.campaign.check import SpaceSize, Stake
+    from ridgeline.campaign.study_check import StudyCheck
 
 
 def check(
@@ -25,28 +26,23 @@ def check(
 
     Example: ridgeline check study.yaml
     """
-    from ridgeline.campaign.check import check_study, space_size, stake
+    from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.study_check import whole_check
 
     try:
-        checked = check_study(study)
-        size, cost = space_size(checked), stake(checked.study)
+        checked = whole_check(check_study(study))
     except StudyError as error:
         if as_json:
             print(json.dumps({"ok": False, "file": str(study), "problems": list(error.problems)}, indent=1))
         raise
     if as_json:
-        print(json.dumps(_document(study, checked, size, cost), indent=1))
+        print(json.dumps(_document(study, checked), indent=1))
     else:
-        print("\n".join(_lines(study, checked, size, cost)))
+        print("\n".join(_lines(study, checked)))
 
 
-def _remarks(checked: CheckedStudy) -> list[str]:
-    from ridgeline.campaign.guidance.sampling import unpredicted
-
-    return [*checked.remarks(), *unpredicted(checked)]
-
-
-def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> dict[str, Any]:
+def _document(path: Path, checked: StudyCheck) -> dict[str, Any]:
+    size, cost = checked.space, checked.cost
     return {
         "ok": True,
         "file": str(path),
@@ -58,8 +54,8 @@ def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -
             "exact": size.exact,
             "refused": dict(size.refused),
         },
-        "warnings": checked.doubts(),
-        "remarks": _remarks(checked),
+        "warnings": checked.warnings,
+        "remarks": checked.remarks,
         "cost": {
             "runs": cost.runs,
             "runs_with_faults": cost.runs_with_faults,
@@ -75,18 +71,18 @@ def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -
     }
 
 
-def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> list[str]:
+def _lines(path: Path, checked: StudyCheck) -> list[str]:
     from ridgeline.records.duration import show_duration
 
-    study = checked.study
+    study, size = checked.study, checked.space
     lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
     lines.append(f"  space   {_space(size)}")
     for reason, number in size.refused.most_common():
         shown = f"{number:,}" if size.exact else f"about {number / _looked_at(size):.0%}"
         lines.append(f"          {shown} refused: {reason}")
-    lines += [f"  note    {remark}" for remark in _remarks(checked)]
-    lines += [f"  warning {doubt}" for doubt in checked.doubts()]
-    return [*lines, *_cost(cost, show_duration(study.job.limit_s))]
+    lines += [f"  note    {remark}" for remark in checked.remarks]
+    lines += [f"  warning {doubt}" for doubt in checked.warnings]
+    return [*lines, *_cost(checked.cost, show_duration(study.job.limit_s))]
 
 
 def _cost(cost: Stake, limit: str) -> Iterator[str]:

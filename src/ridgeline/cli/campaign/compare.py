@@ -28,21 +28,20 @@ def compare(
 
     Example: ridgeline compare study.yaml threads=4
     """
-    from ridgeline.campaign.assembly import assemble_next_folder
+    from ridgeline.campaign.asked import comparing
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.compare import ComparisonQuestion, comparison
     from ridgeline.cli.campaign.live import drive
     from ridgeline.cli.campaign.one_command import KNOB, is_study, study_of_commands
     from ridgeline.errors import InputError
 
     if is_study([study]) or re.fullmatch(r"baseline|\w+=\S*", b):
-        found = check_study(Path(study))
-        question = comparison(found, a, b, blocks)
+        asked = comparing(check_study(Path(study)), b, a, blocks, out)
     elif a != "baseline":
         raise InputError("--a is a setting of a study file; of two commands the first is A")
     elif study == b:
-        raise InputError("both commands are the same; to see how much its runs scatter, use `ridgeline gate --update`")
+        raise InputError(
+            "both commands are the same; to see how much its runs scatter, use `ridgeline ci gate --update`"
+        )
     else:
-        found = study_of_commands([study, b])
-        question = ComparisonQuestion({KNOB: study}, {KNOB: b}, blocks)
-    drive(assemble_next_folder(found, out, f"{found.study.name}-compare", question), question, as_json)
+        asked = comparing(study_of_commands([study, b]), {KNOB: b}, blocks=blocks, out=out)
+    drive(*asked, as_json)

@@ -26,7 +26,7 @@ def compare_studies(
 
     Exit code 1: no setting passed in both.
 
-    Example: ridgeline compare-studies studies/first studies/second
+    Example: ridgeline study diff studies/first studies/second
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
     from ridgeline.report.html import Folders

@@ -31,14 +31,11 @@ def edge(
 
     Exit code 1: no value passed, or the budget ended before the edge was found.
 
-    Example: ridgeline edge study.yaml --knob threads --repeats 2
+    Example: ridgeline study edge study.yaml --knob threads --repeats 2
     """
-    from ridgeline.campaign.assembly import assemble_or_resume
+    from ridgeline.campaign.asked import edge_of
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.edge import edge_question
     from ridgeline.cli.campaign.live import drive
 
-    found = check_study(study)
-    asked = edge_question(found, knob, at, repeats, margin, fails)
-    folder, question = assemble_or_resume(found, out, f"{found.study.name}-edge-{knob}", asked)
-    drive(folder, question, as_json)
+    asked = edge_of(check_study(study), knob, at, repeats=repeats, margin=margin, fails=fails, out=out)
+    drive(*asked, as_json)

@@ -47,7 +47,7 @@ def export(
     JSON has the answer beside the runs; in CSV the runs of its setting carry verdict and interval (`answer.` columns).
     mlflow is a folder for `mlflow ui`, optuna a storage for optuna-dashboard, prometheus the current metrics.
 
-    Example: ridgeline export studies/first --format parquet --out runs.parquet
+    Example: ridgeline study export studies/first --format parquet --out runs.parquet
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
 

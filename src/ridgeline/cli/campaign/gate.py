@@ -1,23 +1,24 @@
-"""`ridgeline gate`: measures a reference, or runs until a program is slower than its reference or is not."""
+"""`ridgeline ci gate`: measures a reference, or runs until a program is slower than its reference or is not."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from ridgeline.campaign.asked import Asked, Gate
     from ridgeline.campaign.check import CheckedStudy
-    from ridgeline.campaign.kinds.gate import GateQuestion, ReferenceFile
+    from ridgeline.campaign.point_text import Setting
     from ridgeline.records.answer import Answer
-    from ridgeline.records.space import Point
 
 
 def gate(
@@ -76,99 +77,46 @@ def gate(
     Exit code 0: not slower. 6: slower. 7: cannot judge (another machine, one that is busier or changed meanwhile, too
     few runs). 1: the program failed.
 
-    Example: ridgeline gate --against-command './old in.txt' -- ./new in.txt
+    Example: ridgeline ci gate --against-command './old in.txt' -- ./new in.txt
     """
-    from ridgeline.campaign.kinds.gate import ReferenceFile, machine_of
+    from ridgeline.campaign.asked import Gate
     from ridgeline.errors import InputError
 
-    if against_command or against_setting:
-        if against is not None or update:
-            raise InputError(
-                "--against-command and --against-setting need no reference; leave out --against and --update"
-            )
-        found, point, old = _two_programs(what, at, against_command, against_setting)
-        question = replace(_question(point, None, slower, false_alarms, power), old=old, **_given(most_runs=runs))
-        shown = Path(what[0]) if Path(what[0]).is_file() else Path(f"{found.study.name}.gate")
-        files = _Outputs(junit, gitlab, markdown, history)
-        _Gate(found, question, shown, machine_of(found.study, machine), files, out, as_json).ask(question)
-        return
-    found, point = _program(what, at)
-    path = against or Path(f"{found.study.name}.gate.json")
-    stored = ReferenceFile.to_be_replaced(path) if update else ReferenceFile.read(path)
-    question = _question(point, stored, slower, false_alarms, power)
+    found, setting, old = _programs(what, at, against_command, against_setting)
+    less, alarms, found_of = (None if rate is None else rate / 100 for rate in (slower, false_alarms, power))
+    asked = Gate(found, setting, old, against, less, alarms, found_of, runs, machine, out)
     files = _Outputs(junit, gitlab, markdown, history)
-    gate = _Gate(found, question, path, machine_of(found.study, machine), files, out, as_json)
-    if update or stored is None:
-        gate.measure(stored, runs)
+    if old is None:
+        _gate_by_reference(asked, files, update, as_json)
+    elif against is not None or update:
+        raise InputError("--against-command and --against-setting need no reference; leave out --against and --update")
     else:
-        gate.judge(stored, runs)
+        shown = Path(what[0]) if Path(what[0]).is_file() else Path(f"{found.study.name}.gate")
+        _judge(asked, asked.in_turn(), files, shown, as_json)
 
 
-def _program(what: list[str], at: str) -> tuple[CheckedStudy, Point]:
-    """What is to be run, and at which setting."""
-    import shlex
-
+def _programs(what: list[str], at: str, old: str, old_setting: str) -> tuple[CheckedStudy, Setting, Setting | None]:
+    """The study, the setting of the program that is to be run, and that of the old one, where it is run as well."""
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.point_text import parse_point
-    from ridgeline.cli.campaign.one_command import is_study, study_of_commands
-    from ridgeline.errors import InputError
-
-    if is_study(what):
-        found = check_study(Path(what[0]))
-    elif at != "baseline":
-        raise InputError("--at is a setting of a study file; a command has none")
-    else:
-        found = study_of_commands([what[0] if len(what) == 1 else shlex.join(what)])
-    return found, dict(parse_point(found, at, found.study.baseline))
-
-
-def _two_programs(what: list[str], at: str, old_command: str, old_setting: str) -> tuple[CheckedStudy, Point, Point]:
-    """The study, and the settings of the new program and the old one."""
-    import shlex
-
-    from ridgeline.campaign.point_text import parse_point
     from ridgeline.cli.campaign.one_command import KNOB, is_study, study_of_commands
     from ridgeline.errors import InputError
 
-    if old_setting:
-        if old_command or not is_study(what):
-            raise InputError("--against-setting is of a study file; for commands use --against-command OLD -- NEW")
-        found, point = _program(what, at)
-        old = dict(parse_point(found, old_setting, found.study.baseline))
-        if old == point:
-            raise InputError("--at and --against-setting are the same setting; name the new one with --at")
-        return found, point, old
     if is_study(what):
-        raise InputError(
-            "--against-command takes two commands (--against-command OLD -- NEW); of a study make the program a knob "
-            "and run --at program=new --against-setting program=old"
-        )
+        if old:
+            raise InputError(
+                "--against-command takes two commands (--against-command OLD -- NEW); of a study make the program a "
+                "knob and run --at program=new --against-setting program=old"
+            )
+        return check_study(Path(what[0])), at, old_setting or None
+    if old_setting:
+        raise InputError("--against-setting is of a study file; for commands use --against-command OLD -- NEW")
     if at != "baseline":
         raise InputError("--at is a setting of a study file; a command has none")
     new = what[0] if len(what) == 1 else shlex.join(what)
-    if new == old_command:
+    if new == old:
         raise InputError("both commands are the same; name the old build with --against-command")
-    found = study_of_commands([new, old_command])
-    return found, {KNOB: new}, {KNOB: old_command}
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _question(
-    point: Point, stored: ReferenceFile | None, slower: float | None, false_alarms: float | None, power: float | None
-) -> GateQuestion:
-    """With the rates in percent that were given, else those of the reference."""
-    from ridgeline.campaign.kinds.gate import GateQuestion
-
-    default = stored or GateQuestion(point)
-    return GateQuestion(
-        point,
-        slower=default.slower if slower is None else slower / 100,
-        false_alarm=default.false_alarm if false_alarms is None else false_alarms / 100,
-        power=default.power if power is None else power / 100,
-    )
+    found = study_of_commands([new, *([old] if old else [])])
+    return found, {KNOB: new}, {KNOB: old} if old else None
 
 
 @dataclass(frozen=True)
@@ -181,102 +129,78 @@ class _Outputs:
     history: Path | None
 
 
-@dataclass(frozen=True)
-class _Gate:
-    found: CheckedStudy
-    question: GateQuestion
-    reference: Path
-    machine: dict[str, Any]
-    files: _Outputs
-    out: Path | None
-    as_json: bool
+def _gate_by_reference(gate: Gate, files: _Outputs, update: bool, as_json: bool) -> None:
+    from ridgeline.campaign.kinds.gate import CANNOT_JUDGE, ReferenceFile
+    from ridgeline.campaign.status import read_status
+    from ridgeline.cli.campaign.live import drive
+    from ridgeline.errors import CannotJudge
+    from ridgeline.records.answer import Answer, Reference
 
-    def measure(self, old: ReferenceFile | None, runs: int | None) -> None:
-        """Run the program and write the reference, in the place of the old one."""
-        from ridgeline.campaign.assembly import assemble_again
-        from ridgeline.campaign.kinds.gate import MOST_STORED, measured_reference
-        from ridgeline.campaign.status import read_status
-        from ridgeline.cli.campaign.live import drive
-
-        question = replace(self.question, most_runs=runs or MOST_STORED)
-        folder, new = assemble_again(self.found, self.out, f"{self.found.study.name}-reference", question)
-        drive(folder, new, self.as_json)
-        now = read_status(folder.path)
-        measured_reference(question, now.study, now.history, self.machine, old, _now()).write(self.reference)
-        if not self.as_json:
-            print(f"  wrote {self.reference}: commit it")
-        self._remember(now.answer)
-
-    def judge(self, stored: ReferenceFile, runs: int | None) -> None:
-        """Run the program until it is slower than the reference or is not."""
-        from ridgeline.campaign.kinds.gate import CANNOT_JUDGE
-        from ridgeline.errors import CannotJudge
-        from ridgeline.records.answer import Answer, Reference
-        from ridgeline.stats.gate import MOST_RUNS
-
-        study, point = self.found.study, self.question.point
-        try:
-            stored.require_same(self.reference, study, point, self.machine)
-        except CannotJudge as error:
-            self._write(Answer("gate", CANNOT_JUDGE, str(error), Reference("the reference", point, None), None), 0.0)
-            raise
-        nodes, state = list(stored.machine.get("nodes", [])), stored.measured.get("state")
-        most = runs or MOST_RUNS
-        self.ask(replace(self.question, stored=list(stored.values), most_runs=most, nodes=nodes, state=state))
-
-    def ask(self, question: GateQuestion) -> None:
-        """Run until it is decided, and write what CI systems read."""
-        from ridgeline.campaign.assembly import assemble_again
-        from ridgeline.campaign.status import read_status
-        from ridgeline.cli.campaign.live import drive
-
-        folder, new = assemble_again(self.found, self.out, f"{self.found.study.name}-gate", question)
-        try:
-            drive(folder, new, self.as_json)
-        finally:
-            now = read_status(folder.path)
-            if now.history.verdict is not None:
-                self._write(now.answer, now.history.wall_s)
-                self._remember(now.answer)
-
-    def _remember(self, answer: Answer) -> None:
-        """Add this gate to the history, and write the history's page."""
-        history, study = self.files.history, self.found.study
-        values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
-        if history is None or not values:
-            return
-        from ridgeline.report.gates import write_gate_history
-        from ridgeline.study.gate_history import PastGate, add_gate
-
-        conclusion, goal = answer.conclusion or "", (study.goal.metric, study.goal.direction)
-        gate = PastGate(study.name, _now(), conclusion, tuple(values), *goal, self.machine, answer.unit, _commit_here())
-        write_gate_history(add_gate(history, gate), study, history)
-
-    def _write(self, answer: Answer, seconds: float) -> None:
-        """What CI systems read, and what GitHub reads from standard output."""
-        import os
-
-        from ridgeline.files import write_whole
-
-        name, reference = self.found.study.name, self.reference.as_posix()
-        summary = _markdown_text(name, self.found.study.goal.metric, answer)
-        if self.files.junit is not None:
-            write_whole(self.files.junit, _junit_text(name, answer, seconds))
-        if self.files.gitlab is not None:
-            write_whole(self.files.gitlab, _gitlab_text(name, answer, reference))
-        if self.files.markdown is not None:
-            write_whole(self.files.markdown, summary)
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            print(_github_line(name, answer, reference))
-            if page := os.environ.get("GITHUB_STEP_SUMMARY"):
-                with Path(page).open("a") as file:
-                    file.write(summary)
+    if update:
+        asked = gate.measuring()
+        drive(*asked, as_json)
+        gate.write_reference(asked.folder)
+        if not as_json:
+            print(f"  wrote {gate.path}: commit it")
+        _remember(gate, files, read_status(asked.folder.path).answer)
+        return
+    stored = ReferenceFile.read(gate.path)
+    try:
+        asked = gate.judged(stored)
+    except CannotJudge as error:
+        reference = Reference("the reference", gate.question(stored).point, None)
+        _write(gate, files, gate.path, Answer("gate", CANNOT_JUDGE, str(error), reference, None), 0.0)
+        raise
+    _judge(gate, asked, files, gate.path, as_json)
 
 
-def _now() -> str:
-    from datetime import UTC, datetime
+def _judge(gate: Gate, asked: Asked, files: _Outputs, shown: Path, as_json: bool) -> None:
+    """Run until it is decided, and write what CI systems read."""
+    from ridgeline.campaign.status import read_status
+    from ridgeline.cli.campaign.live import drive
 
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        drive(*asked, as_json)
+    finally:
+        now = read_status(asked.folder.path)
+        if now.history.verdict is not None:
+            _write(gate, files, shown, now.answer, now.history.wall_s)
+            _remember(gate, files, now.answer)
+
+
+def _remember(gate: Gate, files: _Outputs, answer: Answer) -> None:
+    """Add this gate to the history, and write the history's page."""
+    history, study = files.history, gate.found.study
+    values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
+    if history is None or not values:
+        return
+    from ridgeline.campaign.asked import now_text
+    from ridgeline.report.gates import write_gate_history
+    from ridgeline.study.gate_history import PastGate, add_gate
+
+    conclusion, goal = answer.conclusion or "", (study.goal.metric, study.goal.direction)
+    unit, commit = answer.unit, _commit_here()
+    past = PastGate(study.name, now_text(), conclusion, tuple(values), *goal, gate.machine, unit, commit)
+    write_gate_history(add_gate(history, past), study, history)
+
+
+def _write(gate: Gate, files: _Outputs, shown: Path, answer: Answer, seconds: float) -> None:
+    """What CI systems read, and what GitHub reads from standard output."""
+    from ridgeline.files import write_whole
+
+    name, reference = gate.found.study.name, shown.as_posix()
+    summary = _markdown_text(name, gate.found.study.goal.metric, answer)
+    if files.junit is not None:
+        write_whole(files.junit, _junit_text(name, answer, seconds))
+    if files.gitlab is not None:
+        write_whole(files.gitlab, _gitlab_text(name, answer, reference))
+    if files.markdown is not None:
+        write_whole(files.markdown, summary)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        print(_github_line(name, answer, reference))
+        if page := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(page).open("a") as file:
+                file.write(summary)
 
 
 _TITLES = {
@@ -301,7 +225,7 @@ def _junit_text(name: str, answer: Answer, seconds: float) -> str:
     failures, skipped = inside.startswith("<failure"), inside.startswith("<skipped")
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<testsuite name="ridgeline gate" tests="1" failures="{int(failures)}" errors="0" skipped="{int(skipped)}" '
+        f'<testsuite name="ridgeline ci gate" tests="1" failures="{int(failures)}" errors="0" skipped="{int(skipped)}" '
         f'time="{seconds:.3f}">\n'
         f'  <testcase classname="ridgeline.gate" name={quoteattr(name)} time="{seconds:.3f}">{inside}\n'
         f"    <system-out>{escape(answer.headline)}</system-out>\n"

@@ -23,7 +23,7 @@ def nodes(
     Where the runs don't allow a conclusion, it says so and what is missing (exit code 7). Works while the campaign
     runs, too.
 
-    Example: ridgeline nodes studies/first
+    Example: ridgeline study nodes studies/first
     """
     from dataclasses import asdict
 

@@ -32,7 +32,7 @@ def study_of_commands(commands: Sequence[str], name: str = "", **more: Any) -> C
     """The study of one knob, `command`, with these values; each runs in the current folder and is timed as a whole."""
     for command in commands:
         if not command.strip():
-            raise InputError("the command is empty; write for instance: ridgeline gate -- ./prog input.txt")
+            raise InputError("the command is empty; write for instance: ridgeline ci gate -- ./prog input.txt")
     here = shlex.quote(str(Path.cwd())).replace("{", "{{").replace("}", "}}")
     content = {
         "version": 1,

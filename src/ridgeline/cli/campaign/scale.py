@@ -25,13 +25,10 @@ def scale(
 
     Exit code 0: shown. 1: fewer than two sizes passed. 7: too few runs to tell whether more pays.
 
-    Example: ridgeline scale study.yaml --over threads
+    Example: ridgeline study scale study.yaml --over threads
     """
-    from ridgeline.campaign.assembly import assemble_folder
+    from ridgeline.campaign.asked import scaling
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.scale import scaling_question
     from ridgeline.cli.campaign.live import drive
 
-    found = check_study(study)
-    question = scaling_question(found, over, at, repeats)
-    drive(assemble_folder(found, out, f"{found.study.name}-scale-{question.over}"), question, as_json)
+    drive(*scaling(check_study(study), over, at, repeats, out), as_json)

@@ -39,30 +39,20 @@ def steps(
 
     Exit code 0: the setting is better. 1: no detectable difference. 6: it is worse. 7: too few runs to judge.
 
-    Example: ridgeline steps studies/first
+    Example: ridgeline study steps studies/first
     """
-    from ridgeline.campaign.assembly import assemble_or_resume, check_study_again
+    from ridgeline.campaign.asked import steps_to
+    from ridgeline.campaign.assembly import check_study_again
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.steps import steps_question
-    from ridgeline.campaign.point_text import parse_point
-    from ridgeline.campaign.status import read_winner
     from ridgeline.cli.campaign.live import drive
     from ridgeline.errors import InputError
-    from ridgeline.study.folder import STEPS_ENDINGS
 
-    found = check_study_again(study) if study.is_dir() else check_study(study)
-    if setting is None and not study.is_dir():
+    folder = study if study.is_dir() else None
+    found = check_study(study) if folder is None else check_study_again(folder)
+    if setting is None and folder is None:
         raise InputError(
             f"steps: no setting; name its changes ('knob=value,…') or the study folder that confirmed it after {study}"
         )
-    setting = str(study) if setting is None else setting
-    if (Path(setting) / "journal.jsonl").exists():
-        winner, matters = read_winner(Path(setting))
-    else:
-        winner, matters = parse_point(found, setting, found.study.baseline), None
-    asked, grouped = (steps_question(found, winner, blocks, matters, way) for way in (each, False))
-    ending = STEPS_ENDINGS[-1] if asked == grouped else STEPS_ENDINGS[0]  # both may be wanted of one setting
-    if out is None and study.is_dir():
-        out = study.resolve().with_name(f"{study.resolve().name}{ending}")  # where its report looks for them
-    folder, question = assemble_or_resume(found, out, f"{found.study.name}{ending}", asked)
-    drive(folder, question, as_json)
+    confirmed = Path(str(study) if setting is None else setting)
+    meant = confirmed if setting is None or (confirmed / "journal.jsonl").exists() else setting
+    drive(*steps_to(found, meant, blocks, each=each, beside=folder, out=out), as_json)

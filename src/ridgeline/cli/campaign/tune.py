@@ -25,7 +25,7 @@ def tune(
         bool,
         typer.Option(
             "--ladder",
-            help="Then measure the gain on the way from the baseline to the winner, as `ridgeline steps` does.",
+            help="Then measure the gain on the way from the baseline to the winner, as `ridgeline study steps` does.",
         ),
     ] = False,
     warm_start: Annotated[

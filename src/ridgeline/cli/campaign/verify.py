@@ -19,7 +19,7 @@ def verify(
 
     Exit code 1: something differs. What can't be checked is listed, and doesn't count as a difference.
 
-    Example: ridgeline verify studies/first
+    Example: ridgeline study verify studies/first
     """
     from ridgeline.campaign.verify.folder import verify_folder
     from ridgeline.cli.text.table import json_text

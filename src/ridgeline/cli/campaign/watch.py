@@ -19,7 +19,7 @@ def watch(
 ) -> None:
     """Show a campaign in the browser while it runs; pause it, stop it, add to its budget, try a setting.
 
-    Prints the address, with its token. A service that `ridgeline keep` watches is shown, too.
+    Prints the address, with its token.
 
     Example: ridgeline watch studies --port 8765
     """
@@ -37,8 +37,11 @@ def watch(
     )
 
 
+_OF_A_STUDY = ("study.yaml", "sources", "runs")
+
+
 class FoundFolders:
-    """The studies, and what wings watch, at a path: itself, or those one or two folders below; they may come and go."""
+    """The studies at a path: itself, or those one or two folders below; they may come and go."""
 
     def __init__(self, root: Path) -> None:
         from ridgeline.errors import StoreError
@@ -46,7 +49,7 @@ class FoundFolders:
 
         self._root = root
         self._known: dict[Path, Watched] = {}
-        self.several = not (root / "study.yaml").is_file() and _of_a_wing(root) is None
+        self.several = not (root / "study.yaml").is_file()
         if not self.several and not (root / "journal.jsonl").is_file():
             StudyFolder.open(root)  # says what is missing
         if self.several and (not root.is_dir() or not self._paths()):
@@ -55,7 +58,9 @@ class FoundFolders:
     def _paths(self) -> list[Path]:
         if not self.several:
             return [self._root]
-        return sorted({path.parent for depth in ("*", "*/*") for path in self._root.glob(f"{depth}/journal.jsonl")})
+        found = {path.parent for depth in ("*", "*/*") for path in self._root.glob(f"{depth}/journal.jsonl")}
+        # others keep a journal too, as a service does; a study that has lost its file is shown as damaged
+        return sorted(path for path in found if any((path / name).exists() for name in _OF_A_STUDY))
 
     def look_around(self) -> dict[str, Watched]:
         from ridgeline.cli.campaign.watched import WatchedStudy
@@ -63,19 +68,11 @@ class FoundFolders:
         shown: dict[str, Watched] = {}
         for path in self._paths():
             if path not in self._known:
-                self._known[path] = _of_a_wing(path) or WatchedStudy(path)
+                self._known[path] = WatchedStudy(path)
             shown[_slug(path.relative_to(self._root) if self.several else Path(path.resolve().name), shown)] = (
                 self._known[path]
             )
         return shown
-
-
-def _of_a_wing(path: Path) -> Watched | None:
-    """What a wing makes of a folder that is no study: serving watches its services."""
-    from ridgeline import catalog
-
-    watched = (catalog.at(wing.watched)(path) for wing, _ in catalog.wings() if wing.watched)
-    return next((each for each in watched if each is not None), None)
 
 
 def _slug(path: Path, taken: dict[str, Watched]) -> str:

@@ -75,7 +75,7 @@ def _imbalance(profile: Profile) -> list[RawFinding]:
             f"rank {busiest.rank} computes {profile.busy_ratio:.2f} times as long as the mean; all others wait for it",
             (Quote(busiest.line), Quote(idlest.line)),
             "If it is rank 0, look for serial work (input, output, diagonalisation) that grows with the ranks; "
-            "otherwise compare its node with the others (`ridgeline preflight`) and its binding.",
+            "otherwise compare its node with the others (`ridgeline site preflight`) and its binding.",
             "warning",
             share=_lost_to(busiest, profile.busy_ratio),
             key="profile.imbalance",
@@ -146,7 +146,7 @@ def _mostly_communication(profile: Profile) -> list[RawFinding]:
         RawFinding(
             f"{share:.0%} of the run is spent in MPI",
             quotes,
-            "More ranks will make this worse. `ridgeline scale` shows where adding ranks stops paying.",
+            "More ranks will make this worse. `ridgeline study scale` shows where adding ranks stops paying.",
             share=share,
             key="profile.communication",
         )

@@ -25,25 +25,23 @@ _PANELS = (
     ("crashes", "What failed, and why"),
     ("runs", "Latest runs"),
     ("figures", "Details"),
-    ("events", "What happened"),
 )
 
 
 def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, several: bool) -> str:
     drawn = sections(now)
     back = "<a href=/>all studies</a>" if several else ""
-    report = "" if now.is_service else f"<a href='/study/{escape(slug)}/report'>report</a>"
-    notify = "" if now.is_service else "<button id=notify type=button hidden>Notify me when it ends</button>"
+    report = f"<a href='/study/{escape(slug)}/report'>report</a>"
+    notify = "<button id=notify type=button hidden>Notify me when it ends</button>"
     links = f"<nav aria-label=pages>{back}{report}{notify}</nav>"
-    named = dict(_PANELS) | ({"running": "Servers and routers"} if now.is_service else {})
-    panels = "".join(_panel(name, title, drawn[name]) for name, title in named.items() if _shown(name, now))
+    panels = "".join(_panel(name, title, drawn[name]) for name, title in _PANELS)
     body = (
         f"<header><div class=top><h1>{escape(now.name)}</h1>{links}</div>"
         f"<p class=question>{escape(now.question)}</p><div id=state role=status>{drawn['state']}</div></header>"
         f"{_SCRIPTLESS}<p id=away class='note bad' hidden></p><div class=lead>"
         f"<div id=headline>{drawn['headline']}</div><div id=gauges class=card>{drawn['gauges']}</div></div>"
         f"{panels}{_steering(now, drawn['buttons'], knobs, start)}<div id=told>{drawn['told']}</div>"
-        f"{'' if now.is_service else _report(slug)}"
+        f"{_report(slug)}"
     )
     return _framed(now.name, f"/study/{slug}/", body)
 
@@ -71,19 +69,12 @@ def _report(slug: str) -> str:
     )
 
 
-def _shown(name: str, now: Snapshot) -> bool:
-    """A service has no runs and no figures; a study shows what happened in its runs."""
-    return now.is_service == (name == "events") or name == "running"
-
-
 def _panel(name: str, title: str, html: str) -> str:
     heading = f"<h2><a href='#at-{name}'>{escape(title)}</a></h2>"
     return f"<section id=at-{name}>{heading}<div id={name}>{html}</div></section>"
 
 
 def _steering(now: Snapshot, buttons: str, knobs: tuple[Knob, ...], start: Point) -> str:
-    if now.is_service:
-        return ""
     hidden = "" if now.steerable else " hidden"
     wish = (
         "<details><summary>Try a setting</summary><form data-act=try>"

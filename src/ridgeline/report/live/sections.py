@@ -31,7 +31,6 @@ def sections(now: Snapshot) -> dict[str, str]:
         "crashes": _crashes(now.crashes),
         "figures": now.figures,
         "runs": _runs(now.runs),
-        "events": _events(now.events),
     }
 
 
@@ -125,10 +124,6 @@ def _runs(rows: Sequence[Sequence[str]]) -> str:
     return _scrolled(f"<table><tr>{''.join(f'<th>{escape(name)}' for name in head)}</tr>{lines}</table>")
 
 
-def _events(events: Sequence[EventLine]) -> str:
-    return f"<ul class=said>{''.join(map(_said, events))}</ul>" if events else ""
-
-
 def knob_fields(knobs: Iterable[Knob], start: Point) -> str:
     """A field for each knob; its value is JSON, so that 1, true and '1' stay what they are."""
     return "".join(
@@ -174,7 +169,7 @@ def _index_row(slug: str, now: Snapshot) -> str:
     pick = f"<input type=checkbox value='{escape(slug)}' aria-label='compare {escape(now.name)}'>"
     folder = "" if slug == now.name else f"<div class=sub>{escape(slug)}</div>"
     return (
-        f"<tr><td class=pick>{'' if now.is_service else pick}"
+        f"<tr><td class=pick>{pick}"
         f"<td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a>{folder}"
         f"<td><span class='badge {LOOKS.get(now.state, 'calm')}'>{escape(now.state)}</span>"
         f"<td>{best}<td>{spark(now.course, now.name)}<td>{bar}<td>{escape(now.updated)}</tr>"

@@ -69,7 +69,6 @@ class Snapshot:
     runs: Sequence[Sequence[str]] = ()  # the latest, newest first, with a head
     answers: Sequence[EventLine] = ()  # instructions and their answers, newest first
     waiting: Sequence[str] = ()  # instructions not answered yet
-    events: Sequence[EventLine] = ()
     answer: str = ""  # HTML that the report's room has drawn and escaped, and so are the next two
     progress: str = ""
     figures: str = ""
@@ -81,7 +80,6 @@ class Snapshot:
     updated_s: float = 0.0  # and when
     note: str = ""  # what is wrong, where something is
     steerable: bool = False
-    is_service: bool = False
 
 
 class Watched(Protocol):

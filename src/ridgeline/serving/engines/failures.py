@@ -71,7 +71,7 @@ FAILURES: tuple[EngineFailure, ...] = (
         _DOWN,
         "out of GPU memory while running (not at start)",
         "Lower {memory_flag} so that activations and workspaces have room, or cap the running requests; "
-        "`ridgeline edge` finds the largest that passes.",
+        "`ridgeline study edge` finds the largest that passes.",
         "less-memory",
     ),
     EngineFailure(

@@ -130,7 +130,7 @@ def _works(model: Model, cluster: Cluster, layout: Layout, settings: EngineSetti
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
-    """`ridgeline memory`'s answer: the plan, and where it does not fit what would."""
+    """`ridgeline plan memory`'s answer: the plan, and where it does not fit what would."""
 
     model: Model
     cluster: Cluster
@@ -178,7 +178,7 @@ def answer_memory(
 
 @dataclass(frozen=True, slots=True)
 class LegalLayouts:
-    """`ridgeline layouts`: what an engine accepts, what of that fits, and why the rest is out."""
+    """`ridgeline plan layouts`: what an engine accepts, what of that fits, and why the rest is out."""
 
     model: Model
     cluster: Cluster

@@ -138,7 +138,7 @@ def _behind(gpus: list[_DmonGpu]) -> list[RawFinding]:
             f"GPU {gpu.index} is at {least:.0f}% while the others are at {usual:.0f}%",
             (_quote(gpu), _quote(top)),
             "Without work of its own: check the layout and CUDA_VISIBLE_DEVICES. With work: it waits less because the "
-            "others wait for it, so look at its clocks, its PCIe link and `ridgeline preflight`.",
+            "others wait for it, so look at its clocks, its PCIe link and `ridgeline site preflight`.",
             "warning",
             share=1 - least / usual,
             key="dmon.behind",

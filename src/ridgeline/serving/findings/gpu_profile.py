@@ -198,7 +198,8 @@ def _split(tally: KernelTally) -> list[RawFinding]:
         RawFinding(
             f"GPU time is {_purposes(tally)}{idle}",
             _quotes(first[:1]),
-            "The first of these is where a faster kernel or another back end pays; compare with `ridgeline explain`.",
+            "The first of these is where a faster kernel or another back end pays; compare with "
+            "`ridgeline twin explain`.",
             "note",
             key="kernels.split",
         )

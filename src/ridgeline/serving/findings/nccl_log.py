@@ -53,7 +53,7 @@ def _sockets(log: NcclLog) -> list[RawFinding]:
             "NCCL uses TCP sockets between nodes, not InfiniBand",
             (*quotes, *(Quote(t.line) for t in over_tcp[:1])),
             "Look above for `NET/IB : No device found`: the container needs /dev/infiniband and libibverbs, "
-            "NCCL_IB_DISABLE must be 0, and NCCL_IB_HCA must name ports that exist (see `ridgeline preflight`).",
+            "NCCL_IB_DISABLE must be 0, and NCCL_IB_HCA must name ports that exist (see `ridgeline site preflight`).",
             "warning",
             key="nccl.sockets",
         )
@@ -133,7 +133,7 @@ def _no_p2p(log: NcclLog) -> list[RawFinding]:
         "Unset NCCL_P2P_DISABLE."
         if off
         else "See nvidia-smi topo -m: NV# between GPUs means NVLink. Without it look at the container (one that hides "
-        "GPUs from each other), at ACS and IOMMU for PCIe, and at `ridgeline preflight`."
+        "GPUs from each other), at ACS and IOMMU for PCIe, and at `ridgeline site preflight`."
     )
     return [
         RawFinding(

@@ -145,7 +145,7 @@ def _pool(log: SglangTally, knobs: EngineKnobs) -> list[RawFinding]:
             f"the KV pool limits the batch: full in {totals.full} of {totals.decodes} decode lines while requests "
             "waited",
             (*pool, Quote(log.line("full"), "token usage")),
-            f"Raise --mem-fraction-static in small steps (`ridgeline edge` finds the last safe value), use "
+            f"Raise --mem-fraction-static in small steps (`ridgeline study edge` finds the last safe value), use "
             f"--kv-cache-dtype fp8_e5m2 where accuracy allows, or spread the model over more GPUs.{spare}",
             share=totals.share(totals.full_s),
             knobs=knobs.named("more-pool"),
@@ -285,8 +285,8 @@ def _held_up_by_kv(log: SglangTally) -> list[RawFinding]:
             f"up to {side.most} requests at once {what}: {whose} are the limit",
             (Quote(log.line(name)),),
             "Look at the other side's log for the same minutes. If neither is busy, the transfer is slow: check its "
-            "back end and device (--disaggregation-transfer-backend, --disaggregation-ib-device; `ridgeline preflight` "
-            "names the devices) and the host's cores, which hand out every transfer.",
+            "back end and device (--disaggregation-transfer-backend, --disaggregation-ib-device; `ridgeline site "
+            "preflight` names the devices) and the host's cores, which hand out every transfer.",
             "warning",
             share=side.many / side.lines,
             key="sglang.kv-on-its-way",

@@ -166,7 +166,7 @@ def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric:
     if nodes * gpus_per_node > _MOST_GPUS:
         raise InputError(
             f"{nodes:,} nodes of {gpus_per_node:,} GPUs are more than the {_MOST_GPUS:,} that we look at together; "
-            "ask for one part of them, and let `ridgeline fleet` count the parts"
+            "ask for one part of them, and let `ridgeline plan fleet` count the parts"
         )
     chosen = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Cluster(Node(chosen, gpus_per_node), nodes, _load_fabric(fabric or chosen.fabric))
@@ -244,7 +244,7 @@ def _unknown(kind: str, name: str, known: list[str]) -> InputError:
 
 @dataclass(frozen=True, slots=True)
 class HardwareList:
-    """`ridgeline hardware`'s answer. Rates are peaks, dense and one way."""
+    """`ridgeline plan hardware`'s answer. Rates are peaks, dense and one way."""
 
     gpus: tuple[Gpu, ...]
     fabrics: tuple[Fabric, ...]

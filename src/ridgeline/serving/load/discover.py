@@ -125,7 +125,7 @@ def _model_behind(endpoint: Endpoint, address: Address, found: Server, timeout_s
     return replace(found, model=name, note=note)
 
 
-_TWIN_OWNER, _TWIN_API = "ridgeline", USUAL_ENGINE  # who owns the models of serve-twin, and the API that it has
+_TWIN_OWNER, _TWIN_API = "ridgeline", USUAL_ENGINE  # who owns the models of `twin serve`, and the API that it has
 _KEPT = ("model_path", "version", "nnodes", "disaggregation_mode")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +42,11 @@ class BenchOptions:
     model: str | None = None
     api: str | None = None
     key: str | None = None
-    headers: tuple[str, ...] = ()
+    headers: Sequence[str] = ()
     ca_file: Path | None = None
     body: str | None = None
     stream: bool = True
-    slos: tuple[str, ...] = ()
+    slos: Sequence[str] = ()
     warmup: int = 0
     workers: int = 1
     timeout_s: float = 120.0
@@ -136,7 +136,7 @@ def _has_times(text: str) -> bool:
     return Path(text).exists()
 
 
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
+def _headers(given: Sequence[str]) -> dict[str, str]:
     found = {}
     for k, text in enumerate(given, start=1):
         name, colon, value = text.partition(":")

@@ -13,7 +13,7 @@ from ridgeline.serving.model.model import KV_BYTES, Model
 
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """`ridgeline model`'s answer, for prompts and contexts of `tokens` and decode steps of `batch` requests."""
+    """`ridgeline model show`'s answer, for prompts and contexts of `tokens` and decode steps of `batch` requests."""
 
     model: Model
     tokens: int

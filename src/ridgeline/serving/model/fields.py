@@ -59,7 +59,7 @@ class Fields:
             raise InputError(
                 f"{self.source}: {', '.join(missing)} missing; a config.json of the Llama, Qwen or DeepSeek kind "
                 f"has {'it' if len(missing) == 1 else 'them'}: write what the model's card says into a copy of the "
-                "file, or give a preset (`ridgeline model` lists them)"
+                "file, or give a preset (`ridgeline model list` has them)"
             )
 
     def positive(self, name: str, default: int | None = None) -> int:

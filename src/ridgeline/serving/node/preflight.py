@@ -43,7 +43,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport(JsonForm):
-    """What `ridgeline preflight --json` prints, and what --compare reads again."""
+    """What `ridgeline site preflight --json` prints, and what --compare reads again."""
 
     host: str
     checks: tuple[Check, ...]
@@ -60,7 +60,7 @@ class NodeReport(JsonForm):
 def node_from(document: Any) -> NodeReport:
     """ValueError when the document is not one of ours."""
     if not isinstance(document, dict) or document.get("preflight") != 1:
-        raise ValueError("not what `ridgeline preflight --json` prints")
+        raise ValueError("not what `ridgeline site preflight --json` prints")
     try:
         checks = tuple(
             Check(**{**check, "samples": {name: tuple(v) for name, v in check["samples"].items()}})
@@ -575,7 +575,9 @@ class NodeComparison(JsonForm):
 
 def read_nodes(paths: Sequence[Path]) -> list[NodeReport]:
     if len(paths) < 2:
-        raise InputError("a comparison needs two files or more: `ridgeline preflight --json > NODE.json` on each node")
+        raise InputError(
+            "a comparison needs two files or more: `ridgeline site preflight --json > NODE.json` on each node"
+        )
     nodes = [_read(path) for path in paths]
     hosts = [node.host for node in nodes]
     if doubled := sorted({host for host in hosts if hosts.count(host) > 1}):
@@ -589,7 +591,7 @@ def _read(path: Path) -> NodeReport:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise ReadError(f"{path}: {error}; write it with `ridgeline preflight --json`") from None
+        raise ReadError(f"{path}: {error}; write it with `ridgeline site preflight --json`") from None
 
 
 def compare_nodes(nodes: Sequence[NodeReport]) -> NodeComparison:

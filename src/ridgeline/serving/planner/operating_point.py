@@ -56,7 +56,7 @@ class Option:
     rate_s: float | None  # offered; None when requests are sent as answers come
     capacity_s: float | None  # the highest rate that keeps every limit; None where none was searched
     summary: Summary
-    interval: Mapping[str, tuple[float, float]]  # of one slice, as `simulate` states it
+    interval: Mapping[str, tuple[float, float]]  # of one slice, as `twin simulate` states it
     knee: Knee | None = None
     reach: str = ""  # how far the calibration holds for this layout
 

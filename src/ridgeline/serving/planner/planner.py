@@ -10,6 +10,7 @@ from statistics import fmean
 
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
+from ridgeline.records.request import takes
 from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.knobs.meaning import dtype_values
 from ridgeline.serving.engines.layout import Layout
@@ -296,44 +297,56 @@ def plan(
     return Plan(question, traffic, tuple(choices), *counts, verdict, inputs, halves, cut)
 
 
-def answer_plan(
-    model_name: str,
-    gpu_name: str,
-    nodes: int,
-    gpus_per_node: int,
-    traffic: str,
-    *,
-    fabric: str | None = None,
-    rate_s: float | None = None,
-    concurrency: int | None = None,
-    requests: int | None = None,
-    slos: Sequence[str] = (),
-    engine: str = USUAL_ENGINE,
-    attention_backend: str | None = None,
-    dtype: str | None = None,
-    kv_dtype: str | None = None,
-    calibration: Path | None = None,
-    top: int = 8,
-    named: Sequence[str] = (),
-    seed: int = 0,
-) -> Plan:
-    """A plan from the words of the command line."""
-    if top < 1:
-        raise InputError(f"--top {top} shows nothing; give 1 or more")
-    settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
-    recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
-    shipped = load_model(model_name)
-    chosen = shipped.with_dtype(dtype, kv_dtype)
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What is to be served, on what, within which limits; as the command line and the Python API give it."""
+
+    model: str
+    gpu: str
+    nodes: int = 1
+    gpus_per_node: int = 8
+    traffic: str = "sharegpt"
+    fabric: str | None = None
+    rate_s: float | None = None
+    concurrency: int | None = None
+    requests: int | None = None
+    slos: Sequence[str] = ()
+    engine: str = USUAL_ENGINE
+    attention_backend: str | None = None
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    calibration: str | Path | None = None
+    top: int = 8
+    named: Sequence[str] = ()
+    seed: int = 0
+
+
+@takes(PlanRequest)
+def answer_plan(asked: PlanRequest) -> Plan:
+    """Ways to serve a model on given GPUs within latency limits, best first."""
+    if asked.top < 1:
+        raise InputError(f"--top {asked.top} shows nothing; give 1 or more")
+    settings = parse_engine(asked.engine, EngineSettings(attention_backend=asked.attention_backend))
+    recipe = parse_traffic(
+        asked.traffic,
+        requests=asked.requests,
+        rate_s=asked.rate_s,
+        concurrency=asked.concurrency,
+        seed=asked.seed,
+    )
+    shipped = load_model(asked.model)
+    chosen = shipped.with_dtype(asked.dtype, asked.kv_dtype)
+    calibration = Path(asked.calibration) if asked.calibration else None
     return plan(
         chosen,
-        make_cluster(gpu_name, nodes, gpus_per_node, fabric),
+        make_cluster(asked.gpu, asked.nodes, asked.gpus_per_node, asked.fabric),
         recipe,
-        [Slo.parse(text) for text in slos],
+        [Slo.parse(text) for text in asked.slos],
         read_calibration(calibration) if calibration else None,
         settings,
-        top=top,
-        named=named,
-        asked=PlanInputs(model_name, dtype, kv_dtype, calibration),
+        top=asked.top,
+        named=asked.named,
+        asked=PlanInputs(asked.model, asked.dtype, asked.kv_dtype, calibration),
         dtype_settings=dtype_values(shipped, chosen),
     )
 

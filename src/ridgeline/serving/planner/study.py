@@ -181,7 +181,7 @@ def _whole_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[s
 
 
 def _load_arguments(option: Option, traffic: Traffic) -> list[object]:
-    """The traffic, its pace and the limits, as `simulate` and `bench` take them."""
+    """The traffic, its pace and the limits, as `twin simulate` and `bench` take them."""
     load: list[object] = ["--traffic", dataset_of(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
     load += [
         argument for text in _pace(option, traffic) for argument in (f"--{text.partition(':')[0]}", text.split()[1])
@@ -205,7 +205,7 @@ def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[objec
     """The command that simulates this deployment, up to its groups and traffic."""
     layout, settings = deployment.layout, deployment.settings
     # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
-    ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", beside(asked.model)]
+    ask: list[object] = [sys.executable, "-m", "ridgeline", "twin", "simulate", "--model", beside(asked.model)]
     ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
     ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
     ask += ["--fabric", deployment.cluster.fabric.name, "--attention-backend", settings.attention_backend]

@@ -37,7 +37,7 @@ class DamagedAcceptedError(StoreError):
     def __init__(self, path: Path) -> None:
         super().__init__(
             f"{path}: is damaged, so that nobody knows what was accepted to run; restore a copy of it, or run "
-            "`ridgeline deploy down FILE`, which sets it aside, and then `up`. Nothing was started"
+            "`ridgeline service down FILE`, which sets it aside, and then `up`. Nothing was started"
         )
         self.path = path
 
@@ -136,7 +136,7 @@ def write_accepted(root: Path, accepted: Accepted) -> None:
 
 
 def _text(service: Service) -> str:
-    return _form().dump_json(service).decode()
+    return _form().dump_json(service, by_alias=True).decode()
 
 
 def _digest(settings: Any, members: Any) -> str:

@@ -8,7 +8,7 @@ the KV pool, gives way; that is the edge, and the router stays a little below it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -19,7 +19,7 @@ from ridgeline.serving.engines.layout import Layout, disaggregated
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.operating_point import keeps_limits
-from ridgeline.serving.service.routers import QUEUE_KNOB, RUNNING_KNOB, can_queue, leaks
+from ridgeline.serving.service.routers import can_queue
 from ridgeline.serving.service.servers import FULL_KV_SHARE, server_of
 from ridgeline.serving.service.service import Service, ServiceUnit
 from ridgeline.serving.traffic.requests import Slo, Summary, summarise
@@ -45,7 +45,6 @@ class AdmissionLimits:
     bound: str
     requests_s: float  # what the servers answer with that many under way
     kv_share: float
-    each: tuple[int, ...] = ()  # most_running of one server of each unit
 
     @property
     def reason(self) -> str:
@@ -61,40 +60,9 @@ class AdmissionLimits:
         wait = f"{max(1, round(self.longest_wait_s))}s"
         return {"most_running": self.most_running, "most_waiting": self.most_waiting, "longest_wait": wait}
 
-    def for_servers(self, service: Service) -> list[dict[str, int]]:
-        """Settings of each unit's servers, under the names that the file has for them; none where the router suffices.
-
-        A router whose limit wears off needs servers that refuse by themselves. Of split roles SGLang's do not, and
-        vLLM has no such limit.
-        """
-        if (
-            service.router is None
-            or not leaks(service.router.kind)
-            or service.split
-            or not server_of(service.engine).flags.knows(QUEUE_KNOB)
-        ):
-            return [{} for _ in service.units]
-        servers = sum(unit.replicas for unit in service.units)
-        found = []
-        for unit, most in zip(service.units, self.each, strict=True):
-            values = _values(service, unit)
-            ranks = int(str(values.get("attn_dp", 1)))
-            running = max(ranks, min(most, int(str(values.get(RUNNING_KNOB, most)))))
-            limits = {RUNNING_KNOB: running, QUEUE_KNOB: max(1, self.most_waiting // servers // ranks)}
-            found.append({_spelled(service, unit, name): value for name, value in limits.items()})
-        return found
-
     def as_json(self) -> dict[str, object]:
-        return {
-            "most_running": self.most_running,
-            "most_waiting": self.most_waiting,
-            "longest_wait_s": round(self.longest_wait_s, 2),
-            "edge": self.edge,
-            "bound": self.bound,
-            "requests_s": round(self.requests_s, 3),
-            "kv_share": round(self.kv_share, 3),
-            "origin": "modelled",
-        }
+        figures = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return {**figures, "origin": "modelled"}
 
 
 def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimits:
@@ -115,13 +83,7 @@ def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimi
         edge=sum(part.edge for part in parts),
         requests_s=requests_s,
         kv_share=max(part.kv_share for part in parts),
-        each=tuple(part.each[0] for part in parts),
     )
-
-
-def with_server_limits(service: Service, limits: AdmissionLimits) -> Service:
-    units = zip(service.units, limits.for_servers(service), strict=True)
-    return replace(service, units=tuple(replace(unit, settings={**unit.settings, **own}) for unit, own in units))
 
 
 def _edge_of(one: Deployment, copies: int, traffic: Traffic, slos: Sequence[Slo]) -> AdmissionLimits:
@@ -145,7 +107,7 @@ def _edge_of(one: Deployment, copies: int, traffic: Traffic, slos: Sequence[Slo]
     chosen = max(1, int(BELOW_EDGE * good))
     result, steady = _run(one, traffic, chosen, slos)
     rate_s, wait_s = _rate_s(steady, chosen) * copies, _wait_s(steady, slos)
-    return AdmissionLimits(chosen * copies, 0, wait_s, good * copies, bound, rate_s, _fullest(result), (chosen,))
+    return AdmissionLimits(chosen * copies, 0, wait_s, good * copies, bound, rate_s, _fullest(result))
 
 
 def _verdict(
@@ -215,15 +177,7 @@ def twins_of(service: Service) -> list[tuple[Deployment, int]]:
 
 
 def _values(service: Service, unit: ServiceUnit) -> dict[str, Value]:
-    """Without what an earlier rehearsal wrote: the limit of a limit would fall each time."""
-    values = server_of(service.engine).flags.canonical(unit.settings)
-    return {name: value for name, value in values.items() if name != RUNNING_KNOB or QUEUE_KNOB not in values}
-
-
-def _spelled(service: Service, unit: ServiceUnit, knob: str) -> str:
-    """As the file calls a knob, where it does."""
-    flags = server_of(service.engine).flags
-    return next((name for name in unit.settings if knob in flags.canonical({name: unit.settings[name]})), knob)
+    return server_of(service.engine).flags.canonical(unit.settings)
 
 
 def _layout(service: Service, unit: ServiceUnit, copies: int = 1) -> Layout:

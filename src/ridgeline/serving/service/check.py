@@ -37,7 +37,7 @@ def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
     service = load_service(path)
     sites = [each for each in TARGETS if each != "systemd"]  # where a service runs; a unit only watches one
     if target and target not in sites:
-        raise InputError(f"deploy checks for {', '.join(sites)}; {target!r} is none of them")
+        raise InputError(f"service check knows {', '.join(sites)}; {target!r} is none of them")
     if target and target != service.site.batch:
         service = replace(service, site=replace(service.site, batch=target))
     if target == "kubernetes":
@@ -59,7 +59,7 @@ def _refuse_many_nodes_here(service: Service) -> None:
         raise InputError(
             f"{service.name}: a server of {most} nodes, and site local is this machine alone; name the cluster in the "
             f"file, such as `site: {{name: cluster, batch: slurm, nodes: {most}, launcher: srun}}`, or write scripts "
-            "for it with `ridgeline deploy render FILE --for slurm`"
+            "for it with `ridgeline service render FILE --for slurm`"
         )
 
 
@@ -80,7 +80,7 @@ def requests_of(service: Service, members: Sequence[Member]) -> dict[str, str]:
 
 
 def _not_here(service: Service, file: Path) -> Iterator[Problem]:
-    command = f"ridgeline deploy check {shlex.quote(str(file))} --for slurm"
+    command = f"ridgeline service check {shlex.quote(str(file))} --for slurm"
     elsewhere = f"name the site that has it; `{command}` (pbs, kubernetes) asks for none here"
     if server_of(service.engine).loads_model and service.model.startswith("/") and not Path(service.model).exists():
         yield Problem(("model",), f"{service.model} is not on this machine; correct the path, or {elsewhere}")

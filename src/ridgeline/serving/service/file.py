@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
-from ridgeline.errors import InputError, Problem, StudyError
+from ridgeline.errors import InputError, Problem, StudyError, Where
 from ridgeline.records.secrets import looks_secret
 from ridgeline.serving.engines.knobs.meaning import layout_of
 from ridgeline.serving.engines.knobs.releases import parse_version
@@ -23,26 +23,12 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.node.preflight import NodeReport, node_from
 from ridgeline.serving.ports import LAST_PORT, highest_port
-from ridgeline.serving.service.form import (
-    RoleScaleForm,
-    ScaleForm,
-    ScheduleForm,
-    ServiceForm,
-    day_numbers,
-    minute_of_day,
-)
+from ridgeline.serving.service.form import ServiceForm
 from ridgeline.serving.service.keep.scale import UP
 from ridgeline.serving.service.keys import reveals_secret
 from ridgeline.serving.service.routers import ROUTERS
 from ridgeline.serving.service.servers import port_step, server_of
-from ridgeline.serving.service.service import (
-    ROLES,
-    USUAL_ROUTER,
-    RoleScale,
-    ScheduleEntry,
-    Service,
-    ServiceUnit,
-)
+from ridgeline.serving.service.service import ROLES, USUAL_ROUTER, RoleScale, Service, ServiceUnit
 from ridgeline.study.forms import read_form
 from ridgeline.study.site_file import load_site
 from ridgeline.study.yaml_tree import YamlEditError, parse_yaml, read_text, with_value
@@ -69,7 +55,8 @@ def _with(unit: ServiceUnit, hca: str, service: Service) -> ServiceUnit:
     knob = server_of(service.engine).device_knob
     by_port = split and knob and unit.settings.get("disaggregation_transfer_backend") != "nixl"
     devices = ",".join(dict.fromkeys(name.partition(":")[0] for name in hca.lstrip("=").split(",")))
-    return replace(unit, env=env, settings={knob: devices, **unit.settings} if by_port else unit.settings)
+    settings = {knob: devices, **unit.settings} if by_port else unit.settings
+    return unit.model_copy(update={"env": env, "settings": settings})
 
 
 def _files(records: Sequence[str], folder: Path) -> list[Path]:
@@ -78,7 +65,7 @@ def _files(records: Sequence[str], folder: Path) -> list[Path]:
         paths = sorted(folder.glob(text)) if "*" in text else [folder / text]
         if not paths:
             raise StudyError(
-                f"preflight: {text} names no file; write them with `ridgeline preflight --json > NODE.json`"
+                f"preflight: {text} names no file; write them with `ridgeline site preflight --json > NODE.json`"
             )
         found += paths
     return found
@@ -89,7 +76,7 @@ def _hca_of(path: Path) -> str:
         report: NodeReport = node_from(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
         raise StudyError(
-            f"preflight: {path}: {error}; write it with `ridgeline preflight --json > {path.name}`"
+            f"preflight: {path}: {error}; write it with `ridgeline site preflight --json > {path.name}`"
         ) from None
     lines = (re.fullmatch(rf"export {_HCA}='?([^']*)'?", line) for line in report.exports)
     return next((line[1] for line in lines if line), "")
@@ -103,16 +90,13 @@ def load_service(path: Path) -> Service:
     if not isinstance(plain, Mapping):
         raise StudyError([*problems, f"{tree.name}:1: a deployment file is a mapping that begins with `version: 1`"])
     form, found = read_form(ServiceForm, plain, path.parent)
-    if not found and not problems:
-        found = list(_disagreements(form))
     problems += [tree.message(problem.where, problem.message) for problem in found]
     if problems:
         raise StudyError(problems)
     service = _service(form, path)
-    catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
-    impossible = [*_beyond_the_site(service), *_impossible_layouts(service)]
-    if impossible:
-        raise StudyError([tree.message(problem.where, problem.message) for problem in impossible])
+    for check in (_disagreements, _impossible):
+        if found := list(check(service)):
+            raise StudyError([tree.message(problem.where, problem.message) for problem in found])
     return _with_adapters(service, form.preflight, path.parent)
 
 
@@ -124,8 +108,10 @@ def service_from(plain: Mapping[str, Any]) -> Service:
     return _service(form, Path("service.yaml"))
 
 
-def _beyond_the_site(service: Service) -> Iterator[Problem]:
+def _impossible(service: Service) -> Iterator[Problem]:
+    """What its site, or its GPUs, cannot give."""
     site = service.site
+    catalog.part("executors", site.batch)  # refuses a batch system that nobody knows
     if service.scale is not None and not service.on_this_machine and (found := _scaled_beyond(service)):
         yield found
     for n, unit in enumerate(service.units):
@@ -135,13 +121,14 @@ def _beyond_the_site(service: Service) -> Iterator[Problem]:
         if site.gpus_per_node and unit.gpus > site.gpus_per_node:
             what = f"{unit.gpus} GPUs of a node are more than the {site.gpus_per_node} that nodes of {site.name} have"
             yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
+    yield from _impossible_layouts(service)
 
 
 def _scaled_beyond(service: Service) -> Problem | None:
     """Where all roles at their most need more nodes than the site has; `most_servers` may keep them from it."""
     scale, site = service.scale, service.site
     assert scale is not None
-    each = {unit.role: _node_share(unit, site.gpus_per_node) for unit in service.units}
+    each: dict[str, float] = {unit.role: _node_share(unit, site.gpus_per_node) for unit in service.units}
     wanted = sum(service.slots(unit) * each[unit.role] for unit in service.units)
     if scale.most_servers is not None:
         wanted = min(wanted, scale.most_servers * max(each.values()))
@@ -192,23 +179,16 @@ def _service(form: ServiceForm, path: Path) -> Service:
         name=form.name or path.stem,
         model=_model(form.model, path),
         engine=form.engine.kind,
-        release=_release(form),
+        release=parse_version(form.engine.release) if form.engine.release else server_of(form.engine.kind).latest,
         planned_release=form.engine.release,
         python=_from_file(form.engine.python, path),
         gpu=form.engine.gpu,
-        units=tuple(unit.record() for unit in form.units),
-        router=None if router is None else router.record(python=_from_file(router.python, path)),
+        units=tuple(form.units),
+        router=router and router.model_copy(update={"python": _from_file(router.python, path)}),
         site=load_site(form.site, path.parent),
         in_turn=form.start == "in-turn",
-        scale=None
-        if scale is None
-        else scale.record(roles={role: _role_scale(rule) for role, rule in _role_scales(scale)}),
+        scale=scale and scale.record(roles={r: rule for r in ROLES if (rule := getattr(scale, r)) is not None}),
     )
-    return found
-
-
-def _role_scale(form: RoleScaleForm) -> RoleScale:
-    found: RoleScale = form.record(schedule=tuple(_schedule_entry(entry) for entry in form.schedule))
     return found
 
 
@@ -223,52 +203,40 @@ def _model(text: str, file: Path) -> str:
     return str(path.absolute()) if path.is_dir() or text.startswith(("./", "../", "~/")) else text
 
 
-def _role_scales(form: ScaleForm) -> list[tuple[str, RoleScaleForm]]:
-    return [(role, rule) for role in ROLES if (rule := getattr(form, role)) is not None]
-
-
-def _schedule_entry(form: ScheduleForm) -> ScheduleEntry:
-    days = "" if form.days == "mon-sun" else f" {form.days}"
-    text = f"{form.from_} to {form.to}{days}"
-    begins, ends = minute_of_day(form.from_), minute_of_day(form.to)
-    return ScheduleEntry(begins, ends, day_numbers(form.days), form.least, form.most, text)
-
-
-def _scale_disagreements(form: ServiceForm) -> Iterator[Problem]:
+def _scale_disagreements(service: Service) -> Iterator[Problem]:
     """What a `scale` block asks that cannot be, whatever the load."""
-    if form.scale is None:
+    if service.scale is None:
         return
-    rules = _role_scales(form.scale)
+    rules = service.scale.roles
     if not rules:
         yield Problem(("scale",), "names no role; write such as `both: {least: 1, most: 4, running: 24}`")
-    units = {role: [n for n, unit in enumerate(form.units) if unit.role == role] for role in ROLES}
-    for role, rule in rules:
+    units = {role: [n for n, unit in enumerate(service.units) if unit.role == role] for role in ROLES}
+    for role, rule in rules.items():
         if not units[role]:
-            have = ", ".join(dict.fromkeys(unit.role for unit in form.units))
+            have = ", ".join(dict.fromkeys(unit.role for unit in service.units))
             yield Problem(("scale", role), f"no unit has `role: {role}`; the units have: {have}")
         elif len(units[role]) > 1:
             what = f"{len(units[role])} units have `role: {role}`, and it doesn't say which of them gets more servers"
             yield Problem(("scale", role), f"{what}; make them one unit, or two services")
         else:
-            yield from _limits_disagree(("scale", role), rule, form.units[units[role][0]].replicas, units[role][0])
-    yield from _router_and_scale(form, rules)
-    total, least = form.scale.most_servers, sum(rule.least for _, rule in rules)
-    fixed = sum(unit.replicas for unit in form.units if unit.role not in dict(rules))
+            yield from _limits_disagree(("scale", role), rule, service.units[units[role][0]].replicas, units[role][0])
+    yield from _router_and_scale(service, rules)
+    total, least = service.scale.most_servers, sum(rule.least for rule in rules.values())
+    fixed = sum(unit.replicas for unit in service.units if unit.role not in rules)
     if total is not None and total < least + fixed:
         yield Problem(
             ("scale", "most_servers"), f"is {total}, and the roles never have fewer than {least + fixed}; raise it"
         )
 
 
-def _limits_disagree(where: tuple[str | int, ...], rule: RoleScaleForm, replicas: int, unit: int) -> Iterator[Problem]:
+def _limits_disagree(where: tuple[str | int, ...], rule: RoleScale, replicas: int, unit: int) -> Iterator[Problem]:
     if rule.least > rule.most:
         yield Problem((*where, "least"), f"least {rule.least} is more than most {rule.most}; lower it, or raise most")
         return
     if not rule.least <= replicas <= rule.most:
         what = f"replicas is {replicas}, and scale keeps {rule.least} to {rule.most}"
         yield Problem(("units", unit, "replicas"), f"{what}; begin with a number between them")
-    entries = [_schedule_entry(entry) for entry in rule.schedule]
-    for n, entry in enumerate(entries):
+    for n, entry in enumerate(rule.schedule):
         here = (*where, "schedule", n)
         least, most = entry.least or rule.least, entry.most or rule.most
         if entry.least is None and entry.most is None:
@@ -278,7 +246,7 @@ def _limits_disagree(where: tuple[str | int, ...], rule: RoleScaleForm, replicas
         elif most > rule.most or least < rule.least:
             what = f"{least} to {most} goes beyond the {rule.least} to {rule.most} of the role"
             yield Problem(here, f"{entry.text}: {what}; stay within them, or widen them")
-        for earlier in entries[:n]:
+        for earlier in rule.schedule[:n]:
             if not entry.overlaps(earlier):
                 continue
             pairs = ((entry.least, earlier.least, "least"), (entry.most, earlier.most, "most"))
@@ -293,20 +261,19 @@ def _limits_disagree(where: tuple[str | int, ...], rule: RoleScaleForm, replicas
                     yield Problem(here, f"{what}; let one end where the other begins")
 
 
-def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScaleForm]]) -> Iterator[Problem]:
-    if form.router is None:
+def _router_and_scale(service: Service, rules: Mapping[str, RoleScale]) -> Iterator[Problem]:
+    if service.router is None:
         kind = f"`router: {{kind: {USUAL_ROUTER}}}`"
         yield Problem(("scale",), f"servers come and go behind a router, and there is none; add one: {kind}")
         return
-    kind, split = form.router.kind, any(unit.role != "both" for unit in form.units)
-    if split and not ROUTERS[kind].adds_split:
-        able = ", ".join(
-            name for name, other in ROUTERS.items() if other.adds_split and form.engine.kind in other.engines
-        )
+    kind = service.router.kind
+    if service.split and not ROUTERS[kind].adds_split:
+        able = [name for name, other in ROUTERS.items() if other.adds_split and service.engine in other.engines]
+        use = f"use one of: {', '.join(able)}, " if able else ""
         what = f"{kind} takes no prefill or decode server back while it runs"
-        yield Problem(("router", "kind"), f"{what}, so that nothing can be scaled; {_use(able)}or remove `scale`")
-    limit = form.router.most_running
-    for role, rule in rules:
+        yield Problem(("router", "kind"), f"{what}, so that nothing can be scaled; {use}or remove `scale`")
+    limit = service.router.most_running
+    for role, rule in rules.items():
         if limit is None or rule.running is None or role == "prefill" or rule.most < 2:
             continue
         reach = (1 + UP[-1][1]) * rule.running * (rule.most - 1)
@@ -317,53 +284,41 @@ def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScaleFor
             yield Problem(where, f"{what}; raise `most_running` above {reach:.0f}, or lower `most` or `running`")
 
 
-def _use(able: str) -> str:
-    return f"use one of: {able}, " if able else ""
-
-
-def _disagreements(form: ServiceForm) -> Iterator[Problem]:
+def _disagreements(service: Service) -> Iterator[Problem]:
     """What each key alone cannot see."""
-    roles = [unit.role for unit in form.units]
-    servers = sum(unit.replicas for unit in form.units)
+    roles = [unit.role for unit in service.units]
+    servers = sum(unit.replicas for unit in service.units)
     if "both" in roles and set(roles) != {"both"}:
         yield Problem(("units",), "mixes servers of role both with split ones; deploy them as two services")
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
         if role in roles and other not in roles:
             yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
-    if form.router is None and servers > 1:
+    if service.router is None and servers > 1:
         yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: {USUAL_ROUTER}}}`")
-    yield from _router_disagreements(form, split=set(roles) != {"both"})
-    flags = server_of(form.engine.kind).flags
-    for n, unit in enumerate(form.units):
+    yield from _router_disagreements(service)
+    flags = server_of(service.engine).flags
+    for n, unit in enumerate(service.units):
         for name in unit.settings:
             if not flags.knows(name):
-                yield Problem(
-                    ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
-                )
-        since = server_of(form.engine.kind).over_nodes_from
-        if unit.nodes > 1 and _release(form) < since:
-            what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
+                yield Problem(("units", n, "settings", name), f"{service.engine} has no such flag; check its spelling")
+        since = server_of(service.engine).over_nodes_from
+        if unit.nodes > 1 and service.release < since:
+            what = f"{service.engine} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
             yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
-    yield from _scale_disagreements(form)
-    yield from _port_clashes(form, _most_servers(form))
-    yield from _plain_secrets(form)
-    if form.engine.kind == "twin" and not form.engine.gpu:
+    yield from _scale_disagreements(service)
+    yield from _port_clashes(service)
+    yield from _plain_secrets(service)
+    if service.engine == "twin" and not service.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
-    if not _release(form):
-        yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+    if not service.release:
+        yield Problem(("engine", "release"), f"{service.planned_release!r} is not a release; write one such as 0.5.15")
 
 
-def _most_servers(form: ServiceForm) -> int:
-    """That there may ever be: each has a port of its own."""
-    most = {role: rule.most for role, rule in _role_scales(form.scale)} if form.scale is not None else {}
-    return sum(max(unit.replicas, most.get(unit.role, 0)) for unit in form.units)
-
-
-def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:
+def _plain_secrets(service: Service) -> Iterator[Problem]:
     """Whoever can read the file, a script, a manifest or the list of processes would have them. None is repeated."""
-    for n, unit in enumerate(form.units):
+    for n, unit in enumerate(service.units):
         for name, value in unit.env.items():
-            if reveals_secret(name, value) or name in form.secrets:
+            if reveals_secret(name, value) or name in service.secrets:
                 what = f"holds a key, token or password; remove it here and write `secrets: [{name}]`"
                 yield Problem(("units", n, "env", name), f"{what}: its value is then taken from your environment")
         for name, value in unit.settings.items():
@@ -371,7 +326,7 @@ def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:
                 yield Problem(("units", n, "settings", name), _PLAIN)
         if _revealed(unit.arguments):
             yield Problem(("units", n, "arguments"), _PLAIN)
-    if form.router is not None and _revealed(form.router.arguments):
+    if service.router is not None and _revealed(service.router.arguments):
         yield Problem(("router", "arguments"), _PLAIN)
 
 
@@ -389,33 +344,33 @@ def _revealed(argv: Sequence[str]) -> bool:
     return named or any(map(looks_secret, argv))
 
 
-def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
+def _port_clashes(service: Service) -> Iterator[Problem]:
     """Members may come to share a node, so each has ports of its own, and those that an engine derives from it."""
-    step = port_step(form.engine.kind, (unit.record() for unit in form.units))
-    last, highest = form.first_port + (servers - 1) * step, highest_port(server_of(form.engine.kind).port_offsets)
+    servers, step = sum(map(service.slots, service.units)), port_step(service.engine, service.units)
+    last, highest = service.first_port + (servers - 1) * step, highest_port(server_of(service.engine).port_offsets)
     if last > highest:
         reach = LAST_PORT - highest
-        why = f"{form.engine.kind} also takes the port {reach} above it" if reach else "there is no such port"
+        why = f"{service.engine} also takes the port {reach} above it" if reach else "there is no such port"
         yield Problem(
             ("first_port",),
             f"the last of {servers} servers would get port {last}, and {why}; start at "
             f"{highest - (servers - 1) * step} or below",
         )
-    if form.router is None:
+    if service.router is None:
         return
-    for port, what in ((form.router.port, "the router"), (form.router.port + 1, "the router's metrics")):
-        if form.first_port <= port <= last:
+    for port, what in ((service.router.port, "the router"), (service.router.port + 1, "the router's metrics")):
+        if service.first_port <= port <= last:
             yield Problem(
                 ("router", "port"),
-                f"{what} would take port {port}, which is a server's ({form.first_port} to {last}); move `port` or "
+                f"{what} would take port {port}, which is a server's ({service.first_port} to {last}); move `port` or "
                 "`first_port`",
             )
 
 
-def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
-    if form.router is None:
+def _router_disagreements(service: Service) -> Iterator[Problem]:
+    if service.router is None:
         return
-    kind, policy, engine = form.router.kind, form.router.policy, form.engine.kind
+    kind, policy, engine, split = service.router.kind, service.router.policy, service.engine, service.split
     dialect = ROUTERS[kind]
     if policy and policy not in dialect.policies:
         known = ", ".join(dialect.policies)
@@ -427,7 +382,7 @@ def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
         yield Problem(
             ("router", "kind"), f"{kind} cannot pair the prefill and decode servers of {engine}; use one of: {able}"
         )
-    if split and form.api_key_env and not dialect.checks_keys:
+    if split and service.api_key_env and not dialect.checks_keys:
         # it would send its own key along with everybody's requests
         yield Problem(
             ("api_key_env",),
@@ -436,68 +391,35 @@ def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
         )
 
 
-def _release(form: ServiceForm) -> tuple[int, ...]:
-    return parse_version(form.engine.release) if form.engine.release else server_of(form.engine.kind).latest
-
-
 def service_text(service: Mapping[str, Any]) -> str:
     """A deployment file from its mapping, keys in the order given."""
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
 
 
-@dataclass(frozen=True, slots=True)
-class EditedFile:
-    """A deployment file's text after an edit. `lost` says why its comments could not be kept, where they were not."""
+def with_values(path: Path, values: Mapping[Where, object]) -> str:
+    """The file's text with other values at these places, such as `("router", "policy")`; None takes a key away.
 
-    text: str
-    lost: str = ""
-
-
-def with_router(
-    path: Path,
-    router: Mapping[str, Any],
-    expected: Mapping[str, Any] | None = None,
-    servers: Sequence[Mapping[str, Any]] = (),
-) -> EditedFile:
-    """The file with other values for its router, what is expected of it, and settings of each unit's `servers`.
-
-    None takes a key away.
-
-    Only the lines concerned are changed. Where that cannot be done, as with aliases, the whole file is written anew.
+    Only the lines concerned are changed. YamlEditError where that cannot be done, as with aliases.
     """
     text = read_text(path)
-    plain = parse_yaml(text, str(path)).plain()
-    assert isinstance(plain, dict), "it was read as a service before"
-    merged = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
-    meant = {**plain, "router": merged}
-    if expected:
-        meant["expected"] = {**plain.get("expected", {}), **expected}
-    units = [*servers, *({} for _ in plain["units"][len(servers) :])]
-    meant["units"] = [_with_settings(unit, own) for unit, own in zip(plain["units"], units, strict=True)]
-    edited, why = text, "what was written would not have meant the same"
+    meant: Any = parse_yaml(text, str(path)).plain()
     try:
-        for key, value in router.items():
-            edited = with_value(edited, ("router", key), value)
-        for n, own in enumerate(servers):
-            for key, value in own.items():
-                edited = with_value(edited, ("units", n, "settings", key), value)
-        for where, value in _leaves(expected or {}, ("expected",)):
-            edited = with_value(edited, where, value)
-        if parse_yaml(edited, str(path)).plain() == meant:
-            return EditedFile(edited)
-    except (YamlEditError, StudyError, yaml.YAMLError) as error:
-        why = str(error).splitlines()[0]
-    head = [line for line in text.splitlines() if line.startswith("#")]
-    return EditedFile("\n".join([*head, service_text(meant)]), why)
+        for where, value in values.items():
+            meant, text = _put(meant, where, value), with_value(text, where, value)
+        found = parse_yaml(text, str(path)).plain()
+    except (StudyError, yaml.YAMLError) as error:
+        raise YamlEditError(str(error).splitlines()[0]) from None
+    if found != meant:
+        raise YamlEditError("what was written would not have meant the same")
+    return text
 
 
-def _with_settings(unit: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**unit, "settings": {**unit.get("settings", {}), **own}} if own else unit
-
-
-def _leaves(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, (*above, key))
-        else:
-            yield (*above, key), value
+def _put(tree: Any, where: Where, value: object) -> Any:
+    """A copy with that value there: what an alias shares with it stays as it is."""
+    if not where:
+        return value
+    step, rest = where[0], where[1:]
+    if isinstance(step, int):
+        return [_put(item, rest, value) if n == step else item for n, item in enumerate(tree)]
+    held = {**(tree or {}), step: _put((tree or {}).get(step), rest, value)}
+    return {key: inner for key, inner in held.items() if key != step or inner is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from ridgeline.files import stamp, write_whole
 from ridgeline.records.run import Job
 from ridgeline.serving.service.accepted import ACCEPTED_FILE, Accepted, read_accepted, write_accepted
 from ridgeline.serving.service.history import ServiceHistory
-from ridgeline.serving.service.members import ROUTER, Member
+from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.scripts import ADDRESS_FILE, START_FILE, address_files, member_command, start_script
 from ridgeline.serving.service.service import Service
 from ridgeline.study.journal import Journal, read_events
@@ -41,7 +40,9 @@ class ServiceFolder(ServiceHistory):
         if (now := self._stamp()) != self._read or self.accepted is None:
             self.accepted, self._read = read_accepted(self.root, self.file.name if self.file is not None else ""), now
         if self.accepted is None and self.file is None:
-            raise InputError(f"{self.root}: nothing was accepted to run here; start it with `ridgeline deploy up FILE`")
+            raise InputError(
+                f"{self.root}: nothing was accepted to run here; start it with `ridgeline service up FILE`"
+            )
 
     @property
     def service(self) -> Service:
@@ -51,12 +52,8 @@ class ServiceFolder(ServiceHistory):
         return found
 
     def settings_of(self, name: str) -> Service:
-        """Those that a member was accepted with; of the router with the limit that `keep` lowered."""
-        found = self.accepted.of(name) if self.accepted is not None else self.service
-        router, (limit, instead_of) = found.router, self.lowered or (0, -1)
-        if name == ROUTER and router is not None and instead_of == (router.most_running or 0):
-            return replace(found, router=replace(router, most_running=limit))
-        return found
+        """Those that a member was accepted with."""
+        return self.accepted.of(name) if self.accepted is not None else self.service
 
     def accept(self, accepted: Accepted) -> None:
         """On disk afterwards; what else lies in the folder is as it was."""

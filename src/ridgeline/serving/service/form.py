@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field
 
 from ridgeline.records.secrets import looks_secret
-from ridgeline.serving.ports import LAST_PORT
+from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import (
-    DAY_MIN,
     PodChoice,
     RoleScale,
     RouterChoice,
@@ -23,16 +22,13 @@ from ridgeline.study.forms import (
     Accepts,
     DefaultText,
     Duration,
-    Environment,
     FieldName,
     Form,
     Lines,
     OneLine,
-    Single,
-    Size,
     ValueUnit,
     Variable,
-    Words,
+    accepted_by,
 )
 from ridgeline.study.schema import NotifyForm
 
@@ -49,67 +45,14 @@ def _key_variable(name: str) -> str:
     return name
 
 
-class UnitForm(Form):
-    """Equal servers of one role."""
-
-    whose = "a unit"
-    makes = ServiceUnit
-
-    role: Literal["both", "prefill", "decode"] = Field(description="What its servers do.")
-    replicas: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="How many of them.")
-    nodes: Annotated[int, ValueUnit("nodes")] = Field(ge=1, description="Nodes of each server.")
-    gpus: Annotated[int, ValueUnit("GPUs")] = Field(ge=0, description="GPUs of each of these nodes.")
-    settings: dict[str, Single] = Field(description="Knobs of the engine, as in a study.")
-    arguments: Annotated[Words, DefaultText("none")] = Field(
-        description="Further words of the server's command line, as they are."
-    )
-    env: Environment = Field(description="Environment of these servers.")
-    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("the share of its GPUs")] = Field(
-        ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
-    )
-    memory: Annotated[Size | None, FieldName("memory_bytes"), DefaultText("the share of its GPUs")] = Field(
-        description="Memory of each node, likewise."
-    )
-
-
-class RouterForm(Form):
-    """The router in front of the servers."""
-
-    whose = "a router"
-    makes = RouterChoice
-
-    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(description="Which one.")
-    policy: Annotated[OneLine, DefaultText("the router's own")] = Field(
-        description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
-    )
-    port: Annotated[int, ValueUnit("")] = Field(ge=1, le=LAST_PORT, description="Where users reach it.")
-    most_running: Annotated[int | None, ValueUnit("requests"), DefaultText("no limit")] = Field(
-        ge=1, description="Requests under way at once; more wait."
-    )
-    most_waiting: Annotated[int | None, ValueUnit("requests"), DefaultText("the router's own")] = Field(
-        ge=0, description="Requests that may wait; more are refused with 429."
-    )
-    longest_wait: Annotated[Duration | None, FieldName("longest_wait_s"), DefaultText("the router's own")] = Field(
-        description="How long a request may wait there before it is refused."
-    )
-    python: OneLine = Field(description="The interpreter of the environment that has the router.")
-    arguments: Annotated[Words, DefaultText("none")] = Field(
-        description="Further words of the router's command line, as they are."
-    )
-    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("an eighth of a node's, at most 4")] = Field(
-        ge=1, description="Cores of the router's own small job."
-    )
-    memory: Annotated[Size | None, FieldName("memory_bytes"), DefaultText("an eighth of a node's, at most 8 GiB")] = (
-        Field(description="Memory of the router's own small job.")
-    )
-
-
 class ServedEngineForm(Form):
     """What the servers run."""
 
     whose = "an engine"
 
-    kind: Literal["sglang", "vllm", "twin"] = Field(description="The engine; twin: servers that only pretend.")
+    kind: Annotated[OneLine, accepted_by(server_of), Accepts("sglang, vllm, twin, or an engine of another package")] = (
+        Field(description="The engine; twin: servers that only pretend.", examples=["sglang"])
+    )
     release: Annotated[OneLine, DefaultText("the newest that is known")] = Field(
         default="", description="The release whose flags are used, such as 0.5.15."
     )
@@ -117,71 +60,6 @@ class ServedEngineForm(Form):
     gpu: Annotated[OneLine, DefaultText("needed by twin only")] = Field(
         default="", description="What it runs on, such as h200: the twin keeps its time."
     )
-
-
-class PodForm(Form):
-    """What Kubernetes needs to know; read by `deploy render --for kubernetes`."""
-
-    whose = "kubernetes"
-    makes = PodChoice
-
-    image: Annotated[OneLine, DefaultText("the engine's published one of this release")] = Field(
-        description="The image of the servers."
-    )
-    router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
-        description="An image that has the router."
-    )
-    keep_image: Annotated[OneLine, DefaultText("no watcher in the cluster")] = Field(
-        description="An image that has ridgeline: `keep` then watches the service there."
-    )
-    namespace: OneLine = Field(description="Where everything is made.")
-    model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
-        description="The PersistentVolumeClaim that holds the model's folder."
-    )
-    secret: Annotated[OneLine, DefaultText("the service's name, then `-key`")] = Field(
-        description="The Secret that holds the API key, under the name that `api_key_env` gives."
-    )
-    devices: dict[str, Annotated[int, ValueUnit("")]] = Field(
-        description="Further resources of each pod of a server, such as `rdma/hca: 8`."
-    )
-    user: Annotated[int, ValueUnit("")] = Field(
-        ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
-    )
-    ipc_lock: bool = Field(description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it.")
-
-
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-def day_numbers(text: str) -> tuple[int, ...]:
-    """`mon-fri`, `sat,sun`, `fri-mon`: numbers from Monday, 0. ValueError says what it is not."""
-    found: set[int] = set()
-    for part in text.replace(" ", "").lower().split(","):
-        first, _, last = part.partition("-")
-        if first not in _DAYS or (last or first) not in _DAYS:
-            raise ValueError(f"{text!r} are no days; write such as mon-fri or sat,sun")
-        begin, end = _DAYS.index(first), _DAYS.index(last or first)
-        found |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
-    return tuple(sorted(found))
-
-
-def minute_of_day(text: str) -> int:
-    """`08:00` to `24:00`."""
-    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
-    minute = int(match[1]) * 60 + int(match[2]) if match else -1
-    if match is None or int(match[2]) > 59 or minute > DAY_MIN:
-        raise ValueError(f'{text!r} is not a time of the day; write such as "08:00"')
-    return minute
-
-
-def _days(text: str) -> str:
-    day_numbers(text)
-    return text
-
-
-def _time(text: str) -> str:
-    minute_of_day(text)
-    return text
 
 
 def _zone(name: str) -> str:
@@ -192,70 +70,20 @@ def _zone(name: str) -> str:
     return name
 
 
-_TimeOfDay = Annotated[OneLine, AfterValidator(_time), Accepts('a time of the day such as "08:00"')]
-
-
-class ScheduleForm(Form):
-    """Limits that hold from one time of the day to another; past midnight where `to` comes before `from`."""
-
-    whose = "a schedule"
-
-    from_: _TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
-    to: _TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
-    days: Annotated[
-        OneLine, AfterValidator(_days), Accepts("days such as mon-fri or sat,sun"), DefaultText("every day")
-    ] = Field(default="mon-sun", description="On which days it begins.")
-    least: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never fewer meanwhile."
-    )
-    most: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
-        default=None, ge=1, description="Never more meanwhile."
-    )
-
-
-class RoleScaleForm(Form):
-    """How many servers of a role there are, and the load at which there should be more.
-
-    Without a target they follow the schedule; in a split service, the role that has targets.
-    """
-
-    whose = "scale"
-    makes = RoleScale
-    aside = frozenset(("schedule",))
-
-    least: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, description="Never fewer.")
-    most: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
-    running: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        gt=0, description="Target: requests on each server, running or waiting."
-    )
-    waiting: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
-        gt=0, description="Target: of these, how many wait."
-    )
-    kv: Annotated[float | None, DefaultText("not looked at")] = Field(
-        gt=0, le=1, description="Target: share of each server's KV pool that is used."
-    )
-    ttft_p95_ms: Annotated[float | None, ValueUnit("ms"), DefaultText("not looked at")] = Field(
-        gt=0, description="Limit: time to the first token, p95 of a minute, as the servers measure it."
-    )
-    schedule: Annotated[list[ScheduleForm], DefaultText("none")] = Field(
-        default=[], description="Other limits at times of the day."
-    )
-
-
 class ScaleForm(Form):
-    """How `keep` adds and removes servers while the service runs; `replicas` of the units is where it begins."""
+    """How `service keep` adds and removes servers while it watches; `replicas` of the units is where it begins."""
 
     whose = "scale"
     makes = ScaleRules
     aside = frozenset(("both", "prefill", "decode"))
 
-    both: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
+    both: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
         default=None, description="Servers that do prefill and decode."
     )
-    prefill: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
+    prefill: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
         default=None, description="Prefill servers, likewise."
     )
-    decode: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
+    decode: Annotated[RoleScale | None, DefaultText("as the unit says")] = Field(
         default=None, description="Decode servers, likewise."
     )
     down_after: Annotated[Duration, FieldName("down_after_s")] = Field(
@@ -287,8 +115,8 @@ class ServiceForm(Form):
         "Kubernetes Secret; no file that is written holds their value.",
     )
     engine: ServedEngineForm
-    units: list[UnitForm] = Field(min_length=1, description="The servers.")
-    router: Annotated[RouterForm | None, DefaultText("none: one server alone")] = Field(default=None)
+    units: list[ServiceUnit] = Field(min_length=1, description="The servers.")
+    router: Annotated[RouterChoice | None, DefaultText("none: one server alone")] = Field(default=None)
     site: Any = Field(default="local", description="A site's name or file, or the mapping itself.")
     start: Literal["together", "in-turn"] = Field(
         default="together",
@@ -304,7 +132,8 @@ class ServiceForm(Form):
     )
     preflight: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
-        description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
+        description="Records of `ridgeline site preflight --json` of the nodes (`nodes/*.json`): their InfiniBand "
+        "adapters.",
     )
     host: Annotated[OneLine, DefaultText("loopback here, the node's address on a cluster")] = Field(
         description="The address that servers and router listen on."
@@ -313,14 +142,12 @@ class ServiceForm(Form):
         description="The environment variable that holds the API key."
     )
     limit: Annotated[Duration | None, FieldName("limit_s"), DefaultText("a day on a batch system, none here")] = Field(
-        description="Time that a batch system is asked for; `keep` replaces members before it is over.",
+        description="Time that a batch system is asked for; `service keep` replaces members before it is over.",
     )
     slo: dict[str, float] = Field(description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(description="The plan's figures, each with its interval.")
     scale: Annotated[ScaleForm | None, DefaultText("as many as the units say")] = Field(default=None)
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
-        default=NotifyForm.model_construct(), description="Whom `keep` tells what it sees and does."
+        default=NotifyForm.model_construct(), description="Whom `service keep` tells what it sees and does."
     )
-    kubernetes: Annotated[PodForm, FieldName("pods"), DefaultText("nothing beyond the defaults")] = Field(
-        default=PodForm.model_construct()
-    )
+    kubernetes: Annotated[PodChoice, FieldName("pods"), DefaultText("nothing beyond the defaults")]

@@ -65,26 +65,40 @@ def _role_variables(unit: Unit) -> list[RoleSetting]:
     return found
 
 
+_MODES = {
+    "normal": "batches of prompts are larger than low_latency can dispatch",
+    "low_latency": "small batches in CUDA graphs, which normal does not allow",
+    "auto": "normal for prompts, low_latency for decode steps",
+}
+
+
 def _why(unit: Unit, name: str, value: Value) -> str:
-    reason = {
-        "tp": _layout,
-        "max_running_requests": _running,
-        "mem_fraction_static": _memory,
-        "cuda_graph_max_bs": _graphs,
-        "chunked_prefill_size": _chunk,
-        "max_num_batched_tokens": _budget,
-        "gpu_memory_utilization": _memory,
-        "moe_a2a_backend": _exchange,
-        "deepep_mode": _mode,
-    }.get(name)
-    return "" if reason is None else reason(unit, value)
+    match name:
+        case "tp":
+            return f"{unit.gpus} GPU{'s' if unit.gpus > 1 else ''} in the layout that was simulated"
+        case "max_running_requests":
+            return _running(unit)
+        case "mem_fraction_static" | "gpu_memory_utilization":
+            free = f"{unit.memory.margin_bytes / GIB:.1f} GiB of a GPU"
+            return f"leaves {free} free while running: the margin to out of memory"
+        case "cuda_graph_max_bs" if value:
+            return "the largest batch of a rank: without a graph a decode step waits for the host"
+        case "cuda_graph_max_bs" if unit.role == "prefill":
+            return "prompts differ too much in length to be captured; the memory goes to KV"
+        case "cuda_graph_max_bs":
+            return "DeepEP's normal mode cannot be captured in graphs"
+        case "chunked_prefill_size":
+            return _chunk(unit)
+        case "max_num_batched_tokens":
+            return "tokens of a step, decoded and of prompts: running requests wait for it"
+        case "moe_a2a_backend":
+            return "each rank has requests of its own: tokens travel to their experts"
+        case "deepep_mode":
+            return _MODES[str(value)]
+    return ""
 
 
-def _layout(unit: Unit, value: Value) -> str:
-    return f"{unit.gpus} GPU{'s' if unit.gpus > 1 else ''} in the layout that was simulated"
-
-
-def _running(unit: Unit, value: Value) -> str:
+def _running(unit: Unit) -> str:
     ranks = unit.layout.attn_dp
     limit = "" if unit.role == "prefill" else ", as the limits and its KV pool allow"
     if ranks == 1:
@@ -95,19 +109,7 @@ def _running(unit: Unit, value: Value) -> str:
     return f"{engine.title} divides it by attention DP {ranks}: {unit.cap // ranks} a rank{limit}"
 
 
-def _memory(unit: Unit, value: Value) -> str:
-    return f"leaves {unit.memory.margin_bytes / GIB:.1f} GiB of a GPU free while running: the margin to out of memory"
-
-
-def _graphs(unit: Unit, value: Value) -> str:
-    if value:
-        return "the largest batch of a rank: without a graph a decode step waits for the host"
-    if unit.role == "prefill":
-        return "prompts differ too much in length to be captured; the memory goes to KV"
-    return "DeepEP's normal mode cannot be captured in graphs"
-
-
-def _chunk(unit: Unit, value: Value) -> str:
+def _chunk(unit: Unit) -> str:
     ranks = unit.layout.attn_dp
     each = f", {unit.chunk_flag // ranks:,} a rank" if ranks > 1 else ""
     if unit.role == "prefill":
@@ -115,21 +117,6 @@ def _chunk(unit: Unit, value: Value) -> str:
     if unit.role == "decode":
         return f"no prompt is computed here; {engine_named(unit.settings.engine).title} sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
-
-
-def _budget(unit: Unit, value: Value) -> str:
-    return "tokens of a step, decoded and of prompts: running requests wait for it"
-
-
-def _exchange(unit: Unit, value: Value) -> str:
-    return "each rank has requests of its own: tokens travel to their experts"
-
-
-def _mode(unit: Unit, value: Value) -> str:
-    return {
-        "normal": "batches of prompts are larger than low_latency can dispatch",
-        "low_latency": "small batches in CUDA graphs, which normal does not allow",
-    }.get(str(value), "normal for prompts, low_latency for decode steps")
 
 
 def _redundancy(unit: Unit) -> Iterator[RoleSetting]:
@@ -154,7 +141,7 @@ def _transfer(unit: Unit) -> Iterator[RoleSetting]:
     yield RoleSetting(
         "disaggregation_ib_device",
         None,
-        "from `ridgeline preflight --json > node.json` on a node, and `preflight: node.json` in this file",
+        "from `ridgeline site preflight --json > node.json` on a node, and `preflight: node.json` in this file",
     )
 
 
@@ -208,9 +195,9 @@ def _limits(kind: str, running: int) -> dict[str, int]:
 
 
 def commands_for(scheme: Scheme, model: str, nodes: Sequence[str] = ()) -> list[Command]:
-    """The command lines of the scheme's deployment, in the order to start them; the same that `deploy` runs.
+    """The command lines of the scheme's deployment, in the order to start them; the same that `service up` runs.
 
-    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `deploy` has them.
+    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `service up` has them.
     """
     cluster = scheme.question.cluster
     members = members_of(service_from(_servers_of(scheme, model)), node_gpus=cluster.node.gpus)
@@ -255,13 +242,10 @@ class PrintedChoice:
     commands: tuple[Command, ...]
     lint: LintReport
 
-    def as_json(self) -> dict[str, object]:
-        return {"commands": [c.as_json() for c in self.commands], "lint": self.lint.as_json()}
 
-
-def printed(choice: Choice, model: str = "") -> PrintedChoice:
+def printed(choice: Choice) -> PrintedChoice:
     question = choice.option.scheme.question
-    commands = tuple(commands_for(choice.option.scheme, model or _model_folder(question)))
+    commands = tuple(commands_for(choice.option.scheme, _model_folder(question)))
     return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
@@ -272,7 +256,11 @@ def _model_folder(question: PlanQuestion) -> str:
 
 def plan_json(plan: Plan) -> dict[str, object]:
     """The plan, each choice with its commands and what was checked of them."""
-    rows = [{**choice.as_json(), **printed(choice).as_json()} for choice in plan.choices]
+    rows = []
+    for choice in plan.choices:
+        said = printed(choice)
+        own = {"commands": [command.as_json() for command in said.commands], "lint": said.lint.as_json()}
+        rows.append({**choice.as_json(), **own})
     return {**plan.as_json(), "plans": rows}
 
 
@@ -300,7 +288,7 @@ def deployable_text(plan: Plan, file: str) -> str:
             f"--deploy {file}: not written, as no layout on {question.cluster} keeps {limits} (the nearest is "
             f"{best.layout}); relax that limit, lower the rate, shorten prompts or answers, or plan with more GPUs"
         )
-    head = f"# `ridgeline deploy check {shlex.quote(file)}` shows every command; name your model's folder and site\n"
+    head = f"# `ridgeline service check {shlex.quote(file)}` shows every command; name your model's folder and site\n"
     if (
         plan.asked.dtype
         and "quantization" not in question.dtype_settings
@@ -410,7 +398,7 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
 def text_of_answer(study: Study, answer: Answer, path: Path) -> str:
     """The deployment file that serves with the setting to use."""
     found = service_of_answer(study, study.space.settings(answer.to_use or study.baseline), answer.change)
-    head = f"# `ridgeline deploy check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
+    head = f"# `ridgeline service check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
     if found["model"] == NO_WEIGHTS:
         head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
     return head + service_text(found)

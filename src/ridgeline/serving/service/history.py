@@ -1,16 +1,16 @@
 """What a service's journal says: who was started, what is being done to whom, and what `keep` did lately.
 
-The only replay of it: `deploy`, `keep` and `watch` all read a service through this.
+The only replay of it: the verbs of `service` and `watch` all read a service through this.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ridgeline.serving.service.members import ROUTER, first_slot
+from ridgeline.serving.service.members import first_slot
 
 # events of a service's journal: `keep` takes a member out and starts it again, or could not
 RESTART, RESTART_FAILED = "mend", "mend-failed"
@@ -77,8 +77,6 @@ class ServiceHistory:
     not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
     keeper_restarts: dict[str, list[tuple[float, str]]] = field(default_factory=dict)  # when, and why
     retries: dict[str, float] = field(default_factory=dict)  # member -> when an action that failed is tried again
-    # a `most_running` of `keep`, and the accepted one that it stands for; it holds until another one is accepted
-    lowered: tuple[int, int] | None = None
     is_down: bool = False  # or on its way there
 
     def replay(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -133,9 +131,6 @@ class ServiceHistory:
         elif what == "back":
             self.drained.discard(name)
             self.leaving.pop(name, None)
-        elif what == "limit":
-            self.lowered = (int(event["most_running"]), int(event["instead_of"]))
-            self.leaving[ROUTER] = at_s
         elif what == "down":
             self._forget()
         elif name in self.started:
@@ -174,14 +169,9 @@ class ServiceHistory:
 
     def _forget(self) -> None:
         """What a service that is taken down leaves behind for the next one: nothing but who runs where."""
-        for kept in (self.drained, self.by_command, self.retired, self.second, self.added, self.removed):
-            kept.clear()
-        for told in (
-            self.leaving, self.retiring, self.replacing, self.not_replaced, self.growing, self.before_coming,
-            self.scale_changes, self.not_grown, self.keeper_restarts, self.retries,
-        ):  # fmt: skip
-            told.clear()
-        self.lowered = None
+        for each in fields(ServiceHistory):
+            if each.name not in ("started", "is_down"):
+                getattr(self, each.name).clear()
 
     # what follows from it
 

@@ -8,8 +8,8 @@ fails. A DisaggregatedSet keeps one such set for each role and changes them toge
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,9 +19,9 @@ from ridgeline.errors import InputError
 from ridgeline.serving.engines.knobs.releases import release_written
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.quoting import in_comment, in_pod, shell_line
-from ridgeline.serving.service.routers import ROUTERS, PodSelectors, discovery_argv
+from ridgeline.serving.service.routers import ROUTERS, discovery_argv
 from ridgeline.serving.service.servers import ServerPlace, server_argv, server_of
-from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit
+from ridgeline.serving.service.service import Service, ServiceUnit
 
 # Pods of servers and of the router: containers, what they are given, and how Kubernetes sees that they work.
 
@@ -29,11 +29,6 @@ from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit
 
 _PROBE_FOLDER = "/opt/ridgeline"
 _PROBE_FILE = "progress.py"
-
-
-def _progress_command(port: int, name: str) -> list[str]:
-    """`name` is ready or alive: each remembers its own last poll."""
-    return ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(port), name]
 
 
 def _progress_script(engine: str, key_variable: str = "") -> str:
@@ -103,8 +98,6 @@ _PROGRESS_LIMIT_S = 30
 _DRAIN_S = 300  # what is under way may finish when a pod is asked to end
 _PYTHON = "python3"  # of the images
 HOME = "/home/server"
-_KEEP_FOLDER, _KEEP_FILE = "/etc/ridgeline", "service.yaml"
-KEEP_METRICS_PORT = 9400
 _PART_OF, _COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 # asked for where the file says nothing: tokenizers, schedulers and a process for each GPU; staged weights
 _CORES_PER_GPU, _MEMORY_BYTES_PER_GPU = 4, 32 * 2**30
@@ -125,21 +118,17 @@ def _follower_role(role: str) -> str:
     return f"{role}-follower"
 
 
-def _pod_port(service: Service) -> int:
-    """Every pod has an address of its own, so all servers listen on one port."""
-    return service.first_port
-
-
 def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> _Spec:
     """The template of a server's first pod (`leads`), or of its others, which answer nobody."""
-    at = ServerPlace(_pod_port(service), service.first_bootstrap_port, 0, 0)
+    # every pod has an address of its own, so all servers listen on one port
+    at = ServerPlace(service.first_port, service.first_bootstrap_port, 0, 0)
     argv = server_argv(replace(service, python=_PYTHON), unit, at)
     argv += () if leads else server_of(service.engine).follower_argv
     container: _Spec = {
         "name": "server",
         "image": service.pods.image or _image(service),
         "command": [in_pod(word, _VARIABLES) for word in argv],
-        "env": [*_server_variables(service, name), *_plain(unit.env)],
+        "env": _server_variables(service, unit, name),
         "resources": _resources(service, unit),
         "securityContext": _own_security(ipc_lock=service.pods.ipc_lock),
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108  where NCCL looks for it
@@ -147,7 +136,7 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
     volumes: list[_Spec] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
     _mount_model(service, container, volumes)
     if leads:
-        container["ports"] = [{"name": "http", "containerPort": _pod_port(service)}]
+        container["ports"] = [{"name": "http", "containerPort": service.first_port}]
         container |= _server_probes(service)
         if not server_of(service.engine).generate_path:
             container["volumeMounts"].append({"name": "probe", "mountPath": _PROBE_FOLDER, "readOnly": True})
@@ -161,12 +150,10 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
     return pod
 
 
-def _pod(
-    service: Service, labels: _Spec, container: _Spec, volumes: list[_Spec], ends_s: int = _DRAIN_S, **more: Any
-) -> _Spec:
+def _pod(service: Service, labels: _Spec, container: _Spec, volumes: list[_Spec], **more: Any) -> _Spec:
     """A template of one container, as all of them are made."""
     _give_home(service, container, volumes)
-    spec = {**more, "securityContext": _pod_security(service), "terminationGracePeriodSeconds": ends_s}
+    spec = {**more, "securityContext": _pod_security(service), "terminationGracePeriodSeconds": _DRAIN_S}
     return {"metadata": {"labels": labels}, "spec": {**spec, "containers": [container], "volumes": volumes}}
 
 
@@ -178,15 +165,16 @@ def _router_pod(service: Service, name: str) -> _Spec:
             f"Kubernetes needs an image that has {choice.kind}; name it in the deployment file: "
             "`kubernetes: {router_image: ...}`"
         )
+    cores, memory = choice.cores or ROUTER_CORES, choice.memory_bytes or ROUTER_MEMORY_BYTES
     roles = dict.fromkeys(unit.role for unit in service.units)
-    found = PodSelectors({role: _labels_of(name, role) for role in roles}, _pod_port(service), pods.namespace)
-    argv = discovery_argv(replace(service, router=replace(choice, python=_PYTHON)), found)
+    selectors: dict[str, dict[str, str]] = {role: _labels_of(name, role) for role in roles}
+    argv = discovery_argv(replace(service, router=choice.model_copy(update={"python": _PYTHON})), selectors)
     container: _Spec = {
         "name": "router",
         "image": pods.router_image,
         "command": [in_pod(word, _VARIABLES) for word in argv],
-        "env": [*_address_variable(), *_secret_variables(service, name, (service.api_key_env,))],
-        "resources": _router_resources(choice),
+        "env": [_ADDRESS, *([_from_secret(service, name, service.api_key_env)] if service.api_key_env else [])],
+        "resources": {"requests": {"cpu": str(cores), "memory": _quantity(memory)}},
         "securityContext": _own_security(),
         "ports": [{"name": "http", "containerPort": choice.port}],
         # it is ready when it knows a server, and lives as long as it answers
@@ -194,28 +182,6 @@ def _router_pod(service: Service, name: str) -> _Spec:
         "livenessProbe": {**_asked("/liveness", _POLL_S), "initialDelaySeconds": 60},
     }
     return _pod(service, _labels_of(name, "router"), container, [], serviceAccountName=f"{name}-router")
-
-
-def _keep_pod(service: Service, name: str, url: str) -> _Spec:
-    """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
-    argv = [_PYTHON, "-m", "ridgeline", "keep", f"{_KEEP_FOLDER}/{_KEEP_FILE}", "--front", url]
-    argv += ["--metrics", str(KEEP_METRICS_PORT), "--metrics-host", "$(POD_IP)"]
-    variables = (service.api_key_env, service.notify.webhook_env)
-    container: _Spec = {
-        "name": "keep",
-        "image": service.pods.keep_image,
-        "command": argv,
-        "env": [*_address_variable(), *_secret_variables(service, name, variables)],
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": _own_security(),
-        "ports": [{"name": "http", "containerPort": KEEP_METRICS_PORT}],
-        "volumeMounts": [{"name": "service", "mountPath": _KEEP_FOLDER, "readOnly": True}],
-        "readinessProbe": _asked("/metrics", _POLL_S),
-        "livenessProbe": {**_asked("/metrics", _POLL_S), "initialDelaySeconds": 60},
-    }
-    volumes: list[_Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
-    more: _Spec = {"serviceAccountName": f"{name}-keep", "automountServiceAccountToken": False}
-    return _pod(service, _labels_of(name, "keep"), container, volumes, ends_s=30, **more)
 
 
 def _key_secret(service: Service, name: str) -> str:
@@ -231,30 +197,20 @@ def _image(service: Service) -> str:
     return known.format(".".join(map(str, release_written(service.engine, service.release))))
 
 
-def _address_variable() -> list[_Spec]:
-    return [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+_ADDRESS = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
-def _server_variables(service: Service, name: str) -> list[_Spec]:
-    """Its address, its secrets by reference, and its key under the name that the engine looks for."""
-    found = [*_address_variable(), *_secret_variables(service, name, service.secret_variables)]
+def _server_variables(service: Service, unit: ServiceUnit, name: str) -> list[_Spec]:
+    """Its address, its secrets by reference, its key under the name that the engine looks for, and its unit's own."""
+    found = [_ADDRESS, *(_from_secret(service, name, variable) for variable in service.secret_variables)]
     if (own := server_of(service.engine).key_variable) and service.api_key_env:
-        found.append({"name": own, "valueFrom": _from_secret(service, name, service.api_key_env)})
-    return found
-
-
-def _secret_variables(service: Service, name: str, variables: Sequence[str]) -> list[_Spec]:
-    return [
-        {"name": variable, "valueFrom": _from_secret(service, name, variable)} for variable in variables if variable
-    ]
+        found.append({**_from_secret(service, name, service.api_key_env), "name": own})
+    return [*found, *({"name": key, "value": in_pod(value, _VARIABLES)} for key, value in unit.env.items())]
 
 
 def _from_secret(service: Service, name: str, variable: str) -> _Spec:
-    return {"secretKeyRef": {"name": _key_secret(service, name), "key": variable}}
-
-
-def _plain(env: Mapping[str, str]) -> list[_Spec]:
-    return [{"name": key, "value": in_pod(value, _VARIABLES)} for key, value in env.items()]
+    held = {"name": _key_secret(service, name), "key": variable}
+    return {"name": variable, "valueFrom": {"secretKeyRef": held}}
 
 
 def _resources(service: Service, unit: ServiceUnit) -> _Spec:
@@ -269,11 +225,6 @@ def _resources(service: Service, unit: ServiceUnit) -> _Spec:
     devices |= {device: str(count) for device, count in service.pods.devices.items()}
     limit = {"memory": _quantity(memory)} if unit.memory_bytes else {}
     return {"requests": {"cpu": str(cores), "memory": _quantity(memory), **devices}, "limits": {**devices, **limit}}
-
-
-def _router_resources(choice: RouterChoice) -> _Spec:
-    cores, memory = choice.cores or ROUTER_CORES, choice.memory_bytes or ROUTER_MEMORY_BYTES
-    return {"requests": {"cpu": str(cores), "memory": _quantity(memory)}}
 
 
 def _quantity(size: int) -> str:
@@ -339,8 +290,10 @@ def _server_probes(service: Service) -> _Spec:
     health = _asked("/health", _POLL_S)
     paced = {"periodSeconds": _PROGRESS_LIMIT_S, "timeoutSeconds": _PROGRESS_LIMIT_S}
     if not (path := server_of(service.engine).generate_path):
-        ready: _Spec = {"exec": {"command": _progress_command(_pod_port(service), "ready")}, **paced}
-        alive: _Spec = {"exec": {"command": _progress_command(_pod_port(service), "alive")}, **paced}
+        command = ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(service.first_port)]
+        # each remembers its own last poll
+        ready: _Spec = {"exec": {"command": [*command, "ready"]}, **paced}
+        alive: _Spec = {"exec": {"command": [*command, "alive"]}, **paced}
     else:
         ready = alive = {**_asked(path, _PROGRESS_LIMIT_S), **paced}
     return {
@@ -356,22 +309,14 @@ def _asked(path: str, period_s: int) -> _Spec:
 
 
 _LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revision and a role
-_SERVERS_FILE, _ROUTER_FILE, _KEEP_MANIFEST = "servers.yaml", "router.yaml", "keep.yaml"
-_KEEP_HEADING = (
-    "ridgeline keep, watching: a token through the front door every ten seconds, alerts as `notify` says, metrics at",
-    "port 9400. It restarts, replaces and scales nothing: Kubernetes restarts pods by the probes of servers.yaml.",
-    "It asks nothing of the Kubernetes API, so its account has no rights and no token.",
-)
 
 
 def manifests(service: Service) -> Iterator[tuple[str, str]]:
     """File names and their text."""
     name = _object_name(service)
-    yield _SERVERS_FILE, _text(_heading(service, name), _servers(service, name))
+    yield "servers.yaml", _text(_heading(service, name), _servers(service, name))
     if service.router is not None:
-        yield _ROUTER_FILE, _text("", _router(service, name))
-    if service.pods.keep_image:
-        yield _KEEP_MANIFEST, _text("".join(f"# {line}\n" for line in _KEEP_HEADING), _keep(service, name))
+        yield "router.yaml", _text("", _router(service, name))
 
 
 def _object_name(service: Service) -> str:
@@ -387,7 +332,7 @@ def _object_name(service: Service) -> str:
 
 def _heading(service: Service, name: str) -> str:
     lines = ["kubectl apply -f . makes all of it, kubectl delete -f . ends it; the LWS controller must be installed"]
-    if variables := _secret_names(service):
+    if variables := service.secret_variables:
         # through a pipe: the arguments of kubectl could be read by everybody
         values = " ".join(f'"{variable}=${variable}"' for variable in variables)
         create = ["kubectl", "create", "secret", "generic", _key_secret(service, name)]
@@ -398,17 +343,12 @@ def _heading(service: Service, name: str) -> str:
             "where nodes do not let pods pin memory, RDMA needs `kubernetes: {ipc_lock: true}` and a namespace that "
             "allows it"
         )
-    if service.pods.user and _on_the_node(service):
+    on_the_node = server_of(service.engine).loads_model and service.model.startswith("/")
+    if service.pods.user and on_the_node and not service.pods.model_claim:
         lines.append(
             "`restricted` namespaces take no folders of nodes: there name a claim, `kubernetes: {model_claim: ...}`"
         )
     return "".join(f"# {in_comment(line)}\n" for line in lines)
-
-
-def _secret_names(service: Service) -> tuple[str, ...]:
-    """All that the Secret must hold: also where alerts go, for the `keep` of the cluster."""
-    hook = (service.notify.webhook_env,) if service.pods.keep_image and service.notify.webhook_env else ()
-    return tuple(dict.fromkeys((*service.secret_variables, *hook)))
 
 
 def _servers(service: Service, name: str) -> Iterator[_Spec]:
@@ -427,7 +367,7 @@ def _servers(service: Service, name: str) -> Iterator[_Spec]:
     for role in dict.fromkeys(unit.role for unit in service.units):
         yield _disruption(service, name, role)
     if service.router is None:
-        yield _front(service, name, service.units[0].role, _pod_port(service))
+        yield _front(service, name, service.units[0].role, service.first_port)
 
 
 def _disruption(service: Service, name: str, role: str) -> _Spec:
@@ -436,10 +376,6 @@ def _disruption(service: Service, name: str, role: str) -> _Spec:
     selector = {"matchLabels": {_PART_OF: name}, "matchExpressions": [chosen]}
     full = f"{name}-{'server' if role == 'both' else role}"
     return _object(service, "policy/v1", "PodDisruptionBudget", full, spec={"maxUnavailable": 1, "selector": selector})
-
-
-def _on_the_node(service: Service) -> bool:
-    return server_of(service.engine).loads_model and service.model.startswith("/") and not service.pods.model_claim
 
 
 def _group(service: Service, unit: ServiceUnit, name: str) -> _Spec:
@@ -477,32 +413,11 @@ def _router(service: Service, name: str) -> Iterator[_Spec]:
         roleRef={"apiGroup": groups, "kind": "Role", "name": account},
         subjects=[{"kind": "ServiceAccount", "name": account, "namespace": service.pods.namespace}],
     )
+    pod = _router_pod(service, name)
     # one: a second router would not know what the first one has let through
-    yield _only(service, account, _router_pod(service, name))
+    spec = {"replicas": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}
+    yield _object(service, "apps/v1", "Deployment", account, spec=spec)
     yield _front(service, name, "router", service.router.port)
-
-
-def _keep(service: Service, name: str) -> Iterator[_Spec]:
-    """One: two would tell everything twice; the old one ends before the next begins."""
-    port = service.router.port if service.router is not None else _pod_port(service)
-    url = f"http://{name}-api.{service.pods.namespace}.svc:{port}"
-    known: _Spec = {"version": 1, "name": service.name, "model": service.model, "engine": {"kind": service.engine}}
-    known |= {"engine": {"kind": service.engine, "gpu": service.gpu}} if service.gpu else {}
-    known |= {"served_name": service.served_name} if service.served_name else {}
-    known |= {"api_key_env": service.api_key_env} if service.api_key_env else {}
-    if service.notify.ways:
-        notified = asdict(service.notify)
-        known["notify"] = {key: value for key, value in notified.items() if value}
-    known["units"] = [{"replicas": 1}]
-    yield _object(service, "v1", "ServiceAccount", f"{name}-keep")
-    yield _object(service, "v1", "ConfigMap", f"{name}-keep", data={_KEEP_FILE: yaml.safe_dump(known, sort_keys=False)})
-    yield _only(service, f"{name}-keep", _keep_pod(service, name, url), strategy={"type": "Recreate"})
-
-
-def _only(service: Service, name: str, pod: _Spec, **more: Any) -> _Spec:
-    """One pod, made anew where it ends."""
-    spec = {"replicas": 1, **more, "selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}
-    return _object(service, "apps/v1", "Deployment", name, spec=spec)
 
 
 def _front(service: Service, name: str, role: str, port: int) -> _Spec:

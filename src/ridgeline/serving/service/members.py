@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ridgeline.records.launch import OnNode
 from ridgeline.records.run import Resources
 from ridgeline.serving.service.quoting import shell_line
-from ridgeline.serving.service.routers import Backend, metrics_port, router_argv
+from ridgeline.serving.service.routers import metrics_port, router_argv
 from ridgeline.serving.service.servers import ServerPlace, derived_ports, port_step, server_argv, server_of
 from ridgeline.serving.service.service import ROLES, Service, ServiceUnit
 
@@ -95,10 +95,12 @@ def members_of(
 
 
 def every_member(service: Service) -> dict[str, Member]:
-    """By its name, each that there may ever be, in its first slot."""
+    """By its name, each that there may ever be, servers in both of their slots."""
     rules = service.scale.roles if service.scale is not None else {}
-    every = {unit.role: range(service.slots(unit)) for unit in service.units if unit.role in rules}
-    return {member.name: member for member in members_of(service, scaled=every)}
+    every: dict[str, range] = {unit.role: range(service.slots(unit)) for unit in service.units if unit.role in rules}
+    first = members_of(service, scaled=every)
+    second = members_of(service, {member.name for member in first}, scaled=every)
+    return {member.name: member for member in (*second, *first)}
 
 
 class _FreeGpus:
@@ -147,10 +149,8 @@ def router_of(service: Service, servers: Sequence[Member]) -> list[Member]:
     if service.router is None:
         return []
     urls = [OnNode(f"http://${variable(server.name)}:{server.port}") for server in servers]
-    backends = [
-        Backend(m.role, url, m.more_ports[0] if m.role == "prefill" else 0)
-        for m, url in zip(servers, urls, strict=True)
-    ]
+    ports = [server.more_ports[0] if server.role == "prefill" else 0 for server in servers]
+    backends = [(server.role, url, port) for server, url, port in zip(servers, urls, ports, strict=True)]
     argv = tuple(router_argv(service, backends))
     after, more = tuple(server.name for server in servers), (metrics_port(service.router),)
     resources = _router_resources(service)

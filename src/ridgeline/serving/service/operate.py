@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +29,15 @@ from ridgeline.serving.service import keys, probe
 from ridgeline.serving.service.accepted import Accepted
 from ridgeline.serving.service.folder import ServiceFolder
 from ridgeline.serving.service.history import Started
-from ridgeline.serving.service.members import ROUTER, Member, first_slot, members_of, router_of, server_name
+from ridgeline.serving.service.members import (
+    ROUTER,
+    SECOND,
+    Member,
+    every_member,
+    first_slot,
+    members_of,
+    router_of,
+)
 from ridgeline.serving.service.servers import server_of
 from ridgeline.serving.service.service import Service
 from ridgeline.study.lock import LockHeld, StudyLock
@@ -55,9 +63,6 @@ class MemberState:
     running: int | None = None
     tokens: int | None = None
     detail: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def _state_of(
@@ -144,25 +149,34 @@ class Operator:
 
     def apply_journal(self) -> None:
         """The members as they were accepted, each in the slot that it runs in, and those that scaling left or added."""
-        self.members = self._members(self.folder.second)
+        servers = [self._as_accepted(server) for server in self._servers(self.service)]
+        self.members = [*servers, *router_of(self.folder.settings_of(ROUTER), servers)]
 
-    def _members(self, second: Collection[str]) -> list[Member]:
-        """Each as it was accepted itself: a file that is applied to one after the other may have moved their ports."""
-        servers = self._servers(self.service, second)
-        for n, server in enumerate(servers):
-            if (own := self.folder.settings_of(server.name)) is not self.service:
-                servers[n] = next((m for m in self._servers(own, second) if m.name == server.name), server)
-        return [*servers, *router_of(self.folder.settings_of(ROUTER), servers)]
+    def _as_accepted(self, server: Member) -> Member:
+        """As it was accepted itself: a file that is applied to one after the other may have moved their ports."""
+        own = self.folder.settings_of(server.name)
+        return server if own is self.service else every_member(own).get(server.name, server)
 
-    def _servers(self, service: Service, second: Collection[str] = ()) -> list[Member]:
-        found = members_of(service, second, scaled=self.scaled_numbers(service))
-        return [member for member in found if not member.is_router]
+    def _servers(self, service: Service) -> list[Member]:
+        scaled = service.scale.roles if service.scale is not None else {}
+        every, in_file = every_member(service), {member.name for member in members_of(service)}
+        added, removed = self.folder.added, self.folder.removed
+        return [
+            self._in_its_slot(member, every)
+            for name, member in every.items()
+            if not member.is_router
+            and (name in in_file or name in added)
+            and not (name in removed and member.role in scaled)
+        ]
+
+    def _in_its_slot(self, first: Member, every: Mapping[str, Member]) -> Member:
+        return every[f"{first.name}{SECOND}"] if first.name in self.folder.second else first
 
     def proposed(self) -> list[Member]:
         """The members as the deployment file would have them now. InputError where it could not be read."""
         if self.file is None:
-            raise InputError("the deployment file cannot be read as it is; correct it: `ridgeline deploy check FILE`")
-        servers = self._servers(self.file, self.folder.second)
+            raise InputError("the deployment file cannot be read as it is; correct it: `ridgeline service check FILE`")
+        servers = self._servers(self.file)
         return [*servers, *router_of(self.file, servers)]
 
     def edited(self) -> tuple[list[str], list[str]]:
@@ -173,33 +187,6 @@ class Operator:
         # of a service that an earlier release started nobody knows what was accepted, but its scripts are there
         other = [m.name for m in self.servers if self.folder.serves(m.name) and not self.folder.has_script_of(m)]
         return list(dict.fromkeys([*members, *other])), keys
-
-    def scaled_numbers(self, service: Service) -> dict[str, set[int]] | None:
-        """The servers of each role that scaling left or added, by their numbers; None where nothing is scaled."""
-        if service.scale is None:
-            return None
-        found: dict[str, set[int]] = {}
-        for unit in service.units:
-            if unit.role not in service.scale.roles:
-                continue  # these may be several units of a role
-            slots = range(service.slots(unit))
-            names = {server_name(unit.role, number): number for number in slots}
-            here = {n for name, n in names.items() if n < unit.replicas or name in self.folder.added}
-            found[unit.role] = here - {n for name, n in names.items() if name in self.folder.removed}
-        return found
-
-    def _every_slot(self) -> list[Member]:
-        """All servers that there could be, in both of their slots."""
-        rules = self.service.scale.roles if self.service.scale is not None else {}
-        every = {unit.role: range(self.service.slots(unit)) for unit in self.service.units if unit.role in rules}
-        names = {member.name for member in members_of(self.service, scaled=every) if not member.is_router}
-        second = self.folder.second
-        return [
-            member
-            for slots in (second, names - second)
-            for member in members_of(self.service, slots, scaled=every)
-            if not member.is_router
-        ]
 
     def refresh(self) -> None:
         """What others have done meanwhile."""
@@ -227,27 +214,18 @@ class Operator:
             )
         return found
 
-    def _replacements(self) -> list[Member]:
-        """Servers that were started to take the place of others, and do not serve yet."""
-        replacing = self.folder.replacing
-        if not replacing:
-            return []
-        other = self._members(self.folder.second ^ {first_slot(name) for name in replacing})
-        return [member for member in other if member.name in replacing.values()]
-
     def growth(self, role: str) -> list[Member]:
         """Servers of a role that could be added, the first number first."""
-        taken = {first_slot(member.name) for member in self.present}
-        second = self.folder.second
-        every = [m for m in self._every_slot() if m.role == role and first_slot(m.name) not in taken]
-        return [m for m in every if (m.name != first_slot(m.name)) == (first_slot(m.name) in second)]
+        every, taken = every_member(self.service), {first_slot(member.name) for member in self.present}
+        free = [m for name, m in every.items() if m.role == role and name == first_slot(name) and name not in taken]
+        return [self._in_its_slot(member, every) for member in free]
 
     @property
     def present(self) -> list[Member]:
         """The members, those that will take the place of one or are added, and those that are on their way out."""
-        coming_or_going = {*self.folder.retiring, *self.folder.growing}
-        moving = [member for member in self._every_slot() if member.name in coming_or_going] if coming_or_going else []
-        return [*self.members, *self._replacements(), *moving]
+        others = [*self.folder.replacing.values(), *self.folder.retiring, *self.folder.growing]
+        every = every_member(self.service) if others else {}
+        return [*self.members, *(self._as_accepted(every[name]) for name in others if name in every)]
 
     @contextmanager
     def commanding(self) -> Iterator[None]:
@@ -288,7 +266,7 @@ class Operator:
                 self._accept_file([member.name for member in proposed])
                 self.folder.record({"event": "going-up"})
             for stray in [m for m in self._everybody() if m not in self.present]:
-                self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline deploy down` ends it too")
+                self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline service down` ends it too")
             for group in [[member] for member in self.servers] if self.service.in_turn else [self.servers]:
                 for member in group:
                     self.ensure(member, self.file)
@@ -310,22 +288,9 @@ class Operator:
         self.folder.accept(before.with_service(self.file, running))
         self.apply_journal()
 
-    def adopt(self) -> None:
-        """A service that an earlier release started: the file is accepted, unless it was edited since."""
-        if self.folder.accepted is not None or self.file is None or not self.folder.started:
-            return
-        running = [member for member in self.servers if self.folder.serves(member.name)]
-        if unlike := [member.name for member in running if not self.folder.has_script_of(member)]:
-            raise InputError(
-                f"{', '.join(unlike)} were started by an earlier release, with other settings than the file has now; "
-                "accept these with `ridgeline deploy up FILE`, or give the file its old ones back"
-            )
-        with self.action():
-            self._accept_file([member.name for member in self.members])
-
     def accept_member(self, name: str, settings: Service) -> None:
         """What it is started with from now on, by whoever starts it."""
-        servers = [m.name for m in self._servers(settings, self.folder.second)]
+        servers = [m.name for m in self._servers(settings)]
         before = self.folder.accepted or Accepted(self.service)
         self.folder.accept(before.with_member(name, settings, servers))
         self.apply_journal()
@@ -370,7 +335,7 @@ class Operator:
     def _as_before(self, member: Member) -> str:
         if member.name not in self.edited()[0]:
             return ""
-        return f", as it was accepted before: `ridgeline deploy restart FILE {member.name}` applies the edited file"
+        return f", as it was accepted before: `ridgeline service restart FILE {member.name}` applies the edited file"
 
     def _check_ports(self, member: Member) -> None:
         if not self.service.on_this_machine:
@@ -412,10 +377,6 @@ class Operator:
         url, model, engine = self.folder.url(member), self.model_of(member), self.service.engine
         return probe.ask_for_token(url, model, self.key, limit_s, engine=engine, role=member.role).good
 
-    def is_commanded(self) -> bool:
-        """Whether a person's command runs now; one that was killed does not."""
-        return self.folder.is_commanded()
-
     def _waits(self, member: Member) -> str:
         """Why the batch system has not started it yet, where it says so."""
         start = self.folder.started.get(member.name)
@@ -441,7 +402,7 @@ class Operator:
                 raise SiteError(
                     f"{names} not ready after {limit_s:g} s{f' ({said})' if said else ''}; look at "
                     f"{self.folder.of(waiting[0])}, and give more time with --timeout or take it down with "
-                    "`ridgeline deploy down`"
+                    "`ridgeline service down`"
                 )
             if waiting:
                 time.sleep(POLL_S)
@@ -480,7 +441,7 @@ class Operator:
         how = ending.reason or f"exit code {ending.exit_code}"
         return (
             f"{member.name} ended before it was ready: {how}\n{said}\n{self._cause(member)}"
-            f"its log is in {self.folder.of(member)}; correct the cause and run `ridgeline deploy up` again"
+            f"its log is in {self.folder.of(member)}; correct the cause and run `ridgeline service up` again"
         )
 
     def _cause(self, member: Member) -> str:
@@ -504,7 +465,7 @@ class Operator:
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise SiteError(
-                        f"{url} does not answer a request: {error}; see `ridgeline deploy status`"
+                        f"{url} does not answer a request: {error}; see `ridgeline service status`"
                     ) from None
                 if front.is_router and (ending := self.ending(front)) is not None:
                     raise SiteError(self._died(front, ending)) from None

@@ -71,24 +71,13 @@ def figures(text: str) -> dict[str, float]:
     return found
 
 
-def buckets(text: str, name: str) -> dict[float, float]:
-    """A histogram of a metrics page: upper edge -> how many so far lie below it, over all other labels."""
-    found: dict[float, float] = {}
-    row = rf'^{re.escape(name)}_bucket\{{[^}}]*le="([^"]+)"[^}}]*\}} (\S+)$'
-    for edge, count in re.findall(row, text, re.MULTILINE):
-        try:
-            found[float(edge)] = found.get(float(edge), 0.0) + float(count)
-        except ValueError:
-            continue
-    return found
-
-
 CANARY_TOKENS = 8  # of a request that shows how fast a server is, too; one alone may be half a character
 # also where the model would end at once, or begins with a word that nobody is shown
 _WHATEVER_IT_SAYS = {"temperature": 0, "ignore_eos": True, "skip_special_tokens": False}
 NO_CHAT = (400, 404, 405, 422, 501)  # to a plain question: the model has no chat template, or the server no chat
-_WRONG_KEY = (401, 403)
+WRONG_KEY = (401, 403)
 _BUSY = (429, 503)
+_EMPTY = "an answer with an empty text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +110,7 @@ def why_no_token(content: bytes) -> str:
         return f"an answer that is not JSON: {' '.join(content[:80].decode(errors='replace').split())}"
     except (LookupError, TypeError, AttributeError):
         return "an answer without choices"
-    return "" if any(isinstance(text, str) and text for text in said) else "an answer with an empty text"
+    return "" if any(isinstance(text, str) and text for text in said) else _EMPTY
 
 
 def _asked(url: str, body: object, key: str, limit_s: float) -> TokenAnswer:
@@ -132,7 +121,7 @@ def _asked(url: str, body: object, key: str, limit_s: float) -> TokenAnswer:
     except urllib.error.HTTPError as error:
         why = f"{error.code}: {' '.join(error.read().decode(errors='replace').split())[:200]}"
         refused, broken = error.code < 500, error.code >= 500 and error.code not in _BUSY
-        return TokenAnswer(why, refused, error.code in _WRONG_KEY, broken)
+        return TokenAnswer(why, refused, error.code in WRONG_KEY, broken)
     except (OSError, http.client.HTTPException) as error:
         late = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
         return TokenAnswer(f"no token within {limit_s:g} s" if late else str(error) or type(error).__name__)
@@ -162,7 +151,7 @@ def ask_for_token(
         prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)]
         body: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
         found = _asked(f"{url}/v1/completions", body, key, limit_s)
-        any_token = TokenAnswer() if found.why == "an answer with an empty text" else found
+        any_token = TokenAnswer() if found.why == _EMPTY else found
         return replace(any_token, took_s=time.monotonic() - began_s)
     more = {"model": model, "max_tokens": CANARY_TOKENS, **_WHATEVER_IT_SAYS}
     found = _asked(f"{url}/v1/completions", {"prompt": "Hi", **more}, key, limit_s)
@@ -180,14 +169,12 @@ def ask_for_token(
 def first_answer(url: str, model: str, key: str) -> None:
     """A real request through the front door. Raises OSError with what was said."""
     body = {"model": model, "prompt": "Say one word.", "max_tokens": 4, **_SAMPLED}
-    try:
-        content = ask(f"{url}/v1/completions", body, key=key, timeout_s=_REQUEST_TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        refuse_wrong_key(url, error)
-        raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:300]}") from None
+    found = _asked(f"{url}/v1/completions", body, key, _REQUEST_TIMEOUT_S)
+    if found.wrong_key:
+        raise wrong_key(url, found.why[:3])
     # a sampled answer of a healthy model may be empty: it may end at once
-    if (why := why_no_token(content)) and why != "an answer with an empty text":
-        raise OSError(why)
+    if found.why and found.why != _EMPTY:
+        raise OSError(found.why)
 
 
 def warm_up(url: str, model: str, key: str) -> None:
@@ -204,13 +191,12 @@ def why_refused(url: str, model: str, key: str, limit_s: float) -> str:
     return "" if found.why.startswith("429:") else found.why
 
 
-def refuse_wrong_key(url: str, error: urllib.error.HTTPError) -> None:
-    """SiteError where the answer says that the key is wrong: waiting does not help."""
-    if error.code in (401, 403):
-        raise SiteError(
-            f"{url} refuses our API key ({error.code}): it was started with another one; set the variable that "
-            "api_key_env names to that key, or take the service down and up again"
-        ) from None
+def wrong_key(url: str, status: str) -> SiteError:
+    """What to say of an answer that it is: waiting does not help."""
+    return SiteError(
+        f"{url} refuses our API key ({status}): it was started with another one; set the variable that api_key_env "
+        "names to that key, or take the service down and up again"
+    )
 
 
 def served_model(url: str, key: str) -> str:

@@ -31,7 +31,7 @@ from ridgeline.serving.ports import claim_row
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.admission import AdmissionLimits, twin_model
 from ridgeline.serving.service.keep.keeper import Keeper
-from ridgeline.serving.service.members import ROUTER, Member
+from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.operate import Operator
 from ridgeline.serving.service.routers import ROUTERS
 from ridgeline.serving.service.servers import TWIN_OPTIONS, server_of
@@ -70,9 +70,6 @@ class RehearsedLoad:
     speed: float = 1.0
     seed: int = _SEED
     plain: float = 0.0
-
-    def times(self, share: float) -> RehearsedLoad:
-        return replace(self, rate_s=share * self.rate_s)
 
 
 def sustainable(load: RehearsedLoad) -> RehearsedLoad:
@@ -172,7 +169,7 @@ def _as_twins(service: Service, speed: float = 1.0) -> Service:
         model=twin_model(service.model),
         python=sys.executable,
         units=tuple(_as_twin(service, unit, speed) for unit in service.units),
-        router=replace(service.router, port=port),
+        router=service.router.model_copy(update={"port": port}),
         site=LOCAL,
         first_port=port + 2,
         first_bootstrap_port=port + 2 + servers,
@@ -186,8 +183,9 @@ def _as_twin(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit:
         name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_OPTIONS
     }
     env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
-    arguments = () if speed == 1 else ("--speed", f"{speed:g}")
-    return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env=env)
+    arguments = [] if speed == 1 else ["--speed", f"{speed:g}"]
+    own = {"nodes": 1, "gpus": 0, "settings": settings, "arguments": arguments, "env": env}
+    return unit.model_copy(update=own)
 
 
 _READY_S = 180.0
@@ -202,53 +200,25 @@ class RehearsalService:
     def __init__(self, twins: Service, root: Path) -> None:
         self._twins, self._root = twins, root
         self._before: RouterChoice | None = None
-        self._compared: dict[str, tuple[Operator, Member]] = {}  # by policy: routers that run side by side
 
-    def operator(self, router: RouterChoice, port: int = 0) -> Operator:
+    def operator(self, router: RouterChoice) -> Operator:
         assert self._twins.router is not None
-        argv = (*router.arguments, *_AT_ONCE.get(router.kind, ()))
-        placed = replace(router, port=port or self._twins.router.port, arguments=argv)
+        argv = [*router.arguments, *_AT_ONCE.get(router.kind, ())]
+        placed = router.model_copy(update={"port": self._twins.router.port, "arguments": argv})
         return Operator(replace(self._twins, router=placed), self._root)
 
-    def start(self, routers: Sequence[RouterChoice]) -> None:
-        """The servers, and beside each other a router for each of these, so that no run waits for one to start."""
-        first_port = claim_row(2 * len(routers))  # each has a port for its metrics beside its own
-        for number, router in enumerate(routers):
-            operator = self.operator(router, first_port + 2 * number)
-            assert operator.router is not None
-            for server in operator.servers if not number else ():
-                operator.ensure(server)
-            member = replace(operator.router, name=f"{ROUTER}-{router.policy}")
-            self._compared[router.policy] = operator, member
-            operator.ensure(member)
-
-    def compared(self, policy: str) -> tuple[Operator, str]:
-        """With the URL of its router, every prefix forgotten by the servers. SiteError where it does not start."""
-        operator, member = self._compared[policy]
-        operator.until_ready([*operator.servers, member], _READY_S)
-        operator.first_request(member, _READY_S)
-        return self._fresh(operator), operator.folder.url(member)
-
-    def end_compared(self) -> None:
-        for operator, member in self._compared.values():
-            operator.stop(member)
-        self._compared.clear()
-
     def behind(self, router: RouterChoice) -> tuple[Operator, str]:
-        """The whole service up behind such a router alone, with its URL, every prefix forgotten."""
+        """The whole service up behind such a router, with its URL, every prefix forgotten."""
         operator = self.operator(router)
         if router != self._before and operator.router is not None:
             self._before = None
             operator.stop(operator.router)
         url = operator.up(_READY_S)
         self._before = router
-        return self._fresh(operator), url
-
-    def _fresh(self, operator: Operator) -> Operator:
         for server in operator.servers:
             with contextlib.suppress(OSError):
                 probe.ask(f"{operator.folder.url(server)}/flush_cache", {}, key=operator.key)
-        return operator
+        return operator, url
 
     def after_loss(self, operator: Operator, lost_ticket: str) -> None:
         """The next run starts a new router, which knows every server, and the lost server where nobody has replaced it.
@@ -261,18 +231,9 @@ class RehearsalService:
         if member is not None and _ticket_of(operator, member) == lost_ticket:
             operator.stop(member)
 
-    def down(self) -> None:
+    def close(self) -> None:
+        """Nothing of it runs afterwards."""
         Operator(self._twins, self._root).down()
-
-
-@contextlib.contextmanager
-def _rehearsal_service(twins: Service, root: Path) -> Iterator[RehearsalService]:
-    """Nothing of it runs afterwards."""
-    rehearsed = RehearsalService(twins, root)
-    try:
-        yield rehearsed
-    finally:
-        rehearsed.down()
 
 
 _FAULTS = {"killed": "crash", "hung": "hang"}
@@ -315,12 +276,9 @@ def _injected_fault(operator: Operator, how: str, after_s: float) -> Iterator[li
 
 
 @contextlib.contextmanager
-def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
-    """With `ridgeline keep` running on the service meanwhile, where that is wanted."""
-    if not wanted:
-        yield
-        return
-    over, keeper = threading.Event(), Keeper(make())
+def kept(operator: Operator) -> Iterator[None]:
+    """With `ridgeline service keep` running on the service meanwhile."""
+    over, keeper = threading.Event(), Keeper(operator)
     runs = threading.Thread(target=keeper.run, args=(over.is_set,))
     runs.start()
     try:
@@ -422,17 +380,19 @@ def rehearse(
     done: list[Rehearsal] = []
     short = replace(load, seconds=max(1.0, _PART * load.seconds))
     tried = list(policies or known_policies(service))
-    with _rehearsal_service(twins, root) as rehearsed:
+    with contextlib.closing(RehearsalService(twins, root)) as rehearsed:
+
+        def with_policy(policy: str) -> RouterChoice:
+            return router.model_copy(update={"policy": policy})
 
         def run(case: str, sent: RehearsedLoad, choice: RouterChoice) -> Rehearsal:
             done.append(_run(rehearsed, twins, choice, case, sent, root))
             return done[-1]
 
-        rehearsed.start([replace(router, policy=policy) for policy in tried])
         for policy in tried:
             try:
                 say(f"{policy}, {_SKEWED} ...")
-                run(_SKEWED, short, replace(router, policy=policy))
+                run(_SKEWED, short, with_policy(policy))
             except SiteError as error:
                 say(f"{policy}: left out: {error}")
         if not done:
@@ -446,18 +406,17 @@ def rehearse(
 
             def one_of(pair: int, which: int) -> Rehearsal:
                 sent = replace(short, plain=0.5, seed=load.seed + 1 + pair)
-                return run(PAIRED, sent, replace(router, policy=both[which]))
+                return run(PAIRED, sent, with_policy(both[which]))
 
             decided = _in_pairs(own, other, one_of, load.seed)
-        rehearsed.end_compared()
-        chosen = replace(router, policy=decided.policy)
+        chosen = with_policy(decided.policy)
         if limits is not None:
             say(f"{chosen.policy}, {OVERLOADED} ...")
             over = replace(load, rate_s=_OVERLOAD * limits.requests_s, seconds=max(_OVERLOAD_S, load.seconds))
             run(OVERLOADED, over, _limited(chosen, limits))
         if _replaceable_server(rehearsed.operator(chosen)) is not None:
             say(f"{chosen.policy}, {HUNG} and {KILLED} ...")
-            run(HUNG, replace(load.times(0.5), seconds=max(HUNG_S, load.seconds)), chosen)
+            run(HUNG, replace(load, rate_s=load.rate_s / 2, seconds=max(HUNG_S, load.seconds)), chosen)
             run(KILLED, load, chosen)
     return Rehearsed(tuple(done), decided)
 
@@ -533,21 +492,22 @@ def _shown(comparison: Comparison, worth: float) -> bool:
 
 def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
     keys = limits.for_router(router.kind)
-    wait = limits.longest_wait_s if keys["longest_wait"] else None
+    wait = float(max(1, round(limits.longest_wait_s))) if keys["longest_wait"] else None  # as it is written
     waiting = limits.most_waiting if wait else 0
-    return replace(router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
+    own = {"most_running": limits.most_running, "most_waiting": waiting, "longest_wait_s": wait}
+    return router.model_copy(update=own)
 
 
 def _run(
     rehearsed: RehearsalService, twins: Service, router: RouterChoice, case: str, load: RehearsedLoad, scratch: Path
 ) -> Rehearsal:
     alone = case not in (_SKEWED, PAIRED)
-    operator, url = rehearsed.behind(router) if alone else rehearsed.compared(router.policy)
+    operator, url = rehearsed.behind(router)
     before = _counters(operator)
     how = case if case in (KILLED, HUNG) else ""
     lost_ticket = _ticket_of(operator, _replaceable_server(operator))
     drain_s = _SPLIT_LOSS_DRAIN_S if twins.split else _LOSS_DRAIN_S
-    watched = kept(lambda: rehearsed.operator(router), wanted=case == HUNG)
+    watched = kept(rehearsed.operator(router)) if case == HUNG else contextlib.nullcontext()
     with watched, _injected_fault(operator, how, min(_FAULT_AFTER_S, _FAULT_AT * load.seconds)) as lost:
         result = _send(twins, url, load, None if alone else scratch, at_least_s=drain_s if how else 0.0)
     counted = _counted(before, _counters(operator))

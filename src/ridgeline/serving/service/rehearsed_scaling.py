@@ -20,7 +20,7 @@ from ridgeline.serving.service.admission import twins_of
 from ridgeline.serving.service.keep.keeper import POLL_EVERY_S
 from ridgeline.serving.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide
 from ridgeline.serving.service.service import RoleScale, ScaleRules, Service
-from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic.requests import Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Router
@@ -30,7 +30,6 @@ from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.simulate import build, within_context
 
-RECENT_S, LEAST_RECENT = 60.0, 20
 _QUIET_S = 30.0  # of a prefill server that is removed: prompts may still be on their way to it
 
 
@@ -48,7 +47,7 @@ class ScaledTraffic:
         """Those that the model's context holds, where one is named."""
         count = None if self.rate_s is None or self.seconds is None else max(1, int(self.rate_s * self.seconds))
         found = parse_traffic(self.traffic, seed=self.seed)
-        if found.requests and not _timed(found.arrivals()):
+        if found.requests and found.arrivals()[-1].at_s == 0:
             if self.rate_s is None:
                 raise InputError(f"{self.traffic} has no times; say how many come with --rate, such as --rate 10")
             found = parse_traffic(self.traffic, requests=count, rate_s=self.rate_s, seed=self.seed)
@@ -60,10 +59,6 @@ class ScaledTraffic:
         if self.double_at_s is not None:
             rows = _doubled(rows, self.double_at_s)
         return [replace(arrival, number=number) for number, arrival in enumerate(rows)]
-
-
-def _timed(arrivals: Sequence[Arrival]) -> bool:
-    return arrivals[-1].at_s > 0
 
 
 def _doubled(rows: Sequence[Arrival], from_s: float) -> list[Arrival]:
@@ -150,8 +145,8 @@ def rehearse_scaling(
     fixed = []
     for name, numbers in _fixed_sizes(service, scale, mean).items():
         say(f"{name} ...")
-        still = {role: RoleScale(number, number) for role, number in numbers.items()}
-        sized = tuple(replace(u, replicas=numbers.get(u.role, u.replicas)) for u in service.units)
+        still = {role: RoleScale(least=number, most=number) for role, number in numbers.items()}
+        sized = tuple(u.model_copy(update={"replicas": numbers.get(u.role, u.replicas)}) for u in service.units)
         own = replace(service, units=sized)
         fixed.append((name, _run(own, replace(scale, roles=still, most_servers=None), arrivals, start_s, begins)))
     return RehearsedScaling(scaled, tuple(fixed), first)
@@ -179,43 +174,32 @@ class _Servers:
         if len(kinds) > 1:
             raise InputError("two kinds of servers in one role cannot be scaled; make them one unit")
         front, engines, _ = build(replace(kinds[0][0], routing="least-load"), Calibration(), parse_traffic("sharegpt"))
-        self._apart = front if isinstance(front, Disaggregated) else None
-        first = {_role(engine): engine for engine in engines}
-        self._made = dict.fromkeys(first, 0)
-        self._first = first
-        self.replicas = {unit.role: unit.replicas for unit in service.units}
-        self.serving: dict[str, list[Engine]] = {role: [] for role in self.replicas}
+        self._like = {_role(engine): engine for engine in engines}
+        self.every: list[Engine] = list(engines)
+        self.replicas: dict[str, int] = {unit.role: unit.replicas for unit in service.units}
+        # routers choose among these very lists
+        self.serving = {role: [engine for engine in engines if _role(engine) == role] for role in self.replicas}
         self.leaving: list[tuple[str, Engine, float]] = []
-        self.every: list[Engine] = []
-        if self._apart is not None:
-            self.every = list(engines)
-            for engine in engines:
-                self.serving[_role(engine)].append(engine)
-                self._made[_role(engine)] += 1
-            self._apart.endings_send = False
-        else:
-            for _ in range(self.replicas["both"]):
-                self.add("both")
+        self._apart = front if isinstance(front, Disaggregated) else None
         self._router = Router(self.serving["both"], "least-load") if self._apart is None else None
+        if self._apart is not None:
+            self._apart.endings_send = False
+            self._apart.to_prefill.engines = self.serving["prefill"]
+            self._apart.to_decode.engines = self.serving["decode"]
+        for role, count in self.replicas.items():
+            for _ in range(len(self.serving[role]), count):
+                self.add(role)
 
     def add(self, role: str) -> None:
-        like, number = self._first[role], self._made[role]
-        self._made[role] += 1
-        engine = like if number == 0 else type(like)(f"{role}{number}", like.times, like.pool_tokens)
+        like, number = self._like[role], sum(_role(engine) == role for engine in self.every)
+        engine = type(like)(f"{role}{number}", like.times, like.pool_tokens)
         self.every.append(engine)
         self.serving[role].append(engine)
         if self._apart is not None:
             self._apart.add(engine)
-            self._route()
 
     def remove(self, role: str, at_s: float) -> None:
         self.leaving.append((role, self.serving[role].pop(), at_s))
-        self._route()
-
-    def _route(self) -> None:
-        if self._apart is not None:
-            self._apart.to_prefill.engines = self.serving["prefill"]
-            self._apart.to_decode.engines = self.serving["decode"]
 
     def empty(self, at_s: float) -> list[str]:
         """Roles of those that have finished what they had, which are gone now."""
@@ -241,11 +225,11 @@ class _Servers:
             self._router.choose(arrival).submit(request, arrival.at_s)
         return request
 
-    def load(self, role: str, at_s: float, ttft_p95_ms: float | None) -> RoleLoad:
+    def load(self, role: str, at_s: float) -> RoleLoad:
         engines = self.serving[role]
         waiting = sum(engine.load - len(engine.running) for engine in engines)
         kv = sum(engine.used_tokens / engine.pool_tokens for engine in engines)
-        return RoleLoad(at_s, sum(engine.load for engine in engines), waiting, kv, ttft_p95_ms)
+        return RoleLoad(at_s, sum(engine.load for engine in engines), waiting, kv)
 
 
 def _role(engine: Engine) -> str:
@@ -261,7 +245,6 @@ def _run(
     decisions: list[tuple[float, ScaleDecision]] = []
     shown = [(0.0, role, len(engines)) for role, engines in servers.serving.items()]
     requests: list[Request] = []
-    recent: deque[Request] = deque()
     now_s, sent, busy_s, end_s = 0.0, 0, 0.0, arrivals[-1].at_s
 
     def changed(role: str, change: int = 0) -> None:
@@ -272,7 +255,6 @@ def _run(
         now_s += POLL_EVERY_S
         while sent < len(arrivals) and arrivals[sent].at_s < now_s:
             requests.append(servers.send(arrivals[sent]))
-            recent.append(requests[-1])
             sent += 1
         servers.advance(now_s)
         there = sum(map(len, servers.serving.values())) + len(starting) + len(servers.leaving)
@@ -283,10 +265,9 @@ def _run(
             changed(role)
         for role in servers.empty(now_s):
             changed(role)
-        ttft_ms = _recent_ttft_ms(recent, now_s)
         counts = {}
         for role in scale.roles:
-            history.take(role, servers.load(role, now_s, ttft_ms))
+            history.take(role, servers.load(role, now_s))
             waits, ends = sum(of == role for _, of in starting), sum(of == role for of, _, _ in servers.leaving)
             counts[role] = RoleCount(len(servers.serving[role]), waits, ends)
         for decision in decide(scale, begins + timedelta(seconds=now_s), now_s, counts, history, ratios):
@@ -299,31 +280,14 @@ def _run(
                 servers.remove(decision.role, now_s)
             changed(decision.role, decision.change)
     servers.advance(inf)
-    return _ended(service, servers, requests, tuple(decisions), shown, busy_s, end_s)
+    summary, kept_share = _summary(service, servers, requests)
+    return ScaledRun(tuple(decisions), tuple(shown), busy_s / 3600, end_s, summary, kept_share)
 
 
-def _recent_ttft_ms(recent: deque[Request], now_s: float) -> float | None:
-    """p95 of the first tokens of the last minute."""
-    while recent and recent[0].first_s is not None and recent[0].first_s < now_s - RECENT_S:
-        recent.popleft()
-    first = [r.first_s - r.sent_s for r in recent if r.first_s is not None and now_s - RECENT_S <= r.first_s <= now_s]
-    if len(first) < LEAST_RECENT:
-        return None
-    return 1000 * sorted(first)[int(0.95 * (len(first) - 1))]
-
-
-def _ended(
-    service: Service,
-    servers: _Servers,
-    requests: Sequence[Request],
-    decisions: tuple[tuple[float, ScaleDecision], ...],
-    shown: Sequence[tuple[float, str, int]],
-    busy_s: float,
-    end_s: float,
-) -> ScaledRun:
+def _summary(service: Service, servers: _Servers, requests: Sequence[Request]) -> tuple[Summary, float | None]:
+    """And of the requests, the share within every limit."""
     slos = [Slo.parse(f"{name}={limit:g}") for name, limit in service.slo.items()]
-    records: list[RequestRecord] = [request.record() for request in requests]
+    records = [request.record() for request in requests]
     gaps = [gap for engine in servers.every for gap in engine.runs.gaps]
     kept = sum(all(slo.met_by(record) for slo in slos) for record in records) / len(records) if slos else None
-    summary = summarise(records, slos, gaps_s=gaps)
-    return ScaledRun(decisions, tuple(shown), busy_s / 3600, end_s, summary, kept)
+    return summarise(records, slos, gaps_s=gaps), kept

@@ -13,11 +13,13 @@ from ridgeline.errors import InputError
 from ridgeline.executors.base import Executor
 from ridgeline.files import write_whole
 from ridgeline.serving.service.folder import ServiceFolder
-from ridgeline.serving.service.kubernetes import KEEP_METRICS_PORT, manifests
+from ridgeline.serving.service.kubernetes import manifests
 from ridgeline.serving.service.members import members_of
 from ridgeline.serving.service.quoting import in_comment, in_unit
 from ridgeline.serving.service.scripts import ADDRESS_FILE, START_FILE, URL_FILE, start_script
 from ridgeline.serving.service.service import Service
+
+_METRICS_PORT = "9400"  # of a `keep` that systemd runs
 
 
 def _unit_name(service: Service) -> str:
@@ -25,21 +27,21 @@ def _unit_name(service: Service) -> str:
 
 
 def _unit_text(service: Service, file: Path) -> str:
-    """What `deploy render FILE --for systemd` writes."""
+    """What `service render FILE --for systemd` writes."""
     variables = [name for name in (service.api_key_env, service.notify.webhook_env) if name]
     secrets = file.absolute().with_suffix(".env")
     needs = [
         f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
         f"EnvironmentFile={_text(str(secrets))}",
     ]
-    argv = [sys.executable, "-m", "ridgeline", "keep", str(file.absolute()), "--metrics", str(KEEP_METRICS_PORT)]
+    argv = [sys.executable, "-m", "ridgeline", "service", "keep", str(file.absolute()), "--metrics", _METRICS_PORT]
     return "\n".join(
         [
             f"# For you alone: ~/.config/systemd/user/{_unit_name(service)}, `systemctl --user enable --now` it, and",
             "# `loginctl enable-linger` once, so that it runs while you are logged out. For the machine: in",
             "# /etc/systemd/system, with `User=` below [Service].",
             "[Unit]",
-            f"Description=ridgeline keep {_text(service.name)}",
+            f"Description=ridgeline service keep {_text(service.name)}",
             "Wants=network-online.target",
             "After=network-online.target",
             "StartLimitIntervalSec=0",
@@ -80,7 +82,7 @@ def render(service: Service, out: Path, target: str = "", file: Path | None = No
     """
     chosen = target or service.site.batch
     if chosen not in TARGETS:
-        raise InputError(f"deploy renders for {', '.join(TARGETS)}; {chosen!r} is none of them")
+        raise InputError(f"service render knows {', '.join(TARGETS)}; {chosen!r} is none of them")
     if chosen == "systemd":
         assert file is not None, "a unit names the deployment file"
         out.mkdir(parents=True, exist_ok=True)

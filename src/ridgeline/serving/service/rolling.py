@@ -31,7 +31,7 @@ def drain(operator: Operator, member: Member) -> None:
     if not steps.may_end(member, math.inf):
         raise SiteError(
             f"{member.name} still has requests after {DRAIN_S:g} s, and gets no new ones; wait, or end them with "
-            f"`ridgeline deploy restart FILE {member.name} --force`"
+            f"`ridgeline service restart FILE {member.name} --force`"
         )
     operator.say(f"{member.name}: drained")
 
@@ -40,7 +40,7 @@ def undrain(operator: Operator, member: Member) -> None:
     """Back into the router, as it is."""
     steps = _behind_router(operator, member)
     if not operator.folder.serves(member.name) or not probe.is_healthy(operator.folder.url(member)):
-        raise SiteError(f"{member.name} does not run; start it with `ridgeline deploy restart FILE {member.name}`")
+        raise SiteError(f"{member.name} does not run; start it with `ridgeline service restart FILE {member.name}`")
     steps.put_back(member)
 
 
@@ -56,7 +56,7 @@ def restart(
     proposed = {member.name: member for member in operator.proposed()}
     for name in [member.name for member in members]:
         if name not in proposed:
-            raise InputError(f"{name} is no longer in the file; `ridgeline deploy down FILE` ends it with the others")
+            raise InputError(f"{name} is no longer in the file; `ridgeline service down FILE` ends it with the others")
         _restart(operator, proposed[name], limit_s, operator.file, force, trial)
 
 
@@ -78,7 +78,7 @@ def _restart(
     with operator.action():
         folder.record({"event": "leaving", "member": member.name, "why": "restart", "until": until_s, "command": True})
         if operator.router is not None and not folder.url(operator.router):
-            raise InputError(f"the router of {operator.service.name} is not up; start it with `ridgeline deploy up`")
+            raise InputError(f"the router of {operator.service.name} is not up; start it with `ridgeline service up`")
         steps.take_out(before, strict=True)
     said = False
     while not steps.leave(before, generation, settings, trial):
@@ -95,7 +95,7 @@ def _behind_router(operator: Operator, member: Member) -> Steps:
     if member.is_router or operator.router is None:
         raise InputError(f"{member.name} is not behind a router; take the service down and up instead")
     if not operator.folder.url(operator.router):
-        raise InputError(f"the router of {operator.service.name} is not up; start it with `ridgeline deploy up`")
+        raise InputError(f"the router of {operator.service.name} is not up; start it with `ridgeline service up`")
     return Steps(operator)
 
 
@@ -107,14 +107,15 @@ def refuse_last(operator: Operator, member: Member) -> None:
     if listed is None:
         raise SiteError(
             f"the router of {operator.service.name} does not say which servers it has, and {member.name} may be the "
-            "last; look at `ridgeline deploy status FILE`, and try again when the router answers"
+            "last; look at `ridgeline service status FILE`, and try again when the router answers"
         )
     others = [m for m in operator.servers if m.role == member.role and m.name != member.name]
     if url in listed and not any(operator.folder.url(other) in listed for other in others):
         role = "server" if member.role == "both" else f"{member.role} server"
         raise InputError(
             f"{member.name} is the last {role} in the router, and without it every request is refused; put another one "
-            f"back first with `ridgeline deploy restart FILE NAME`, or end all of it with `ridgeline deploy down FILE`"
+            f"back first with `ridgeline service restart FILE NAME`, or end all of it with `ridgeline service down "
+            "FILE`"
         )
 
 
@@ -132,13 +133,10 @@ _Polls = Mapping[str, ServerPoll]
 
 @dataclass(frozen=True, slots=True)
 class CanaryVerdict:
-    """`ratio` is the canary's speed over the others', between `low` and `high`; None: nothing to compare."""
+    """Whether the others follow, and what was seen."""
 
     goes_on: bool
     reason: str
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
 
 
 def _judge(canary: str, others: Sequence[str], rows: Sequence[_Polls]) -> CanaryVerdict:
@@ -159,9 +157,9 @@ def _judge(canary: str, others: Sequence[str], rows: Sequence[_Polls]) -> Canary
     middle, low, high = median(ordered), ordered[outside], ordered[-1 - outside]
     seen = f"{canary} makes {middle:.2f} of the others' tokens a second and request ({low:.2f} to {high:.2f})"
     if low >= 1 - _LOSS:
-        return CanaryVerdict(True, seen, middle, low, high)
+        return CanaryVerdict(True, seen)
     why = "slower" if high < 1 - _LOSS else f"not shown to keep {1 - _LOSS:.0%} of it"
-    return CanaryVerdict(False, f"{seen}: {why}", middle, low, high)
+    return CanaryVerdict(False, f"{seen}: {why}")
 
 
 def canary_restart(

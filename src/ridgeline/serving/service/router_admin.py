@@ -72,7 +72,8 @@ class RouterAdmin:
         try:
             return probe.ask(f"{self.url}{path}", body, key=self._key, method=method)
         except urllib.error.HTTPError as error:
-            probe.refuse_wrong_key(self.url, error)
+            if error.code in probe.WRONG_KEY:
+                raise probe.wrong_key(self.url, str(error.code)) from None
             raise
 
     def _until(self, url: str, listed: bool) -> None:

@@ -34,7 +34,7 @@ _HEALTH_CHECKS = {"--health-check-interval-secs": 2, "--health-check-timeout-sec
 _CHECKS_HEALTH = ("sglang-router", "smg")
 
 # A server with this limit answers 503 when it is full.
-QUEUE_KNOB, RUNNING_KNOB = "max_queued_requests", "max_running_requests"
+_QUEUE_KNOB = "max_queued_requests"
 
 # sglang-router's circuit breaker takes every answer that is no success for a broken server, and refuses everything for
 # a minute: the 503s of full servers, and before replicas also the 400s and 404s of clients (ten of them on each server;
@@ -50,14 +50,14 @@ def can_queue(kind: str) -> bool:
     return kind not in _CANNOT_QUEUE
 
 
-def leaks(kind: str) -> bool:
+def _leaks(kind: str) -> bool:
     """Whether more than `most_running` come through while overload lasts: one more every second."""
     return kind in _REFILLS
 
 
 def _servers_refuse(service: Service) -> bool:
     """Whether each server refuses by itself what is too much for it, with 503."""
-    return any(QUEUE_KNOB in unit.settings for unit in service.units)
+    return any(_QUEUE_KNOB in unit.settings for unit in service.units)
 
 
 def router_promise(service: Service) -> str:
@@ -69,14 +69,14 @@ def router_promise(service: Service) -> str:
     if choice.most_waiting and not can_queue(choice.kind):
         remedy = "write `most_waiting: 0` or `kind: smg`"
         waiting = f"{choice.kind} answers 408 within a second to whoever waits; {remedy}. "
-    if choice.most_running is None or not leaks(choice.kind):
+    if choice.most_running is None or not _leaks(choice.kind):
         return waiting.removesuffix(". ")
     without = f"{choice.kind} refuses without Retry-After; where clients need it use `kind: smg`"
     if _servers_refuse(service):
         return waiting + without
     more = "in every second while overload lasts: for more than a minute of it use `kind: smg`"
-    able = server_of(service.engine).flags.knows(QUEUE_KNOB) and not service.split
-    cure = f", or {QUEUE_KNOB} of each server, which `ridgeline rehearse` writes" if able else ""
+    able = server_of(service.engine).flags.knows(_QUEUE_KNOB) and not service.split
+    cure = f", or give each server max_running_requests and {_QUEUE_KNOB}" if able else ""
     return f"{waiting}{choice.kind} lets one request more {more}{cure}. It also {without.partition(' ')[2]}"
 
 
@@ -86,7 +86,7 @@ def _protection_argv(service: Service) -> list[str]:
     argv: list[str] = []
     if choice.most_running is not None:
         argv += ["--max-concurrent-requests", str(choice.most_running)]
-        if leaks(choice.kind):
+        if _leaks(choice.kind):
             argv += ["--rate-limit-tokens-per-second", "1"]
     if choice.most_waiting is not None:
         argv += ["--queue-size", str(choice.most_waiting)]
@@ -103,24 +103,6 @@ def _protection_argv(service: Service) -> list[str]:
 
 _ADDRESS = OnNode("$address")
 _COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """A server as an argument of the router; the node knows its address."""
-
-    role: str
-    url: OnNode
-    bootstrap_port: int
-
-
-@dataclass(frozen=True, slots=True)
-class PodSelectors:
-    """The labels by which a router in Kubernetes finds its servers, by role; all of them listen on one port."""
-
-    labels: Mapping[str, Mapping[str, str]]
-    port: int
-    namespace: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +126,22 @@ class _RouterDialect:
     usual: str = "cache_aware"  # the policy by default
 
 
-def router_argv(service: Service, backends: Sequence[Backend]) -> list[str]:
-    """All words of the router's command line, its servers named one by one."""
+_Backend = tuple[str, OnNode, int]  # the role of a server, its URL, and its bootstrap port
+
+
+def router_argv(service: Service, backends: Sequence[_Backend]) -> list[str]:
+    """All words of the router's command line, its servers named one by one; the node knows their addresses."""
     argv = [*_front(service), *_named(service, backends), *_choice(service).arguments]
     return with_key(argv, service.api_key_env)
 
 
-def discovery_argv(service: Service, pods: PodSelectors) -> list[str]:
-    """The same for a router that asks Kubernetes which servers there are."""
-    argv = ["--service-discovery", "--service-discovery-namespace", pods.namespace]
-    argv += ["--service-discovery-port", str(pods.port)]
+def discovery_argv(service: Service, selectors: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The same for a router that asks Kubernetes which servers there are: by role, the labels that they have."""
+    argv = ["--service-discovery", "--service-discovery-namespace", service.pods.namespace]
+    argv += ["--service-discovery-port", str(service.first_port)]
     if service.split:
         argv.append(ROUTERS[_choice(service).kind].split_switch)
-    for role, labels in pods.labels.items():
+    for role, labels in selectors.items():
         argv += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
     return with_key([*_front(service), *argv, *_choice(service).arguments], service.api_key_env)
 
@@ -185,14 +170,14 @@ def _policy(dialect: _RouterDialect, policy: str) -> list[str]:
     return ["--prefill-policy" if policy in dialect.prefill_policies else "--policy", policy]
 
 
-def _named(service: Service, backends: Sequence[Backend]) -> list[str]:
+def _named(service: Service, backends: Sequence[_Backend]) -> list[str]:
     if not service.split:
-        return ["--worker-urls", *(backend.url for backend in backends)]
+        return ["--worker-urls", *(url for _, url, _ in backends)]
     argv = [ROUTERS[_choice(service).kind].split_switch]
-    for backend in backends:
-        argv += [f"--{backend.role}", backend.url]
-        if backend.role == "prefill" and server_of(service.engine).bootstraps:
-            argv.append(str(backend.bootstrap_port))
+    for role, url, bootstrap_port in backends:
+        argv += [f"--{role}", url]
+        if role == "prefill" and server_of(service.engine).bootstraps:
+            argv.append(str(bootstrap_port))
     return argv
 
 

@@ -45,7 +45,7 @@ class ServerPlace:
 
 
 class _TwinEngine(Sglang):
-    """`serve-twin` as an engine of a service: SGLang's API, pages and knobs, and none of its processes."""
+    """`twin serve` as an engine of a service: SGLang's API, pages and knobs, and none of its processes."""
 
     packages = ()
     module = "ridgeline"
@@ -118,7 +118,7 @@ def derived_ports(service: Service, unit: ServiceUnit, port: int) -> tuple[int, 
 
 
 def _twin(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
-    argv = [service.python, "-m", "ridgeline", "serve-twin", "--model", service.model, "--role", unit.role]
+    argv = [service.python, "-m", "ridgeline", "twin", "serve", "--model", service.model, "--role", unit.role]
     argv += ["--host", _ADDRESS, "--port", str(at.port)]
     argv += ["--served-model-name", service.served_name] if service.served_name else []
     if unit.role == "prefill":

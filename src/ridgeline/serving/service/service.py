@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from ridgeline.records.expression import Value
+from pydantic import AfterValidator, Field
+
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import NOBODY, NotifyChoice
-from ridgeline.serving.ports import BOOTSTRAP_PORT, ROUTER_PORT, SGLANG_PORT
+from ridgeline.serving.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
+from ridgeline.study.forms import (
+    Accepts,
+    DefaultText,
+    Duration,
+    Environment,
+    Form,
+    OneLine,
+    Single,
+    Size,
+    ValueUnit,
+    Words,
+)
 
 _DAY_S = 86400.0
 ROLES = ("both", "prefill", "decode")
@@ -19,71 +33,154 @@ ROLES = ("both", "prefill", "decode")
 USUAL_ROUTER: Final = "smg"
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceUnit:
-    """Equal servers. `settings` are knobs under any of their names; `arguments` are passed on as they stand."""
+class ServiceUnit(Form):
+    """Equal servers of one role."""
 
-    role: str = "both"
-    replicas: int = 1
-    nodes: int = 1
-    gpus: int = 0  # of each node
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    cores: int | None = None  # of each node; None: the share of its GPUs
-    memory_bytes: int | None = None
+    whose = "a unit"
 
-
-@dataclass(frozen=True, slots=True)
-class RouterChoice:
-    """Which router, and what it may let through. None leaves a limit to the router's own default."""
-
-    kind: str = USUAL_ROUTER
-    policy: str = ""
-    port: int = ROUTER_PORT
-    most_running: int | None = None
-    most_waiting: int | None = None
-    python: str = "python3"
-    arguments: tuple[str, ...] = ()
-    longest_wait_s: float | None = None
-    cores: int | None = None  # of its job on a cluster; None: a small share of a node
-    memory_bytes: int | None = None
+    role: Literal["both", "prefill", "decode"] = Field(default="both", description="What its servers do.")
+    replicas: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, le=512, description="How many of them.")
+    nodes: Annotated[int, ValueUnit("nodes")] = Field(default=1, ge=1, description="Nodes of each server.")
+    gpus: Annotated[int, ValueUnit("GPUs")] = Field(default=0, ge=0, description="GPUs of each of these nodes.")
+    settings: dict[str, Single] = Field(default={}, description="Knobs of the engine, as in a study.")
+    arguments: Annotated[Words, DefaultText("none")] = Field(
+        default=[], description="Further words of the server's command line, as they are."
+    )
+    env: Environment = Field(default={}, description="Environment of these servers.")
+    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("the share of its GPUs")] = Field(
+        default=None, ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
+    )
+    memory_bytes: Annotated[Size | None, DefaultText("the share of its GPUs")] = Field(
+        default=None, alias="memory", description="Memory of each node, likewise."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class PodChoice:
-    """What Kubernetes needs beyond the servers themselves."""
+class RouterChoice(Form):
+    """The router in front of the servers."""
 
-    image: str = ""  # empty: the engine's published one of this release
-    router_image: str = ""
-    keep_image: str = ""  # that has ridgeline; empty: nobody watches in the cluster
-    namespace: str = "default"
-    model_claim: str = ""  # the volume claim with the model; empty: its folder lies on every node
-    secret: str = ""  # that holds the API key, under the name of its variable; empty: named after the service
-    devices: Mapping[str, int] = field(default_factory=dict)  # of each pod, beside its GPUs
-    user: int = 1000  # whom pods run as; 0: the image decides
-    ipc_lock: bool = False
+    whose = "a router"
+
+    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default=USUAL_ROUTER, description="Which one.")
+    policy: Annotated[OneLine, DefaultText("the router's own")] = Field(
+        default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
+    )
+    port: Annotated[int, ValueUnit("")] = Field(
+        default=ROUTER_PORT, ge=1, le=LAST_PORT, description="Where users reach it."
+    )
+    most_running: Annotated[int | None, ValueUnit("requests"), DefaultText("no limit")] = Field(
+        default=None, ge=1, description="Requests under way at once; more wait."
+    )
+    most_waiting: Annotated[int | None, ValueUnit("requests"), DefaultText("the router's own")] = Field(
+        default=None, ge=0, description="Requests that may wait; more are refused with 429."
+    )
+    longest_wait_s: Annotated[Duration | None, DefaultText("the router's own")] = Field(
+        default=None, alias="longest_wait", description="How long a request may wait there before it is refused."
+    )
+    python: OneLine = Field(default="python3", description="The interpreter of the environment that has the router.")
+    arguments: Annotated[Words, DefaultText("none")] = Field(
+        default=[], description="Further words of the router's command line, as they are."
+    )
+    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("an eighth of a node's, at most 4")] = Field(
+        default=None, ge=1, description="Cores of the router's own small job."
+    )
+    memory_bytes: Annotated[Size | None, DefaultText("an eighth of a node's, at most 8 GiB")] = Field(
+        default=None, alias="memory", description="Memory of the router's own small job."
+    )
+
+
+class PodChoice(Form):
+    """What Kubernetes needs to know; read by `service render --for kubernetes`."""
+
+    whose = "kubernetes"
+
+    image: Annotated[OneLine, DefaultText("the engine's published one of this release")] = Field(
+        default="", description="The image of the servers."
+    )
+    router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
+        default="", description="An image that has the router."
+    )
+    namespace: OneLine = Field(default="default", description="Where everything is made.")
+    model_claim: Annotated[OneLine, DefaultText("the folder is on every node")] = Field(
+        default="", description="The PersistentVolumeClaim that holds the model's folder."
+    )
+    secret: Annotated[OneLine, DefaultText("the service's name, then `-key`")] = Field(
+        default="", description="The Secret that holds the API key, under the name that `api_key_env` gives."
+    )
+    devices: dict[str, Annotated[int, ValueUnit("")]] = Field(
+        default={}, description="Further resources of each pod of a server, such as `rdma/hca: 8`."
+    )
+    user: Annotated[int, ValueUnit("")] = Field(
+        default=1000, ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
+    )
+    ipc_lock: bool = Field(
+        default=False, description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it."
+    )
 
 
 _WEEK_MIN, DAY_MIN = 7 * 24 * 60, 24 * 60
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleEntry:
-    """Limits of a role that hold from one time of the day to another, on some days; past midnight where `ends_min`
-    comes before `begins_min`."""
+def _day_numbers(text: str) -> list[int]:
+    """`mon-fri`, `sat,sun`, `fri-mon`: numbers from Monday, 0. ValueError says what it is not."""
+    found: set[int] = set()
+    for part in text.replace(" ", "").lower().split(","):
+        first, _, last = part.partition("-")
+        if first not in _DAYS or (last or first) not in _DAYS:
+            raise ValueError(f"{text!r} are no days; write such as mon-fri or sat,sun")
+        begin, end = _DAYS.index(first), _DAYS.index(last or first)
+        found |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
+    return sorted(found)
 
-    begins_min: int  # of the day
-    ends_min: int
-    days: tuple[int, ...]  # on which it begins; 0 is Monday
-    least: int | None = None
-    most: int | None = None
-    text: str = ""  # as a person would say it
+
+def _minute_of_day(text: str) -> int:
+    """`08:00` to `24:00`."""
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
+    minute = int(match[1]) * 60 + int(match[2]) if match else -1
+    if match is None or int(match[2]) > 59 or minute > DAY_MIN:
+        raise ValueError(f'{text!r} is not a time of the day; write such as "08:00"')
+    return minute
+
+
+def _read_by(read: Callable[[str], object]) -> AfterValidator:
+    """Text that it reads, as it was written."""
+
+    def accept(text: str) -> str:
+        read(text)
+        return text
+
+    return AfterValidator(accept)
+
+
+_TimeOfDay = Annotated[OneLine, _read_by(_minute_of_day), Accepts('a time of the day such as "08:00"')]
+
+
+class ScheduleEntry(Form):
+    """Limits that hold from one time of the day to another; past midnight where `to` comes before `from`."""
+
+    whose = "a schedule"
+
+    from_: _TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
+    to: _TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
+    days: Annotated[
+        OneLine, _read_by(_day_numbers), Accepts("days such as mon-fri or sat,sun"), DefaultText("every day")
+    ] = Field(default="mon-sun", description="On which days it begins.")
+    least: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
+        default=None, ge=1, description="Never fewer meanwhile."
+    )
+    most: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
+        default=None, ge=1, description="Never more meanwhile."
+    )
+
+    @property
+    def text(self) -> str:
+        return f"{self.from_} to {self.to}{'' if self.days == 'mon-sun' else f' {self.days}'}"
 
     def spans(self) -> list[tuple[int, int]]:
         """Where it begins, in minutes of the week, and how long it lasts; once for each day."""
-        length = (self.ends_min - self.begins_min) % DAY_MIN or DAY_MIN
-        return [(day * DAY_MIN + self.begins_min, length) for day in self.days]
+        begins = _minute_of_day(self.from_)
+        length = (_minute_of_day(self.to) - begins) % DAY_MIN or DAY_MIN
+        return [(day * DAY_MIN + begins, length) for day in _day_numbers(self.days)]
 
     def holds_at(self, minute: int) -> bool:
         """In this minute of the week."""
@@ -95,21 +192,32 @@ class ScheduleEntry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RoleScale:
-    """How many servers of a role there may be, and the load at which there should be more. None: it doesn't count."""
+class RoleScale(Form):
+    """How many servers of a role there are, and the load at which there should be more.
 
-    least: int
-    most: int
-    running: float | None = None  # requests on each server, running or waiting
-    waiting: float | None = None  # of these, those that wait
-    kv: float | None = None  # share of each server's KV pool
-    ttft_p95_ms: float | None = None
-    schedule: tuple[ScheduleEntry, ...] = ()
+    Without a target they follow the schedule; in a split service, the role that has targets.
+    """
+
+    whose = "scale"
+
+    least: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, description="Never fewer.")
+    most: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
+    running: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
+        default=None, gt=0, description="Target: requests on each server, running or waiting."
+    )
+    waiting: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
+        default=None, gt=0, description="Target: of these, how many wait."
+    )
+    kv: Annotated[float | None, DefaultText("not looked at")] = Field(
+        default=None, gt=0, le=1, description="Target: share of each server's KV pool that is used."
+    )
+    schedule: Annotated[list[ScheduleEntry], DefaultText("none")] = Field(
+        default=[], description="Other limits at times of the day."
+    )
 
     @property
     def by_load(self) -> bool:
-        return any(target is not None for target in (self.running, self.waiting, self.kv, self.ttft_p95_ms))
+        return any(target is not None for target in (self.running, self.waiting, self.kv))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +253,7 @@ class Service:
     limit_s: float | None = None  # that a batch system is asked for; None: a day
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
-    pods: PodChoice = PodChoice()
+    pods: PodChoice = field(default_factory=PodChoice)
     notify: NotifyChoice = NOBODY
     scale: ScaleRules | None = None
     planned_release: str = ""  # what the file names; servers of another one do not start

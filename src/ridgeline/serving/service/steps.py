@@ -48,7 +48,7 @@ class Steps:
         start = folder.started.get(member.name)
         known = listed is not None and folder.url(member) in listed
         comes = member.name in folder.growing or member.name in folder.replacing.values()
-        if member.name in folder.commanded and operator.is_commanded():
+        if member.name in folder.commanded and folder.is_commanded():
             return  # whoever restarts it, or tries settings on it, is still at it
         if member.name in folder.retiring:
             self._retire(member, known)

@@ -1,4 +1,4 @@
-"""`ridgeline calibrate`: from logs, measured rows and results of benches to a site's calibration."""
+"""`ridgeline twin calibrate`: from logs, measured rows and results of benches to a site's calibration."""
 
 from __future__ import annotations
 

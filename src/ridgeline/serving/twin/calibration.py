@@ -20,7 +20,7 @@ from ridgeline.stats.stated_range import NORMAL_90
 # Spread of log(measured / predicted) without any measurement of the site: see docs/accuracy.md.
 UNCALIBRATED_SPREAD = 0.15
 VERSION = 1
-_REMEDY = "make one with `ridgeline calibrate --from LOG --out FILE`"
+_REMEDY = "make one with `ridgeline twin calibrate --from LOG --out FILE`"
 
 
 @dataclass(frozen=True, slots=True)

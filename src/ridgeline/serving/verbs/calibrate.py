@@ -1,4 +1,4 @@
-"""`ridgeline calibrate`: fit the twin to a site."""
+"""`ridgeline twin calibrate`: fit the twin to a site."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def calibrate(
 ) -> None:
     """Fit the twin's factors to logs, measured rows or benchmark results, and write them to a file.
 
-    Benchmark results are those of `ridgeline bench` and of the tools that `ridgeline import` reads.
+    Benchmark results are those of `ridgeline bench` and of the tools that `ridgeline twin import` reads.
 
-    Example: ridgeline calibrate --from server.log --model llama-8b --gpu h200 --out calibration.json
+    Example: ridgeline twin calibrate --from server.log --model llama-8b --gpu h200 --out calibration.json
     """
     from ridgeline.serving.twin.calibrate import calibrate as run
     from ridgeline.serving.twin.calibration import write_calibration

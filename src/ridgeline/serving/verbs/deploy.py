@@ -1,10 +1,11 @@
-"""ridgeline deploy check|render|up|status|drain|undrain|restart|down FILE"""
+"""ridgeline service check|render|up|status|drain|undrain|restart|down FILE"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _File = Annotated[Path, typer.Argument(help="The deployment file.")]
 _Folder = Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")]
-_ServerName = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline deploy status` lists them.")]
+_ServerName = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline service status` lists them.")]
 _Ready = Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)]
 
 
@@ -35,7 +36,7 @@ def check(
 
     Every command line, and what the batch system is asked for. Nothing is started.
 
-    Example: ridgeline deploy check service.yaml
+    Example: ridgeline service check service.yaml
     """
     from ridgeline.serving.service.check import check_service, requests_of
     from ridgeline.serving.service.members import members_of
@@ -54,7 +55,7 @@ def render(
 ) -> None:
     """Write the scripts or manifests that start it, to read or run by hand.
 
-    Example: ridgeline deploy render service.yaml --for slurm --out scripts
+    Example: ridgeline service render service.yaml --for slurm --out scripts
     """
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.render import render as write
@@ -69,7 +70,7 @@ def up(file: _File, folder: _Folder = None, timeout: _Ready = 1800.0) -> None:
     What already runs is left alone, so it can be repeated after any failure; what the file says is accepted for the
     rest. Prints the address for users.
 
-    Example: ridgeline deploy up service.yaml
+    Example: ridgeline service up service.yaml
     """
     from ridgeline.serving.service.check import check_service
 
@@ -84,7 +85,7 @@ def status(
 ) -> None:
     """Show the state of servers and router, and edits not yet applied.
 
-    Example: ridgeline deploy status service.yaml
+    Example: ridgeline service status service.yaml
     """
     from ridgeline.serving.service.keep.scaler import scale_states
     from ridgeline.serving.service.scripts import URL_FILE
@@ -94,8 +95,8 @@ def status(
     edited, keys = operator.edited()
     if as_json:
         url = operator.folder.url(operator.front)
-        scaled = {"scale": [state.as_json() for state in scale]} if scale else {}
-        members = [state.as_json() for state in states]
+        scaled = {"scale": [asdict(state) for state in scale]} if scale else {}
+        members = [asdict(state) for state in states]
         told = {"service": operator.service.name, "url": url, "members": members}
         print(json_text({**told, "edited": {"members": edited, "keys": keys}, **scaled}))
     else:
@@ -110,7 +111,7 @@ def status(
 def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     """Take a server out of the router; it finishes the requests it has.
 
-    Example: ridgeline deploy drain service.yaml server-1
+    Example: ridgeline service drain service.yaml server-1
     """
     from ridgeline.serving.service.rolling import drain as take_out
     from ridgeline.serving.service.rolling import refuse_last
@@ -124,7 +125,7 @@ def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
     """Put a drained server back into the router.
 
-    Example: ridgeline deploy undrain service.yaml server-1
+    Example: ridgeline service undrain service.yaml server-1
     """
     from ridgeline.serving.service.rolling import undrain as put_back
 
@@ -152,7 +153,7 @@ def restart(
 
     They are accepted by that, each server's when it is started; with --canary when the first has passed.
 
-    Example: ridgeline deploy restart service.yaml --rolling
+    Example: ridgeline service restart service.yaml --rolling
     """
     from ridgeline.serving.service.rolling import canary_restart
     from ridgeline.serving.service.rolling import restart as start_again
@@ -173,7 +174,7 @@ def restart(
 def down(file: _File, folder: _Folder = None) -> None:
     """Stop the router and all servers of this service, and nothing else.
 
-    Example: ridgeline deploy down service.yaml
+    Example: ridgeline service down service.yaml
     """
     from ridgeline.serving.service.accepted import DamagedAcceptedError, set_aside
     from ridgeline.serving.service.file import load_service
@@ -202,18 +203,6 @@ def operator_of(file: Path, folder: Path | None, service: Service | None = None,
                 raise
             print(f"note: what was accepted is used, as {file} cannot be: {error}", file=sys.stderr)
     return Operator(service, root, lambda line: print(line, flush=True))
-
-
-ACTIONS: dict[str, Callable[..., None]] = {
-    "check": check,
-    "render": render,
-    "up": up,
-    "status": status,
-    "drain": drain,
-    "undrain": undrain,
-    "restart": restart,
-    "down": down,
-}
 
 
 def service_summary(
@@ -253,10 +242,10 @@ def _edited_text(file: Path, members: Sequence[str], keys: Sequence[str]) -> str
     """What the file says by now and nobody has applied."""
     named = f"{', '.join(keys)} of {file}" if keys else f"{file}"
     if not members:
-        return f"edited, not applied: {named}; every member runs as it would be started. `deploy up {file}` applies it"
+        return f"edited, not applied: {named}; every member runs as it would be started. `service up {file}` applies it"
     servers = [name for name in members if name != "router"]
-    ways = [f"`deploy restart {file} --rolling`"] if servers else []
-    ways += [f"`deploy restart {file} router`"] if "router" in members else []
+    ways = [f"`service restart {file} --rolling`"] if servers else []
+    ways += [f"`service restart {file} router`"] if "router" in members else []
     who = ", ".join(members)
     return f"edited, not applied: {named}; {who} would be started with other settings. {' and '.join(ways)} applies it"
 

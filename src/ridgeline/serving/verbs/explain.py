@@ -1,4 +1,4 @@
-"""`ridgeline explain`: where one iteration's time goes."""
+"""`ridgeline twin explain`: where one iteration's time goes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def explain(
 ) -> None:
     """Break a decode step and a prefill round down into their terms, and say what bounds each.
 
-    Example: ridgeline explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
+    Example: ridgeline twin explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
     from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.explain import explain as answer

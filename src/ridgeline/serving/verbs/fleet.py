@@ -1,4 +1,4 @@
-"""`ridgeline fleet`: tokens per day and speeds per node, to nodes."""
+"""`ridgeline plan fleet`: tokens per day and speeds per node, to nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fleet(
 ) -> None:
     """Size a fleet: prefill and decode nodes for a day's tokens.
 
-    Example: ridgeline fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
+    Example: ridgeline plan fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
     --decode-tok-s 14.8e3
     """
     from ridgeline.serving.planner.fleet import size_fleet

@@ -1,4 +1,4 @@
-"""`ridgeline hardware`: the GPUs and fabrics that can be named, your own included."""
+"""`ridgeline plan hardware`: the GPUs and fabrics that can be named, your own included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def hardware(as_json: option.AsJson = False) -> None:
     """List GPUs and fabrics with their peaks. A YAML file named by RIDGELINE_HARDWARE adds your own.
 
-    Example: ridgeline hardware
+    Example: ridgeline plan hardware
     """
     from ridgeline.serving.hardware.cluster import list_hardware
 

@@ -1,4 +1,4 @@
-"""ridgeline import: results of other load generators as our records."""
+"""ridgeline twin import: results of other load generators as our records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def import_results(
 
     Figures that were not measured, or that contradict each other, are marked with the reason.
 
-    Example: ridgeline import results.json
+    Example: ridgeline twin import results.json
     """
     from ridgeline.serving.load.imported import import_results as run
 

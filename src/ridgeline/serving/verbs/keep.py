@@ -1,4 +1,4 @@
-"""ridgeline keep FILE"""
+"""ridgeline service keep FILE"""
 
 from __future__ import annotations
 
@@ -16,24 +16,17 @@ def keep(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Print what it would do, without doing it.")] = False,
-    lower_limits: Annotated[
-        bool, typer.Option(help="Restart the router with a lower limit before KV pools fill up; cuts streams off.")
-    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a server may take to get ready.", min=1)] = 1800.0,
     metrics: Annotated[
         int | None, typer.Option(help="Port for Prometheus metrics of keep itself, on loopback.", min=1, max=65535)
     ] = None,
-    front: Annotated[
-        str, typer.Option(help="Only watch a service that others keep, through this URL: canaries, alerts, metrics.")
-    ] = "",
     test_alert: Annotated[
         bool, typer.Option("--test-alert", help="Send a test alert to everybody whom `notify` names, and end.")
     ] = False,
-    metrics_host: Annotated[str, typer.Option(help="--front: the address for --metrics.")] = "127.0.0.1",
 ) -> None:
     """Watch a service by the tokens it generates; take out and restart servers that have died, hung or become slow.
 
-    Everything is started as it was accepted by `deploy up` or `restart`, never as the file was edited since. Canaries
+    Everything is started as it was accepted by `service up` or `restart`, never as the file was edited since. Canaries
     ask each server for a few tokens and look at them: no token for longer than its engine can be busy is a hang,
     answers without a token for 10 s too; a refusal is retried, counted and told, a wrong key at once. Slow is a server
     below 40% of the others' tokens a second (20% sooner) in time without prompts, in all and for each request, below
@@ -44,7 +37,7 @@ def keep(
     Stops on Ctrl-C or SIGTERM; the service keeps running. Every action is in the service's journal with its reason,
     and goes to whoever the deployment file names under `notify`.
 
-    Example: ridgeline keep service.yaml --dry-run
+    Example: ridgeline service keep service.yaml --dry-run
     """
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.keep.exporter import serve_metrics
@@ -58,9 +51,6 @@ def keep(
     if test_alert:
         _test_alert(load_service(file))
         return
-    if front:
-        _watch_front(load_service(file), front, metrics, metrics_host, signals)
-        return
     operator = operator_of(file, folder)
     notifier = Notifier(operator.service.name, operator.service.notify, operator.say)
     notifier.require_ways()
@@ -69,10 +59,10 @@ def keep(
         notifier.choice = operator.service.notify  # as it is accepted by now
         notifier(kind, member, text)
 
-    keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=alert)
+    keeper = Keeper(operator, dry_run, timeout, str(file), alert=alert)
     server = serve_metrics(keeper, metrics) if metrics is not None else None
     ways = ", ".join(operator.service.notify.ways) or "nobody"
-    watched = "waits for `deploy up` of" if operator.folder.is_down or not operator.folder.started else "watches"
+    watched = "waits for `service up` of" if operator.folder.is_down or not operator.folder.started else "watches"
     print(f"keep: {watched} {', '.join(m.name for m in operator.members)} every 2 s; alerts go to {ways}", flush=True)
     try:
         keeper.run(lambda: bool(signals))
@@ -93,23 +83,3 @@ def _test_alert(service: Service) -> None:
     if failed := notifier.test():
         raise SiteError("\n".join(failed))
     print(f"a test alert was sent to {', '.join(service.notify.ways)}")
-
-
-def _watch_front(service: Service, url: str, metrics: int | None, host: str, signals: list[int]) -> None:
-    from ridgeline.serving.service import probe
-    from ridgeline.serving.service.keep.front import FrontWatch
-    from ridgeline.study.notify import Notifier
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-
-    notifier = Notifier(service.name, service.notify, say)
-    notifier.require_ways()
-    watch = FrontWatch(service.name, url, service.served_name, probe.key_of(service.api_key_env), say, notifier)
-    server = watch.serve_metrics(metrics, host) if metrics is not None else None
-    try:
-        watch.run(lambda: bool(signals))
-    finally:
-        if server is not None:
-            server.shutdown()
-        notifier.close()

@@ -1,4 +1,4 @@
-"""`ridgeline layouts`: which ways of spreading a model over GPUs an engine accepts."""
+"""`ridgeline plan layouts`: which ways of spreading a model over GPUs an engine accepts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def layouts(
 
     Exit code 1: none of them fits.
 
-    Example: ridgeline layouts --model deepseek-r1 --gpus 16 --gpu h200
+    Example: ridgeline plan layouts --model deepseek-r1 --gpus 16 --gpu h200
     """
     from ridgeline.serving.engines.fitting import list_layouts
     from ridgeline.serving.verbs.memory import layouts_text

@@ -1,4 +1,4 @@
-"""`ridgeline make-model`: a model folder of a given shape, with no download."""
+"""`ridgeline model make`: a model folder of a given shape, with no download."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_model(
 ) -> None:
     """Write a model folder (config.json and a tokenizer) of a given shape, to be started with --load-format dummy.
 
-    Example: ridgeline make-model llama-8b models/llama-8b
+    Example: ridgeline model make llama-8b models/llama-8b
     """
     from ridgeline.serving.model.folder import write_model_folder
 

@@ -1,4 +1,4 @@
-"""`ridgeline memory`: does this model fit these GPUs, and how many tokens of KV cache are left."""
+"""`ridgeline plan memory`: does this model fit these GPUs, and how many tokens of KV cache are left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
 
     Exit code 1: it does not fit.
 
-    Example: ridgeline memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
+    Example: ridgeline plan memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """
     from ridgeline.serving.engines.fitting import answer_memory
     from ridgeline.serving.engines.memory import STARTUP_OOM

@@ -1,4 +1,4 @@
-"""`ridgeline model`: what a model costs, from its config.json."""
+"""`ridgeline model show` and `list`: what models cost, from their config.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ridgeline.serving.model.costs import ModelCosts, PresetSize
 
 
-def model(
+def show(
     name: Annotated[
         str | None,
         typer.Argument(help="A preset such as deepseek-r1, or the path of a config.json.", show_default=False),
@@ -27,18 +27,28 @@ def model(
 ) -> None:
     """Show what a model costs: parameters, weights by part, FLOPs and bytes per token, KV bytes per token.
 
-    Without a name, list the presets with their sizes.
+    Without a name, what `ridgeline model list` prints.
 
-    Example: ridgeline model deepseek-r1
+    Example: ridgeline model show deepseek-r1
     """
-    from ridgeline.serving.model.costs import answer_costs, list_presets
+    from ridgeline.serving.model.costs import answer_costs
 
-    if name is None:
-        presets = list_presets(dtype)
-        print(json_text({"models": [one.as_json() for one in presets]}) if as_json else _presets_text(presets))
+    if name is None:  # `ridgeline model` of 0.2
+        list_models(dtype, as_json)
         return
     answer = answer_costs(name, dtype, kv_dtype, tokens, batch)
     print(json_text(answer.as_json()) if as_json else _costs_text(answer))
+
+
+def list_models(dtype: option.Dtype = None, as_json: option.AsJson = False) -> None:
+    """List the models whose shape is known, with their parameters and the size of their weights.
+
+    Example: ridgeline model list
+    """
+    from ridgeline.serving.model.costs import list_presets
+
+    presets = list_presets(dtype)
+    print(json_text({"models": [one.as_json() for one in presets]}) if as_json else _presets_text(presets))
 
 
 def _costs_text(costs: ModelCosts) -> str:
@@ -75,7 +85,7 @@ def _presets_text(presets: Sequence[PresetSize]) -> str:
         sizes = f"{m.params / 1e9:8.1f} B  {m.active_params / 1e9:6.1f} B  {m.weight_bytes / GIB:6.1f} GiB"
         lines.append(f"{one.name:<{width}}  {sizes}  {m.weights_dtype}")
     return "\n".join(
-        [*lines, "", "`ridgeline model NAME` shows one in detail; NAME may also be the path of a config.json."]
+        [*lines, "", "`ridgeline model show NAME` shows one in detail; NAME may also be the path of a config.json."]
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.serving.engines.settings import EngineSettings
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
-GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline hardware` lists them all.")]
+GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline plan hardware` lists them all.")]
 _Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
 Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what these GPUs usually come with.")]
@@ -45,7 +45,7 @@ Slos = Annotated[
     list[str] | None,
     typer.Option("--slo", help="A limit such as ttft_p95_ms=2000; ttft, itl, tpot or e2e; may be repeated."),
 ]
-CalibrationFile = Annotated[Path | None, typer.Option(help="A calibration file made by `ridgeline calibrate`.")]
+CalibrationFile = Annotated[Path | None, typer.Option(help="A calibration file made by `ridgeline twin calibrate`.")]
 Concurrency = Annotated[int | None, typer.Option(help="Closed loop: this many requests at once.")]
 Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many requests a second.")]
 Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]

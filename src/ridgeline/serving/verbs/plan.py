@@ -46,7 +46,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the commands and study file of each choice.")] = None,
     deploy: Annotated[
-        Path | None, typer.Option(help="File for the first choice as `ridgeline deploy` reads it.")
+        Path | None, typer.Option(help="File for the first choice as `ridgeline service` reads it.")
     ] = None,
     gpu_hour: Annotated[
         float | None,
@@ -99,7 +99,7 @@ def plan(
     if service is not None:
         print(
             f"\n{service} written; next: name your model's folder and site in it, then "
-            f"ridgeline deploy check {shlex.quote(str(service))}"
+            f"ridgeline service check {shlex.quote(str(service))}"
         )
     _require_within(best)
 

@@ -1,4 +1,4 @@
-"""`ridgeline preflight`: check a node before GPU hours are spent on it; compare several."""
+"""`ridgeline site preflight`: check a node before GPU hours are spent on it; compare several."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def preflight(
 ) -> None:
     """Check this node before GPU hours are spent on it: rates, memory, network, versions, ports, files, space.
 
-    To compare nodes: srun --ntasks-per-node 1 sh -c 'ridgeline preflight --json > $(hostname).json', then
-    ridgeline preflight --compare *.json
+    To compare nodes: srun --ntasks-per-node 1 sh -c 'ridgeline site preflight --json > $(hostname).json', then
+    ridgeline site preflight --compare *.json
 
-    Example: ridgeline preflight --scratch . --port 30000
+    Example: ridgeline site preflight --scratch . --port 30000
     """
     if compare:
         _compare(files or [], as_json)

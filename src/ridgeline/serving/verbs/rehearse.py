@@ -1,4 +1,4 @@
-"""ridgeline rehearse FILE --traffic T"""
+"""ridgeline service rehearse FILE --traffic T"""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ridgeline.cli.text.table import json_text
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
+    from ridgeline.errors import Where
     from ridgeline.serving.service.admission import AdmissionLimits
     from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
     from ridgeline.serving.service.rehearsed_scaling import RehearsedScaling, ScaledRun
@@ -63,12 +64,12 @@ def rehearse(
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
-    With --scale everything is simulated, so an hour takes seconds: when `keep` would add and remove servers, why,
-    and how that compares in cost and latency with a fixed number of servers.
+    With --scale everything is simulated, so an hour takes seconds: when `service keep` would add and remove servers,
+    why, and how that compares in cost and latency with a fixed number of servers.
 
-    Example: ridgeline rehearse service.yaml --traffic sharegpt
+    Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.serving.service.admission import admission_of, with_server_limits
+    from ridgeline.serving.service.admission import admission_of
     from ridgeline.serving.service.file import load_service
     from ridgeline.serving.service.rehearsal import rehearse as run
 
@@ -82,7 +83,7 @@ def rehearse(
     asked_s = rate or _SHARE_OF_CAPACITY * limits.requests_s
     load = _sustainable_load(traffic, asked_s, seconds, shared_prefix, speed, seed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _show, limits)
+        done = run(service, Path(folder), load, policy or (), _show, limits)
     if write and not policy:
         _write(file, service, done.choice, limits)
     _say(done, limits, service, _AskedLoad(asked_s, speed), as_json)
@@ -122,16 +123,14 @@ class _AskedLoad:
 
 
 def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _AskedLoad, as_json: bool) -> None:
-    from ridgeline.serving.service.admission import with_server_limits
-
     if as_json:
         answer: dict[str, object] = {"policy": done.choice.policy, "pairs": done.choice.as_json()}
-        answer |= {"limits": limits.as_json(), "servers": limits.for_servers(service)}
+        answer |= {"limits": limits.as_json()}
         answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
         print(json_text({"runs": [one.as_json() for one in done.runs], **answer}))
     else:
         print(_rehearsals_text(done, limits, asked.rate_s, asked.speed))
-        print(_limits_text(with_server_limits(service, limits), limits))
+        print(_limits_text(service, limits))
 
 
 def _show(line: str) -> None:
@@ -148,16 +147,17 @@ def _sustainable_load(
 
 def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
     from ridgeline.files import write_whole
-    from ridgeline.serving.service.file import with_router
+    from ridgeline.serving.service.file import with_values
+    from ridgeline.study.yaml_tree import YamlEditError
 
     assert service.router is not None
-    router_settings = limits.for_router(service.router.kind)
-    if choice.changed:
-        router_settings = {"policy": choice.policy, **router_settings}
-    edited = with_router(file, router_settings, {"admission": limits.as_json()}, limits.for_servers(service))
-    write_whole(file, edited.text)
-    if edited.lost:
-        _show(f"{file}: rewritten without its comments ({edited.lost})")
+    values: dict[Where, object] = {("router", "policy"): choice.policy} if choice.changed else {}
+    values |= {("router", key): value for key, value in limits.for_router(service.router.kind).items()}
+    try:
+        write_whole(file, with_values(file, values))
+    except YamlEditError as error:
+        told = ", ".join(f"{'.'.join(map(str, where))}: {value}" for where, value in values.items())
+        _show(f"{file}: left as it is ({error}); change it by hand: {told}")
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
@@ -263,10 +263,8 @@ def _limits_text(service: Service, limits: AdmissionLimits) -> str:
     from ridgeline.serving.service.routers import router_promise
 
     assert service.router is not None
-    chosen = replace(service, router=replace(service.router, most_running=limits.most_running))
-    own = ["; ".join(f"{name} {value}" for name, value in unit.items()) for unit in limits.for_servers(service)]
-    lines = [f"each server refuses requests on its own: {said}" for said in dict.fromkeys(own) if said]
-    return "\n".join([*lines, router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"])
+    chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
+    return router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"
 
 
 def _row(one: Rehearsal) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`ridgeline serve-twin`: a server whose timing comes from the twin, for routers, load generators and rehearsals."""
+"""`ridgeline twin serve`: a server whose timing comes from the twin, for routers, load generators and rehearsals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serve_twin(
 
     Stops on Ctrl-C or SIGTERM. Meanwhile, POST /fault {"kind": "hang"} injects a fault and {"kind": "none"} clears it.
 
-    Example: ridgeline serve-twin --model llama-8b --gpu h200 --tp 1 --port 30000
+    Example: ridgeline twin serve --model llama-8b --gpu h200 --tp 1 --port 30000
     """
     from ridgeline.serving.twin.server.faults import parse_fault
     from ridgeline.serving.twin.server.serve import ServedTwin

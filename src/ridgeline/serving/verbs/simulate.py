@@ -1,4 +1,4 @@
-"""`ridgeline simulate`: send traffic to a simulated cluster and print what a benchmark would have printed."""
+"""`ridgeline twin simulate`: send traffic to a simulated cluster and print what a benchmark would have printed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def simulate(
 
     Without --rate and --concurrency all requests are sent at once, or at the times of a trace.
 
-    Example: ridgeline simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
+    Example: ridgeline twin simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """
     from ridgeline.serving.traffic.requests import Slo
     from ridgeline.serving.traffic.traffic import parse_traffic

@@ -27,7 +27,7 @@ MOST_RESTARTS = 3  # of one member, lately; what breaks again and again is not c
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
 _NEXT_WITHIN_S = 60.0  # of the end of that wait: a prompt that goes round looks like a hang as soon as anybody looks
 _LOWER_TO = 0.85  # of the requests that are under way
-LIMIT_STAYS_S = 120.0  # before it is lowered again
+LIMIT_AGAIN_S = 120.0  # before another one is named
 
 
 class Actions(Steps):
@@ -37,12 +37,11 @@ class Actions(Steps):
         self,
         operator: Operator,
         file: str,
-        lower_limits: bool,
         alert: Callable[[str, str, str], None] = lambda kind, member, text: None,
     ) -> None:
         super().__init__(operator, alert)
-        self._file, self._lower = file, lower_limits
-        self._limit_at_s = -LIMIT_STAYS_S
+        self._file = file
+        self._limit_said_s = -math.inf
         self._stand_in = StandIn()
 
     def record(self, event: Mapping[str, Any]) -> None:
@@ -105,7 +104,7 @@ class Actions(Steps):
             self.take_out(member)
         text = (
             f"{concern.kind} ({concern.evidence}) after {MOST_RESTARTS} restarts; left out of the router. "
-            f"Look at {operator.folder.log(member)}, then `ridgeline deploy restart {self._file} {member.name}`"
+            f"Look at {operator.folder.log(member)}, then `ridgeline service restart {self._file} {member.name}`"
         )
         operator.say(f"{member.name}: {text}")
         self._alert("given-up", member.name, text)
@@ -120,28 +119,15 @@ class Actions(Steps):
         return any(folder.url(other) in listed and folder.serves(other.name) for other in others)
 
     def near_cliff(self, concern: Concern) -> None:
-        """A lower limit: at once where that was allowed, else it is only said how."""
+        """Says which limit would keep the router below it: a new one needs a new router, which cuts streams off."""
         operator = self._operator
-        router, choice = operator.router, operator.service.router
-        if router is None or choice is None or time.monotonic() - self._limit_at_s < LIMIT_STAYS_S:
+        if operator.router is None or time.monotonic() - self._limit_said_s < LIMIT_AGAIN_S:
             return
-        self._limit_at_s = time.monotonic()
+        self._limit_said_s = time.monotonic()
         limit = max(1, int(_LOWER_TO * self._under_way()))
-        why = f"{concern.member}: {concern.kind} ({concern.evidence})"
-        if not self._lower:
-            say = f"write `most_running: {limit}` into {self._file} and `ridgeline deploy restart {self._file} router`"
-            operator.say(f"{why}; {say}, or start keep with --lower-limits")
-            self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
-            return
-        with operator.action():
-            accepted = (
-                operator.service if operator.folder.accepted is None else operator.folder.accepted.of(router.name)
-            )
-            before = accepted.router.most_running or 0 if accepted.router is not None else 0
-            operator.folder.record({"event": "limit", "most_running": limit, "instead_of": before, "evidence": why})
-            operator.apply_journal()
-        operator.say(f"{why}; the router is started again with most_running {limit}")
-        self._alert(concern.kind, concern.member, f"{concern.evidence}; the router now lets {limit} run")
+        say = f"write `most_running: {limit}` into {self._file} and `ridgeline service restart {self._file} router`"
+        operator.say(f"{concern.member}: {concern.kind} ({concern.evidence}); {say}")
+        self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
 
     def replace(self, member: Member, why: str) -> None:
         """Another server is started in its place; it serves until that one does."""

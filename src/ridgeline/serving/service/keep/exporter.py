@@ -1,10 +1,9 @@
-"""`keep --metrics PORT`: what it sees and does, as Prometheus reads it, on loopback."""
+"""`service keep --metrics PORT`: what it sees and does, as Prometheus reads it, on loopback."""
 
 from __future__ import annotations
 
 import http.server
 import threading
-from collections.abc import Callable
 
 from ridgeline.errors import SiteError
 from ridgeline.serving.service.keep.canary import OUTCOMES
@@ -53,16 +52,12 @@ def _metrics_text(keeper: Keeper) -> str:
 
 
 def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
-    return serve_page(lambda: _metrics_text(keeper), port)
-
-
-def serve_page(text: Callable[[], str], port: int, host: str = "127.0.0.1") -> http.server.ThreadingHTTPServer:
     """In a thread of its own, until `shutdown`. SiteError where the port is taken."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path.partition("?")[0] == "/metrics"
-            body = text().encode() if found else b"see /metrics\n"
+            body = _metrics_text(keeper).encode() if found else b"see /metrics\n"
             self.send_response(200 if found else 404)
             self.send_header("content-type", "text/plain; version=0.0.4")
             self.send_header("content-length", str(len(body)))
@@ -73,8 +68,8 @@ def serve_page(text: Callable[[], str], port: int, host: str = "127.0.0.1") -> h
             pass
 
     try:
-        server = http.server.ThreadingHTTPServer((host, port), Page)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Page)
     except OSError as error:
-        raise SiteError(f"{host}:{port}: {error.strerror}; choose another port for --metrics") from None
+        raise SiteError(f"127.0.0.1:{port}: {error.strerror}; choose another port for --metrics") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

@@ -2,7 +2,7 @@
 
 - what was **accepted** to run (`serving/service/accepted.py`), read again at every poll: nothing is started otherwise;
 - what is **seen** (`seen.py`): a poll of every member and what comes of the canaries;
-- what is **judged** (`watch.py`, `plan_check.py`, `scale.py`): concerns that several polls agree on;
+- what is **judged** (`watch.py`, `scale.py`): concerns that several polls agree on;
 - what is **done** (`actions.py`, step by step in `service/steps.py`), with its reason in the journal before it happens.
 
 Nothing here waits for a server: a restart is begun, and the server is put back by a later poll that finds it ready. So
@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec
 
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import InputError, RidgelineError
 from ridgeline.serving.service.history import RESTART_FAILED
 from ridgeline.serving.service.keep.actions import Actions
 from ridgeline.serving.service.keep.canary import REFUSALS
 from ridgeline.serving.service.keep.logs import rotate
-from ridgeline.serving.service.keep.plan_check import PlanCheck, commands_after
 from ridgeline.serving.service.keep.scaler import RoleScaleState, Scaler
 from ridgeline.serving.service.keep.seen import Seen
 from ridgeline.serving.service.keep.watch import Concern
@@ -60,14 +59,14 @@ def renewal_lead_s(limit_s: float, starting_s: float) -> float:
 
 # what `keep` sends alerts of and counts, from 0 on
 ALERTS = (
-    "dead", "back-off", "hung", "slow", "refuses", "wrong-key", "given-up", "kv-cliff", "plan", "failed",
+    "dead", "back-off", "hung", "slow", "refuses", "wrong-key", "given-up", "kv-cliff", "failed",
     "replace-failed", "scale-up", "scale-down", "scale-failed", "scale-limit", "serves-again",
 )  # fmt: skip
 
 
 @dataclass
 class Keeper:
-    """`dry_run` says what would be done and does nothing; `lower_limits` may restart the router for a lower limit.
+    """`dry_run` says what would be done and does nothing.
 
     `alert` is called with what a person may have to know: a kind, a member and what was seen and done.
     """
@@ -75,7 +74,6 @@ class Keeper:
     operator: Operator
     dry_run: bool = False
     ready_s: float = 1800.0
-    lower_limits: bool = False
     file: str = "FILE"
     clock: Callable[[], float] = time.monotonic
     alert: Callable[[str, str, str], None] = lambda kind, member, text: None
@@ -86,8 +84,7 @@ class Keeper:
 
     def __post_init__(self) -> None:
         self.seen = Seen(self.operator, self.clock)
-        self._plan = PlanCheck(self.operator.service.expected, self.operator.service.engine)
-        self._actions = Actions(self.operator, self.file, self.lower_limits, self._notify)
+        self._actions = Actions(self.operator, self.file, self._notify)
         self._absent: dict[str, int] = {}  # polls in a row at which the router did not list it
         self._failed: dict[str, tuple[int, float]] = {}  # by member: failures in a row, and the next try
         self._scaler: Scaler | None = None
@@ -100,7 +97,7 @@ class Keeper:
             try:
                 self.step()
             except (RidgelineError, OSError) as error:
-                # the batch system is away, or another `deploy` is running: retried at the next poll
+                # the batch system is away, or another verb of `service` is running: retried at the next poll
                 self._say("keep", "waits", str(error))
             time.sleep(max(0.0, POLL_EVERY_S - (self.clock() - began_s)))
 
@@ -112,7 +109,11 @@ class Keeper:
         if folder.is_down:
             self.seen.note()
             return []
-        operator.adopt()
+        if folder.accepted is None and folder.started:
+            raise InputError(
+                "an earlier release started this service, and nothing says what was accepted to run; accept what the "
+                f"file says with `ridgeline service up {self.file}`, which leaves alone what runs"
+            )
         members = [member for member in operator.present if member.name in folder.started]
         self.seen.look(members)
         concerns = self._judged(members)
@@ -138,7 +139,6 @@ class Keeper:
             self._renew()
             self._rotate_logs(members)
         self._scale()
-        self._hold_against_plan(members)
 
     # judging
 
@@ -173,8 +173,8 @@ class Keeper:
 
     def _follow(self, concern: Concern) -> None:
         if self.dry_run:
-            would = "would be restarted" if concern.needs_restart else "its limit would be lowered"
-            self._say(concern.member, concern.kind, f"{concern.evidence}; {would}")
+            would = "; would be restarted" if concern.needs_restart else ""
+            self._say(concern.member, concern.kind, f"{concern.evidence}{would}")
         elif concern.member in self.operator.folder.replacing:
             return  # another one is on its way to its place
         elif concern.needs_restart:
@@ -264,7 +264,7 @@ class Keeper:
             self._scaler = Scaler(operator, self.clock, self.wall)
         in_router = [m.name for m in operator.servers if m.name not in folder.out and folder.serves(m.name)]
         polls = {name: self.seen.polls[name] for name in in_router if name in self.seen.polls}
-        for decision in self._scaler.poll(polls, self.seen.pages):
+        for decision in self._scaler.poll(polls):
             if decision.short:
                 if self._say("scale", f"{decision.role} needs more servers", decision.why):
                     self._notify("scale-limit", decision.role, "needs more servers than its limits allow")
@@ -281,22 +281,6 @@ class Keeper:
         for log in (self.operator.folder.log(member) for member in members):
             for path in (log, log.with_name("stdout")):
                 self._attempt(f"log {path}", rotate, path)
-
-    def _hold_against_plan(self, members: Sequence[Member]) -> None:
-        pages = self.seen.pages
-        answering = [pages[m.name] for m in members if m.name in pages and m.role != "prefill"]
-        for doubt in self._plan.take(self.clock(), answering):
-            if doubt.overloaded:
-                planned = self.operator.service.expected["requests_s"]
-                self._say("plan", doubt.figure, f"{doubt.evidence}: more than the {planned:g} that were planned for")
-                continue
-            logs = [str(self.operator.folder.log(m)) for m in members if not m.is_router]
-            commands = commands_after(self.operator.service, self.file, logs)
-            self._say("plan", doubt.figure, "; ".join([f"no longer holds: {doubt.evidence}. Learn from it", *commands]))
-            self._notify("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
-            if not self.dry_run:
-                event = {"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands}
-                self._attempt("plan", self._actions.record, event)
 
     def _notify(self, kind: str, member: str, text: str) -> None:
         self.counts[kind] += 1

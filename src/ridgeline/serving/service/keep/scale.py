@@ -42,7 +42,6 @@ class RoleLoad:
     requests: float  # on them, running or waiting
     waiting: float = 0.0
     kv_share: float | None = None
-    ttft_p95_ms: float | None = None  # of the last minute; not a sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +225,6 @@ def _needs(
             yield math.ceil(latest / target), f"{shown(latest / servers)} on each of {on}, target {shown(target)}"
     if rule.waiting is not None and (waiting := fmean(load.waiting for load in row) / servers) > rule.waiting * above:
         yield step, f"{waiting:.3g} requests wait on each of {on}, target {rule.waiting:g}"
-    seen = [load.ttft_p95_ms for load in row if load.ttft_p95_ms is not None]
-    if rule.ttft_p95_ms is not None and seen and fmean(seen) > rule.ttft_p95_ms * above:
-        yield step, f"TTFT p95 is {fmean(seen):,.0f} ms, limit {rule.ttft_p95_ms:,.0f}"
 
 
 def _rising(rule: RoleScale, now_s: float, role: str, servers: int, history: LoadHistory) -> Iterator[tuple[int, str]]:
@@ -296,9 +292,6 @@ def _fits(rule: RoleScale, row: Sequence[RoleLoad], servers: int) -> bool:
         if any(total > _DOWN_SHARE * target * servers for total, target, _ in _totals(rule, block)):
             return False
         if rule.waiting is not None and fmean(b.waiting for b in block) > _DOWN_SHARE * rule.waiting * servers:
-            return False
-        seen = [load.ttft_p95_ms for load in block if load.ttft_p95_ms is not None]
-        if rule.ttft_p95_ms is not None and seen and max(seen) > _DOWN_SHARE * rule.ttft_p95_ms:
             return False
     return servers > 0
 

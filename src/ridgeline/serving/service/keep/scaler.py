@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from ridgeline.serving.service.history import ScaleChange
-from ridgeline.serving.service.keep.plan_check import RecentTtft
 from ridgeline.serving.service.keep.scale import LoadHistory, RoleCount, RoleLoad, ScaleDecision, decide, limits_at
 from ridgeline.serving.service.keep.watch import ServerPoll
 from ridgeline.serving.service.operate import Operator
@@ -34,9 +33,6 @@ class RoleScaleState:
     limits: str  # why these
     changed_at_s: float = 0.0
     change: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def scale_states(operator: Operator, wall_s: float) -> list[RoleScaleState]:
@@ -83,27 +79,23 @@ class Scaler:
         assert scale is not None
         self._operator, self._clock, self._wall, self.rules = operator, clock, wall, scale
         self._history = LoadHistory(scale.down_after_s)
-        self._ttft = RecentTtft(operator.service.engine)
         self._counts: dict[str, RoleCount] = {}
         self._failed: dict[str, tuple[float, float]] = {}  # by role: the failure in the journal, and when we saw it
         for role, change in operator.folder.scale_changes.items():
             # a clock that was set back must not keep servers for ever
             self._history.change(role, clock() - max(0.0, wall() - change.at_s))
         units = operator.service.units
-        self._ratios = {unit.role: float(unit.replicas) for unit in units}
+        self._ratios: dict[str, float] = {unit.role: float(unit.replicas) for unit in units}
 
-    def poll(self, polls: Mapping[str, ServerPoll], pages: Mapping[str, str]) -> list[ScaleDecision]:
+    def poll(self, polls: Mapping[str, ServerPoll]) -> list[ScaleDecision]:
         """After a poll of all servers that are in the router, what to change."""
         now_s = self._clock()
-        answering = [pages[name] for name, poll in polls.items() if poll.role != "prefill" and name in pages]
-        wants_ttft = any(rule.ttft_p95_ms is not None for rule in self.rules.roles.values())
-        ttft_ms = self._ttft.take(now_s, answering) if wants_ttft else None
         counts = {role: _count_of(self._operator, role) for role in self.rules.roles}
         for role, count in counts.items():
             before = self._counts.get(role, count)
             if before != count:
                 self._history.change(role, now_s, _decided(before, count))
-            if (load := _load(role, polls, count.serving, now_s, ttft_ms)) is not None:
+            if (load := _load(role, polls, count.serving, now_s)) is not None:
                 self._history.take(role, load)
         self._counts = counts
         wall = _local_time(self.rules, self._wall())
@@ -127,9 +119,7 @@ def _decided(before: RoleCount, now: RoleCount) -> int:
     return now.replicas - before.replicas
 
 
-def _load(
-    role: str, polls: Mapping[str, ServerPoll], serving: int, at_s: float, ttft_ms: float | None
-) -> RoleLoad | None:
+def _load(role: str, polls: Mapping[str, ServerPoll], serving: int, at_s: float) -> RoleLoad | None:
     """Servers that did not say are taken for like the others."""
     seen = [poll for poll in polls.values() if poll.role == role and poll.running is not None]
     if not seen:
@@ -141,5 +131,4 @@ def _load(
         share * sum(poll.on_it for poll in seen),
         share * sum(poll.waiting for poll in seen),
         serving * sum(used) / len(used) if used else None,
-        ttft_ms,
     )

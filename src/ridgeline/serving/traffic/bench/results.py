@@ -54,7 +54,7 @@ def read_bench_results(path: Path) -> list[BenchRun]:
     else:
         runs = list(_runs(path))
     if not runs:
-        raise InputError(f"{path}: no result that we know; `ridgeline import` reads files of {_TOOLS}")
+        raise InputError(f"{path}: no result that we know; `ridgeline twin import` reads files of {_TOOLS}")
     return runs
 
 
@@ -71,7 +71,7 @@ def _documents(path: Path) -> Iterator[Any]:
         raise InputError(f"{path}: {bad.strerror}; name a result file or its folder") from None
     except UnicodeDecodeError:
         raise InputError(
-            f"{path}: not a text file; `ridgeline import` reads JSON and JSONL results of {_TOOLS}"
+            f"{path}: not a text file; `ridgeline twin import` reads JSON and JSONL results of {_TOOLS}"
         ) from None
     try:
         whole = json.loads(text)

@@ -209,7 +209,7 @@ def _nearest(calibration: Calibration, deployment: Deployment) -> ValidatedSetti
     if not here:
         raise InputError(
             f"this calibration ({sources}) was measured on {_names(s.gpu.upper() for s in scenes)}, not on "
-            f"{gpu.upper()}; calibrate on {gpu.upper()} with `ridgeline calibrate`, or leave --calibration out"
+            f"{gpu.upper()}; calibrate on {gpu.upper()} with `ridgeline twin calibrate`, or leave --calibration out"
         )
     mine = [s for s in here if s.engine == engine]
     if not mine:

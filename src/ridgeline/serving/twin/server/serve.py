@@ -1,4 +1,4 @@
-"""`ridgeline serve-twin`: puts engines, role and API together, listens, and ends on a signal."""
+"""`ridgeline twin serve`: puts engines, role and API together, listens, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class ServedTwin:
         if self.api not in (known := catalog.names("engines")):
             raise InputError(f"api {self.api!r} is not known; use {' or '.join(known)}")
         if self.deployment.layout.disaggregated:
-            raise InputError("a server has one role; start one serve-twin --role prefill and one --role decode")
+            raise InputError(
+                "a server has one role; start one `ridgeline twin serve` with --role prefill and one with --role decode"
+            )
         if self.role != "both" and self.deployment.layout.dp > 1:
             raise InputError(f"--dp {self.deployment.layout.dp} with --role {self.role}: start a server for each copy")
         if not 0.01 <= self.speed <= 1000:

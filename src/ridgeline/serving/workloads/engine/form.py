@@ -125,7 +125,8 @@ class EngineForm(Form):
     )
     gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), DefaultText("unknown")] = Field(
         default="",
-        description="The GPU, one of `ridgeline hardware`; lets what cannot start be refused before anything runs.",
+        description="The GPU, one of `ridgeline plan hardware`; lets what cannot start be refused before anything "
+        "runs.",
     )
     load_format: Annotated[Text | None, DefaultText("the engine's own choice")] = Field(
         default=None, description="How weights are loaded; `dummy` makes random ones."

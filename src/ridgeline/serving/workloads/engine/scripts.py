@@ -78,7 +78,7 @@ def made_model(shape: str) -> tuple[str, str]:
     """The folder of a model that is a shape alone, and the command that makes it there."""
     path = Path(shape)
     folder = f"models/{path.parent.name if path.name == 'config.json' else path.stem}"
-    return folder, shlex.join([sys.executable, "-m", "ridgeline", "make-model", shape, folder])
+    return folder, shlex.join([sys.executable, "-m", "ridgeline", "model", "make", shape, folder])
 
 
 # what a command says in place of weights that nobody has

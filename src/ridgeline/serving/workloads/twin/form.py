@@ -51,7 +51,8 @@ class TwinForm(ServeForm):
 
     whose = "the twin"
     gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), DefaultText("the site's")] = Field(
-        default="", description="The GPU that is simulated, one of `ridgeline hardware`; the site's options may say it."
+        default="",
+        description="The GPU that is simulated, one of `ridgeline plan hardware`; the site's options may say it.",
     )
     version: Annotated[Text, DefaultText("the newest known")] = Field(
         default="", description="The engine's release whose defaults and flags count, such as 0.5.6."
@@ -67,7 +68,7 @@ class TwinForm(ServeForm):
         description="Kernels are in the image: no run compiles them. Otherwise the first run of a layout does.",
     )
     calibration: Annotated[Text, DefaultText("none")] = Field(
-        default="", description="A file beside the study that `ridgeline calibrate` wrote."
+        default="", description="A file beside the study that `ridgeline twin calibrate` wrote."
     )
 
 
@@ -120,7 +121,7 @@ def _cluster(gpu: str, site: Site) -> Cluster:
     if not isinstance(chosen, str):
         raise InputError(
             "the GPU is not stated; name it as `gpu` in `workload` or in the options of the site "
-            "(`ridgeline hardware` lists what the twin knows)"
+            "(`ridgeline plan hardware` lists what the twin knows)"
         )
     return make_cluster(chosen, site.nodes, site.gpus_per_node or _GPUS_PER_NODE, str(fabric) if fabric else None)
 
