@@ -2,7 +2,7 @@
 
 A line is a JSON object with `event` and `at` (seconds since the epoch). Events, in the order of a trial's life: opened,
 build, trial, run, submitted, stopping, ended, charged; and for the campaign: confirm, set-aside, instruction, verdict,
-extended, stopped. `study/line.py` says how a dataclass becomes a line.
+extended, stopped. `records/json_form.py` says how a dataclass becomes a line.
 
 What older releases wrote is read too: `opened` with `overrides` and without a kind (before 0.1.0), and `confirm`
 without `first_block`, `protocol` and `seed`.
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ridgeline.records.duration import show_duration
+from ridgeline.records.json_form import NUMBER, Line, Row
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Move, Outcome
 from ridgeline.records.run import Ending, Machine, Resources
 from ridgeline.records.space import Point, Settings
 from ridgeline.records.trial import Trial
-from ridgeline.study.line import NUMBER, Line, Row
 
 Event = dict[str, Any]
 R = TypeVar("R")
@@ -31,9 +31,9 @@ R = TypeVar("R")
 measurement_line = Row(Measurement, "a measurement").write
 Row(Evidence, "the line that decided")
 Row(Move, "a move of a knob")
-Row(Machine, "a machine", alike=True)
-Line(Resources, alike=True)
-_OUTCOME = Line(Outcome, alike=True)
+Row(Machine, "a machine")
+Line(Resources)
+_OUTCOME = Line(Outcome)
 outcome_line, _outcome_from = _OUTCOME.write, _OUTCOME.read
 _SECONDS = ("started_s", "ended_s", "elapsed_s", "held_s", "charged_s")
 _ENDING = Line(
@@ -213,7 +213,7 @@ class _Details:
     machines: tuple[str, ...] = ()
 
 
-_DETAILS = Line(_Details, nulls=True)
+_DETAILS = Line(_Details)
 
 
 def _verdict_from(event: Mapping[str, Any]) -> VerdictLine:
@@ -228,7 +228,7 @@ def _verdict_from(event: Mapping[str, Any]) -> VerdictLine:
 def verdict_as(record: type[R], line: VerdictLine) -> R:
     """As the record of its kind of campaign, whose fields are the conclusion, the headline and the details."""
     said = {**line.details, "conclusion": line.conclusion, "headline": line.headline}
-    return Line(record, nulls=True, shapes_only=True).read(said)
+    return Line(record).read(said)
 
 
 @dataclass(frozen=True, slots=True)
