@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.errors import StoreError
+from ridgeline.errors import StoreError, StudyError
 from ridgeline.study import folder as folder_module
 from ridgeline.study.folder import StudyFolder, needed_files, to_be_read
 from ridgeline.study.history import History
@@ -243,3 +243,12 @@ def test_what_was_edited_since_is_named(source, tmp_path, edit, question, whole)
     now = read_study_file(source.study.folder / "study.yaml")
     assert made.changed(now, (), whole=False) == question
     assert made.changed(now, (), whole=True) == whole
+
+
+def test_a_folder_of_a_campaign_with_a_shared_grant_opens_but_does_not_go_on(source, tmp_path):
+    folder = StudyFolder.create(tmp_path / "out", source)
+    with (folder.path / "study.yaml").open("a") as study:
+        study.write("budget: {trials: 7, grant: shared.jsonl}\n")
+    assert folder.load().study.budget.trials == 7
+    with pytest.raises(StudyError, match=r"budget\.grant: grants .* are gone; remove it"):
+        folder.load(to_run=True)

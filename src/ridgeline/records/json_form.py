@@ -1,7 +1,8 @@
 """Records as JSON: what `--json` prints of one, and lines of a file that are read back into one.
 
-What is printed is the fields, each under its own name. What is to be otherwise is declared where the field is, `field(metadata=in_json("margin_gib", gib))`; a property that
-JSON has too is marked with `also_in_json`. A record that computes what it prints has an `as_json` of its own.
+What is printed is the fields, each under its own name. What is to be otherwise is declared where the field is,
+`field(metadata=in_json("margin_gib", gib))`; a property that JSON has too is marked with `also_in_json`. A record that
+computes what it prints has an `as_json` of its own.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class Line(Generic[R]):
 
 
 class Row(Generic[R]):
-    """A record as a list of its values, in the order of its fields; `called` is what a list is not that can't be read."""
+    """A record as a list of its values, in the order of its fields; `called` is what one is not that can't be read."""
 
     def __init__(self, record: type[R], called: str) -> None:
         self._record, self._refusal = record, f"not {called}"

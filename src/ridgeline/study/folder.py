@@ -197,6 +197,7 @@ class StudyFolder:
             files=self.path / SOURCES,
             home=self._origin(),
             written=not self._is_old(),
+            to_run=to_run,
         )
         if history is not None:
             require_same_question(file.path, file.tree, binding(history))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
@@ -430,6 +430,9 @@ class BudgetForm(Form):
     """Limits of the whole campaign; what is not named is not limited."""
 
     makes = Budget
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "grant": "grants that several studies share are gone; remove it, and limit this study by `node_hours`"
+    }
 
     trials: Annotated[int | None, ValueUnit("trials"), DefaultText("40 where nothing else is limited")] = Field(
         ge=0, description="Search trials; baseline and confirmation runs are extra."
@@ -439,9 +442,6 @@ class BudgetForm(Form):
     )
     node_hours: Annotated[float | None, ValueUnit("node-hours"), DefaultText("no limit")] = Field(
         gt=0, description="Nodes x hours over all runs, retries included."
-    )
-    grant: Annotated[Text, DefaultText("none")] = Field(
-        description="The file of a grant that studies and people share: `ridgeline site grant create` makes one."
     )
 
 
