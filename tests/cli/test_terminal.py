@@ -36,7 +36,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.study.codec import event_of, run_event
-from ridgeline.study.logs import latest_line
+from ridgeline.study.state_files import latest_line
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, slots, study
 from tests.cli.test_faces import QUICK

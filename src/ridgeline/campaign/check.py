@@ -22,8 +22,7 @@ from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.campaign.task import task_problems
 from ridgeline.errors import InputError, Problem, RidgelineError, StudyError, Where
 from ridgeline.executors.base import Executor
-from ridgeline.records.duration import show_duration
-from ridgeline.records.expression import Expression, ExpressionError, Value
+from ridgeline.records.expression import Expression, ExpressionError, Value, show_duration
 from ridgeline.records.run import Resources
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
 from ridgeline.records.space import Knob, Point, Settings, Space

@@ -10,7 +10,7 @@ from ridgeline.campaign.blocks import unfinished_blocks
 from ridgeline.campaign.confirmation import blocks_so_far, runs_needed
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
-from ridgeline.records.duration import show_duration
+from ridgeline.records.expression import show_duration
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import FEWEST_BLOCKS

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ridgeline.records.duration import show_duration
+from ridgeline.records.expression import show_duration
 from ridgeline.records.json_form import NUMBER, Line, Row
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Move, Outcome

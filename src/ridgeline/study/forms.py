@@ -38,8 +38,7 @@ from pydantic_core import ErrorDetails
 
 from ridgeline.errors import InputError, Problem, Where, near, nearest
 from ridgeline.files import is_there
-from ridgeline.records.duration import parse_duration
-from ridgeline.records.expression import WrittenNumber, is_number, plain_number
+from ridgeline.records.expression import WrittenNumber, is_number, parse_duration, plain_number
 from ridgeline.records.matching import LONGEST_PATTERN
 from ridgeline.records.template import NO_VARIABLE, is_variable
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ridgeline.errors import Problem, Where, near
-from ridgeline.records.costs import COSTS, unpriced
+from ridgeline.records.measurement import COSTS
+from ridgeline.records.site import unpriced
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.template import field_names, unknown_fields
 

@@ -15,7 +15,7 @@ from ridgeline.campaign.blocks import unfinished_blocks
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
 from ridgeline.records.answer import UNCONFIRMED, UNFINISHED
-from ridgeline.records.duration import parse_duration, show_duration
+from ridgeline.records.expression import parse_duration, show_duration
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import FEWEST_BLOCKS

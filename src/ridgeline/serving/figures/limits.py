@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from ridgeline.records.answer import Answer
-from ridgeline.records.costs import costs
 from ridgeline.records.measurement import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
 from ridgeline.records.run import Run
+from ridgeline.records.site import costs
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import (
