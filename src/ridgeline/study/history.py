@@ -61,7 +61,7 @@ class Confirmed:
     trials_before: int
 
 
-@dataclass
+@dataclass(eq=False)
 class History:
     """Mutable only through `apply`. `root` is the study folder; run folders are resolved against it."""
 
@@ -106,8 +106,6 @@ class History:
     reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
     short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
     outcomes: Counter[Kind] = field(default_factory=Counter)
-    # what others worked out from the runs so far and bring up to date themselves, by their own type
-    kept: dict[type, Any] = field(default_factory=dict, compare=False, repr=False)
     _trials_in: Counter[Stage] = field(default_factory=Counter)
     _spending_since_s: float | None = None  # when the wall clock began to count; None while nothing is in flight
     _wall_before_s: float = 0.0  # what it had counted by then

@@ -103,22 +103,8 @@ def _kind(run: Run) -> str:
     return _short(run.outcome.kind.value) if run.outcome is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _FailureScan:
-    runs: int
-    pattern: _Pattern | None
-
-
 def _pattern(study: Study, history: History) -> _Pattern | None:
-    """Of the kind with most failures that lie together: one knob that holds them, else two. Kept until runs are added:
-    map and table both ask."""
-    before: _FailureScan | None = history.kept.get(_FailureScan)
-    if before is None or before.runs != len(history.runs):
-        before = history.kept[_FailureScan] = _FailureScan(len(history.runs), _found_pattern(study, history))
-    return before.pattern
-
-
-def _found_pattern(study: Study, history: History) -> _Pattern | None:
+    """Of the kind with most failures that lie together: one knob that holds them, else two."""
     every, knobs = _judged(history), varied_knobs(study, history)
     if len(knobs) < 2:
         return None
