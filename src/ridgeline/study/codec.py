@@ -10,9 +10,8 @@ without `first_block`, `protocol` and `seed`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ridgeline.records.expression import show_duration
@@ -322,15 +321,3 @@ def record_of(event: Mapping[str, Any]) -> Any:
     except (ValueError, TypeError, LookupError) as error:
         raise ValueError(f"not a whole `{kind}` event: {error}") from error
     return None if kind == "instruction" else record
-
-
-def run_event(
-    number: int,
-    trial: int,
-    attempt: int,
-    folder: Path,
-    resources: Resources,
-    on_nodes: Sequence[str] = (),
-    avoid_nodes: Sequence[str] = (),
-) -> Event:
-    return event_of(RunBegun(number, trial, attempt, folder.as_posix(), resources, tuple(on_nodes), tuple(avoid_nodes)))

@@ -166,6 +166,9 @@ def _text_or_mapping(value: object) -> str:
 TEXT_OR_MAPPING = Discriminator(_text_or_mapping)
 
 _ANY_SCALAR = {"type": ["string", "number", "boolean"]}
+_ONE_OR_MORE = WithJsonSchema(
+    {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}
+)
 
 
 def _lines(value: object) -> object:
@@ -293,21 +296,21 @@ Lines = Annotated[
     list[Text],
     BeforeValidator(_lines),
     Accepts("text, or a list of texts"),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+    _ONE_OR_MORE,
 ]
 
 Words = Annotated[
     list[Annotated[Text, AfterValidator(_without_nul)]],
     BeforeValidator(_words),
     Accepts("text, taken apart as a shell would, or a list of words"),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+    _ONE_OR_MORE,
 ]
 
 SingleLines = Annotated[
     list[OneLine],
     BeforeValidator(_lines),
     Accepts("text, or a list of texts"),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+    _ONE_OR_MORE,
 ]
 
 ExpressionText = Annotated[

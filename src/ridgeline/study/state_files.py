@@ -72,28 +72,24 @@ def _loose_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]
     return entries
 
 
-def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Put result.json there, with the state files of these names, and return them; they stay in the folder.
+def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]) -> None:
+    """Put result.json there, with the state files of these names, which stay in the folder.
 
     In place of whatever the run put there, a link or a pipe; only a folder stays, and `study verify` names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / RESULT_FILE).is_dir() and not (folder / RESULT_FILE).is_symlink():
-        return {}
+        return
     # a run is closed a second time where the journal was cut off: its state files may be folded already
     before = {name: kept for name, kept in _entries(_read_result(folder)).items() if name in names}
-    return _write(folder, result, before | _loose_files(folder, names))
+    _write(folder, result, before | _loose_files(folder, names))
 
 
-def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+def put_away(folder: Path, names: Collection[str]) -> None:
     """Remove the state files of a run that has ended, once result.json holds them as they are now.
 
-    `held`: what is known to be in it. Where a release wrote a result.json without state files, they stay: it may read
-    them there, and so may its run.sh.
+    Where a release wrote a result.json without state files, they stay: it may read them there, and so may its run.sh.
     """
-    if held is not None and all(_unchanged(folder / name, entry) for name, entry in held.items()):
-        _remove(folder, held)
-        return
     result = _read_result(folder)
     if not isinstance(result.get(STATE_KEY), dict):
         return
@@ -142,17 +138,6 @@ def _folded(result: Mapping[str, Any]) -> dict[str, StateFile]:
     return {
         n: StateFile(plain_lines(e["text"].encode(errors="replace")), float(e["changed"])) for n, e in entries.items()
     }
-
-
-def _unchanged(path: Path, entry: Mapping[str, Any]) -> bool:
-    try:
-        seen = path.lstat()
-    except FileNotFoundError:
-        return True  # folded before
-    except OSError:
-        return False
-    # ours is plain ASCII nearly always; where it is not, the long way round finds out
-    return stat.S_ISREG(seen.st_mode) and (seen.st_size, seen.st_mtime) == (len(entry["text"]), entry["changed"])
 
 
 def _remove(folder: Path, names: Iterable[str]) -> None:
