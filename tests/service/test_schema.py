@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from ridgeline import catalog
-from ridgeline.cli.schema import schema, schema_with_site
+from ridgeline.cli.schema import schema
 from ridgeline.errors import InputError
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.form import ServiceForm
+from ridgeline.study.schema import schema_with_site
 
 GOOD = """\
 version: 1
