@@ -245,10 +245,15 @@ def test_what_was_edited_since_is_named(source, tmp_path, edit, question, whole)
     assert made.changed(now, (), whole=True) == whole
 
 
-def test_a_folder_of_a_campaign_with_a_shared_grant_opens_but_does_not_go_on(source, tmp_path):
+def test_a_folder_with_keys_that_were_taken_back_opens_but_does_not_go_on(source, tmp_path):
     folder = StudyFolder.create(tmp_path / "out", source)
     with (folder.path / "study.yaml").open("a") as study:
-        study.write("budget: {trials: 7, grant: shared.jsonl}\n")
-    assert folder.load().study.budget.trials == 7
-    with pytest.raises(StudyError, match=r"budget\.grant: grants .* are gone; remove it"):
+        study.write("budget: {trials: 7, grant: shared.jsonl}\nnotify: {command: echo, mail: me@site, smtp: site}\n")
+    read = folder.load().study
+    assert (read.budget.trials, read.notify.command) == (7, "echo")
+    with pytest.raises(StudyError) as refused:
         folder.load(to_run=True)
+    grant, mail, smtp = refused.value.problems
+    assert "budget.grant: grants that several studies share are gone; remove it" in grant
+    assert "notify.mail: mails are gone; write `command: mail -s" in mail
+    assert "notify.smtp: mails are gone" in smtp

@@ -6,7 +6,6 @@ right after it is on disk, so what it knows is always what a replay would know.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -113,14 +112,7 @@ class History:
     @classmethod
     def replay(cls, root: Path, events: Iterable[Mapping[str, Any]]) -> History:
         history = cls(root)
-        # nothing made here is garbage before the end; looking for it would take a third of the time
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            history.apply_all(events)
-        finally:
-            if collecting:
-                gc.enable()
+        history.apply_all(events)
         return history
 
     def apply_all(self, events: Iterable[Mapping[str, Any]], first_line: int = 1) -> None:

@@ -154,6 +154,10 @@ class NotifyForm(Form):
 
     whose = "notify"
     makes = NotifyChoice
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("mail", "mail_from", "smtp"),
+        'mails are gone; write `command: mail -s "$RIDGELINE_ALERT" me@example.org`, which gets the alert on its input',
+    )
 
     webhook: Annotated[Text, DefaultText("none")] = Field(
         description="An address to POST each alert to, as JSON with `text` and its parts."
@@ -164,11 +168,6 @@ class NotifyForm(Form):
     command: Annotated[Text, DefaultText("none")] = Field(
         description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
     )
-    mail: Annotated[Text, DefaultText("none")] = Field(description="An address to write to.")
-    mail_from: Annotated[Text, DefaultText("ridgeline at this machine")] = Field(
-        description="The sender of these mails."
-    )
-    smtp: Text = Field(description="The server that takes them.")
     most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
         ge=1, description="More are counted, and the number sent with the next one."
     )

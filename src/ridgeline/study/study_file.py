@@ -33,6 +33,7 @@ from ridgeline.study.study_space import Reporter, build_space, checked_point, kn
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
 COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
+_OF_0_2 = {"budget": ("grant",), "notify": ("mail", "mail_from", "smtp")}  # keys that were taken back since
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,9 @@ def _form(tree: YamlTree, written: bool, to_run: bool) -> tuple[StudyForm, list[
         raise StudyError(
             [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
         )
-    if not to_run and isinstance(budget := content.get("budget"), dict):
-        budget.pop("grant", None)  # of a campaign of 0.2, whose folder still opens
+    for key, taken_back in _OF_0_2.items() if not to_run else ():  # a folder still opens
+        if isinstance(given := content.get(key), dict):
+            content[key] = {name: value for name, value in given.items() if name not in taken_back}
     try:
         return StudyForm.model_validate(content), list(tree.problems), set()
     except ValidationError as error:

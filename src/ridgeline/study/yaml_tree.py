@@ -181,7 +181,8 @@ def _check_events(text: str, name: str) -> None:
                 raise StudyError(f"{where}: nested more than {_DEEPEST_NESTING} deep; flatten the file")
         elif isinstance(event, yaml.CollectionEndEvent):
             around.pop()
-        defined |= {event.anchor} if isinstance(event, yaml.NodeEvent) else set()
+        if isinstance(event, yaml.NodeEvent) and event.anchor:
+            defined.add(event.anchor)
 
 
 class _Builder:
