@@ -115,11 +115,6 @@ def test_large_inputs_are_linked_not_copied(source, tmp_path, monkeypatch):
     assert (out / "sources" / "stencil.c").read_text() == "stencil.c"
 
 
-def test_further_files_may_be_taken_along(source, tmp_path):
-    out = StudyFolder.create(tmp_path / "out", source, [source.study.folder / "unrelated.txt"]).path
-    assert (out / "sources" / "unrelated.txt").exists()
-
-
 def with_site(source, site):
     path = source.study.folder / "study.yaml"
     path.write_text(STUDY + f"site: {site}\n")
