@@ -80,7 +80,7 @@ _OLD = "|".join(sorted({old for old in FORMER if old not in GROUPS}, key=len, re
 _LIKE_NOTHING_ELSE = "|".join(("deploy", *(old for old in FORMER if "-" in old)))
 # behind the program's name; or in backticks, where it has arguments or means nothing else
 FORMER_CALL = re.compile(
-    rf"(?<!from )(?<!import )(?<![\w.])ridgeline (?:{_OLD})(?![\w-])|`deploy [a-z][^`\n]*`"
+    rf"(?<!from )(?<!import )(?<![\w.])ridgeline (?:{_OLD})(?![\w-])|`(?:deploy|grant) [a-z][^`\n]*`"
     rf"|`(?:{_LIKE_NOTHING_ELSE})`|`(?:{_OLD}) (?:--|(?:FILE|DIR|STUDY|RUN)\b|\S+\.yaml)[^`\n]*`"
 )
 
@@ -100,6 +100,7 @@ def test_a_former_name_would_be_noticed() -> None:
 def test_readme_names_every_verb() -> None:
     readme = (ROOT / "README.md").read_text()
     listed = {f"service {verb}" for verb in re.search(r"`service ([a-z|\\]+) FILE`", readme)[1].split(r"\|")}  # type: ignore[index]
+    listed |= {f"site grant {verb}" for verb in re.search(r"`site grant ([a-z|\\-]+) FILE`", readme)[1].split(r"\|")}  # type: ignore[index]
     missing = [verb for verb in VERBS if verb not in listed and not re.search(rf"`{verb}[ `]", readme)]
     assert not missing, "README's table is the newcomer's list of verbs"
 

@@ -138,7 +138,7 @@ def test_time_and_node_hours_are_extended_and_every_face_says_so(tmp_path: Path)
     running.run()
     assert running.ledger.limits.wall_s == 10_500
     now = CampaignStatus(running.question, question, read_history(tmp_path))
-    assert now.as_json()["budget"] == {"trials": 12, "wall_s": 10_500, "node_hours": None}
+    assert now.as_json()["budget"] == {"trials": 12, "wall_s": 10_500, "node_hours": None, "grant": ""}
 
 
 def test_what_was_added_twice_is_there_twice(tmp_path: Path) -> None:

@@ -93,6 +93,10 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
         6: ("worse.yaml", "x=2", "--out", "st6"),
         7: ("no-room.yaml", "x=2", "--out", "st7"),
     },
+    "site grant show": {0: ("grant.yaml",), 2: ("nothing.yaml",)},
+    "site grant create": {0: ("new-grant.yaml", "2"), 2: ("another.yaml", "none")},
+    "site grant top-up": {0: ("grant.yaml", "1"), 2: ("nothing.yaml", "1")},
+    "site grant release": {2: ("nothing.yaml", "better")},
     "site check": {2: ("nothing.yaml",)},
     "site list": {0: (), 2: ("more",)},
     "site schema": {0: ("study",), 2: ("cake",)},
@@ -204,6 +208,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(home / "better", home / "edited")
     journal = home / "edited" / "journal.jsonl"
     journal.write_text(journal.read_text().replace('"rate",200.0', '"rate",900.0'))
+    assert run(home, "site", "grant", "create", "grant.yaml", "2") == 0
     return home
 
 

@@ -26,6 +26,7 @@ BEFORE = {
     "bisect": "ci bisect",
     "schema": "site schema",
     "preflight": "site preflight",
+    **{f"grant {verb}": f"site grant {verb}" for verb in ("show", "create", "top-up", "release")},
     "simulate": "twin simulate",
     "explain": "twin explain",
     "calibrate": "twin calibrate",
@@ -109,6 +110,7 @@ def test_the_list_of_models_is_what_the_verb_without_a_name_printed() -> None:
     [
         ("deploy", "`ridgeline service` needs a verb; use one of check, render, up"),
         ("deploy upp x.yaml", "`ridgeline service` has no verb 'upp'; did you mean `ridgeline service up`?"),
+        ("grant sho x", "`ridgeline site grant` has no verb 'sho'; did you mean `ridgeline site grant show`?"),
     ],
 )
 def test_a_former_group_answers_as_the_group_of_today(typed: str, said: str) -> None:

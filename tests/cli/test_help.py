@@ -26,6 +26,7 @@ from ridgeline.cli.main import (
     verbs_of,
 )
 from ridgeline.errors import ExitCode, InputError, RidgelineError
+from ridgeline.study.grant import create
 from tests.command_line import ridgeline
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ units:
 PARSED = {
     *("bench", "watch", "service keep", "twin serve", "service rehearse"),
     *("service up", "service drain", "service undrain", "service restart"),
-    *("study bug", "ci gate"),
+    *("study bug", "site grant release", "ci gate"),
 }
 NO_GPU = 3  # what `site preflight` says of a machine without one
 
@@ -75,6 +76,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = ridgeline("tune", "study.yaml", "--out", "studies/first", cwd=home)
     assert done.returncode == 0, done.stderr
     shutil.copytree(home / "studies/first", home / "studies/second")
+    create(home / "grant.jsonl", 10.0)
     return home
 
 
@@ -140,7 +142,8 @@ def test_the_overview_has_ten_verbs_and_seven_groups_of_one_line_each(capsys: py
 GROUPS = {
     "study": "edge scale steps nodes verify export diff bug",
     "ci": "gate bisect",
-    "site": "check list schema preflight",
+    "site": "check list schema grant preflight",
+    "site grant": "show create top-up release",
     "twin": "simulate explain calibrate import serve",
     "plan": "fleet memory layouts hardware",
     "model": "show list make",
@@ -227,6 +230,7 @@ def test_a_word_that_is_no_verb_is_answered_with_the_verb_that_does_it() -> None
         ("twin simulat", "twin simulate"),
         ("twin fleet", "plan fleet"),  # of another group
         ("study tune", "tune"),
+        ("site grant topup", "site grant top-up"),
         ("service statu", "service status"),  # not the verb at the top
         ("site chek", "site check"),
     ],

@@ -41,6 +41,7 @@ OTHERS = {
     *("check", "tune", "resume", "watch", "compare", "bench"),
     *("study edge", "study scale", "study steps", "ci gate", "ci bisect"),
     *("site check", "site list", "site schema", "site preflight"),
+    *(f"site grant {verb}" for verb in ("show", "create", "top-up", "release")),
     *(f"twin {verb}" for verb in ("simulate", "explain", "calibrate", "import", "serve")),
     *("plan", "plan fleet", "plan memory", "plan layouts", "plan hardware"),
     *("model show", "model list", "model make"),

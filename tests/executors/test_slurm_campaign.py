@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline.study.grant import create, read_grant
 from ridgeline.study.state_files import state_file
 from tests.slurm_cluster import SlurmCluster
 
@@ -142,3 +143,25 @@ def test_slurmctld_may_restart_in_mid_campaign(slurm: SlurmCluster, tmp_path: Pa
     assert running.returncode == 0, text
     assert kinds(tmp_path)["site-fault"] == 0
     assert_nothing_lost_or_twice(slurm, tmp_path)
+
+
+def test_a_grant_is_settled_with_what_slurm_charged(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """`limit` of a job is reserved; what it took, in Slurm's own records, is spent."""
+    write_study(tmp_path)
+    text = STUDY.replace("budget: {trials: 7}", "budget: {trials: 2, grant: grant.jsonl}").replace(
+        "limit: 2s", "limit: 6m"
+    )
+    text = text.replace("3) exit 9 ;;", "").replace("4) sleep 60 ;;", "").replace("[1, 64]", "[1]")
+    (tmp_path / "study.yaml").write_text(text.replace("confirm: {top: 1, blocks: 3}", "confirm: {top: 0}"))
+    create(tmp_path / "grant.jsonl", 0.15)  # one job at a time: each may take 0.1
+    tuned = ridgeline(tmp_path, "tune", "study.yaml")
+    said, _ = tuned.communicate(timeout=600)
+    assert tuned.returncode == 1, f"nothing was to be confirmed: {said}"
+    paid = read_grant(tmp_path / "grant.jsonl")
+    assert paid.reserved == 0
+    charged = {event["ticket"]: event["seconds"] for event in journal(tmp_path) if event["event"] == "charged"}
+    at_the_end = [event["ending"] for event in journal(tmp_path) if event["event"] == "ended"]
+    seconds = sum(charged.values()) + sum(ending.get("charged", 0.0) for ending in at_the_end)
+    assert len(paid.runs) == len(at_the_end)
+    assert {run.source for run in paid.runs.values()} == {"batch system"}
+    assert paid.spent * 3600 == pytest.approx(seconds)

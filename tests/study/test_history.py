@@ -22,29 +22,33 @@ def charged(ticket: str, seconds: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("lines", "node_s"),
+    ("lines", "by_variant", "node_s"),
     [
-        ([build("a")], 0.0),  # on this machine, which is not charged for
-        ([build("a", ticket="1", node_s=360.0)], 360.0),
-        ([build("a", ticket="1", node_s=360.0), build("a", ticket="2", node_s=100.0)], 460.0),
-        ([build("a", ticket="1", node_s=0.0)], 0.0),
-        ([build("a"), build("b", ticket="1", node_s=36.0)], 36.0),
+        ([build("a")], {}, 0.0),  # on this machine, which is not charged for
+        ([build("a", ticket="1", node_s=360.0)], {"a": 360.0}, 360.0),
+        ([build("a", ticket="1", node_s=360.0), build("a", ticket="2", node_s=100.0)], {"a": 460.0}, 460.0),
+        ([build("a", ticket="1", node_s=0.0)], {"a": 0.0}, 0.0),
+        ([build("a"), build("b", ticket="1", node_s=36.0)], {"b": 36.0}, 36.0),
         # the batch system's word replaces the part that was estimated, and nothing else
-        ([build("a", ticket="1", node_s=300.0, estimated_s=100.0), charged("1", 160.0)], 360.0),
-        ([build("a", ticket="1", node_s=300.0, estimated_s=100.0), charged("1", 40.0)], 240.0),
+        ([build("a", ticket="1", node_s=300.0, estimated_s=100.0), charged("1", 160.0)], {"a": 360.0}, 360.0),
+        ([build("a", ticket="1", node_s=300.0, estimated_s=100.0), charged("1", 40.0)], {"a": 240.0}, 240.0),
         (
             [
                 build("a", ticket="1", node_s=300.0, estimated_s=100.0),
                 build("b", ticket="2", node_s=50.0, estimated_s=50.0),
                 charged("2", 70.0),
             ],
+            {"a": 300.0, "b": 70.0},
             370.0,
         ),
     ],
 )
-def test_builds_on_the_site_cost_node_hours(lines: list[dict[str, Any]], node_s: float) -> None:
+def test_builds_on_the_site_are_paid_by_variant(
+    lines: list[dict[str, Any]], by_variant: dict[str, float], node_s: float
+) -> None:
     history = History(Path("study"))
     history.apply_all(lines)
+    assert history.build_s == by_variant
     assert history.node_hours * 3600 == pytest.approx(node_s)
     answered = {line["ticket"] for line in lines if line["event"] == "charged"}
     asked = {line["ticket"] for line in lines if "estimated_s" in line}

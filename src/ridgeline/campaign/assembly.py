@@ -192,7 +192,7 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
         builds_on = executor_of(found) if study.builds.where == "site" else here
         recipe = Recipe(study.builds, study.folder, study.job)
         how = (recipe, history.root, builds_on, history, campaign.record, campaign.with_retries)
-        campaign.builder = Builder(*how, study=study.name)
+        campaign.builder = Builder(*how, study=study.name, reserve=campaign.reserve_build)
     return campaign
 
 

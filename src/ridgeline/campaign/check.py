@@ -33,6 +33,7 @@ from ridgeline.stats.nodes import MOST_URGENT, most_baseline_runs
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.stats.wording import count
 from ridgeline.study.forms import fields, read_form
+from ridgeline.study.grant import read_grant
 from ridgeline.study.schema import SearchForm
 from ridgeline.study.study_file import COUNTS, StudyFile, line_number, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
@@ -230,8 +231,14 @@ def _workload_problems(file: StudyFile) -> list[str]:
 def check_new(file: StudyFile) -> CheckedStudy:
     """As `check_study`, of a file that was read already."""
     checked = check_file(file)
+    found: list[str] = []
+    if (grant := checked.study.grant) is not None:
+        try:
+            read_grant(grant)
+        except RidgelineError as error:
+            found.append(file.message(("budget", "grant"), str(error)))
     # only here: a campaign that is under way goes on as it was asked
-    found = [*_too_few_blocks(file), *_missing_secrets(file), *_faults(file), *_lost_fields(checked)]
+    found += [*_too_few_blocks(file), *_missing_secrets(file), *_faults(file), *_lost_fields(checked)]
     others = [*task_problems(checked.study, checked.workload)]
     if not found:  # a field that is lost, or a rule without an answer, also makes jobs alike
         others += _inert_knobs(checked.study, checked.workload)

@@ -38,6 +38,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import PROTOCOL
 from ridgeline.study.codec import (
+    Build,
     Charged,
     ConfirmationBegun,
     Event,
@@ -50,6 +51,7 @@ from ridgeline.study.codec import (
     event_of,
     opened_event,
 )
+from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, GrantUsedUp, read_grant, reserve, settle
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
 from ridgeline.study.state_files import put_away, write_result
@@ -118,6 +120,7 @@ class _RunMonitor:
 T = TypeVar("T")
 
 _DISK_LOOK_S = 5.0  # between two looks at how much disk a run's folder takes
+_BUILD = "build "  # before the key of a variant: what a grant has it as
 _LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
 _CANCEL_PATIENCE_S = 30.0
 _LINGERING_S = 60.0  # a batch system may add to its own output for a while after the job wrote its exit file
@@ -146,6 +149,8 @@ class Campaign:
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
     _unbuilt: dict[int, NextTrial] = field(default_factory=dict)  # runs whose program is not built yet
+    _unpaid: dict[int, Job] = field(default_factory=dict)  # runs that wait for what others of ours have reserved
+    _has_room: bool = False  # a run has ended since builds were last tried: what it had reserved may pay for one
     _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose state files
 
     def __post_init__(self) -> None:
@@ -160,6 +165,7 @@ class Campaign:
         opened_by = controller(self.study, self.workload)
         self.record(opened_event(opened_by, question_line(self.question), self.history.asked))
         try:
+            self._pay()
             self._adopt()
             handler = InstructionHandler(self.history, self.agenda, self.ledger, self.executor, self.record)
             handler.take_up()
@@ -230,6 +236,10 @@ class Campaign:
     # starting
 
     def _start_what_fits(self) -> bool:
+        for number in list(self._unpaid):
+            self._submit(number, self._unpaid.pop(number))
+        if self._unpaid:
+            return False
         started, slots = False, 0 if self.history.instructions.paused else self.executor.slots
         while len(self._flying) + len(self._unbuilt) < slots and (step := self.agenda.next()) is not None:
             if isinstance(step, SetAside):
@@ -265,7 +275,12 @@ class Campaign:
         """The job in its folder, or why its build failed; None while it is being built."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.builder is not None:
-            built = self.builder.ensure(trial.settings)
+            try:
+                built = self.builder.ensure(trial.settings)
+            except GrantUsedUp:
+                if not self._flying and not self.builder.is_building:
+                    raise
+                built = None  # what we have under way may leave some of what it has reserved
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
@@ -285,8 +300,13 @@ class Campaign:
             self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
 
     def _collect_builds(self) -> bool:
-        if self.builder is None or not self.builder.collect():
+        if self.builder is None:
             return False
+        if self.builder.collect():
+            self._pay_builds()
+        elif not self._has_room:
+            return False
+        self._has_room = False
         for number, step in list(self._unbuilt.items()):
             planned = self.history.open_runs[number]
             job = self._prepare(step.trial, planned.folder)
@@ -302,6 +322,15 @@ class Campaign:
         return self.history.pinned_to.get(number, ())
 
     def _submit(self, number: int, job: Job) -> None:
+        """Hand it over, once the grant has room for the most that it may take; what we have under way may make some."""
+        if self.study.grant is not None:
+            try:
+                reserve(self.study.grant, self._paid_as, number, job.resources.nodes * job.limit_s / 3600.0)
+            except GrantUsedUp:
+                if not self._flying:
+                    raise
+                self._unpaid[number] = job
+                return
         while (pause_s := self.executor.turn_in_s()) > 0:
             self.check_stop()
             self._watch_running()
@@ -309,6 +338,36 @@ class Campaign:
         ticket = self.with_retries(lambda: self.executor.submit(job))
         self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
+
+    @property
+    def _paid_as(self) -> str:
+        return str(self.history.root)
+
+    def reserve_build(self, key: str, node_hours: float) -> None:
+        if self.study.grant is not None:
+            reserve(self.study.grant, self._paid_as, f"{_BUILD}{key}", node_hours)
+
+    def _pay_builds(self) -> None:
+        """Settle with the grant what builds on the site took, however often one was made."""
+        if self.study.grant is None:
+            return
+        estimated = {build.key for build in self.history.uncharged.values() if isinstance(build, Build)}
+        for name in read_grant(self.study.grant).unsettled(self._paid_as):
+            key = str(name).removeprefix(_BUILD)
+            if isinstance(name, str) and key in self.history.build_s:
+                source = MEASURED if key in estimated else BATCH_SYSTEM
+                settle(self.study.grant, self._paid_as, name, self.history.build_s[key] / 3600.0, source)
+
+    def _pay(self, number: int | None = None) -> None:
+        """Settle with the grant what this run took, as far as it is known, or all that ended while nobody settled."""
+        if self.study.grant is None:
+            return
+        if number is None:
+            self._pay_builds()
+        numbers = [number] if number is not None else read_grant(self.study.grant).unsettled(self._paid_as)
+        for run in (self.history.runs[number] for number in numbers if number in self.history.runs):
+            source = MEASURED if run.ending.charged_s is None else BATCH_SYSTEM
+            settle(self.study.grant, self._paid_as, run.number, run.node_hours, source)
 
     def with_retries(self, ask: Callable[[], T]) -> T:
         return with_retries(ask, self.check_stop, _SUBMIT_PATIENCE_S)
@@ -332,7 +391,12 @@ class Campaign:
         if not self.history.uncharged:
             return
         for ticket, seconds in self.executor.charged(list(self.history.uncharged), ask).items():
+            ended = self.history.uncharged[ticket]
             self.record(event_of(Charged(ticket, seconds)))
+            if isinstance(ended, Run):
+                self._pay(ended.number)
+            else:
+                self._pay_builds()
 
     def _watch_running(self) -> None:
         for ticket, number in self._flying.items():
@@ -342,6 +406,7 @@ class Campaign:
     def _finish(self, ticket: str, ending: Ending) -> None:
         self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
+        self._has_room = True
         planned = self.history.open_runs[number]
         ending, outcome = self._run_monitor.ended(planned, ending)
         if outcome is not None:
@@ -381,6 +446,7 @@ class Campaign:
             self._fold_later(planned.folder)
         else:
             put_away(planned.folder, self._state_files)
+        self._pay(planned.number)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)
         self.agenda.learn(run)

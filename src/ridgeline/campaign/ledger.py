@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
@@ -81,7 +81,7 @@ class Ledger:
     @property
     def search_trials(self) -> int | None:
         """How many search trials may be started; None: as many as time and node-hours allow."""
-        if self.budget == Budget():
+        if replace(self.budget, grant="") == Budget():
             return TRIALS_WITHOUT_BUDGET
         return self.budget.trials
 

@@ -47,11 +47,19 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "List the site files that come with Ridgeline, to copy and fill in.",
     ),
     "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
+    "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
+    "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
+    "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
+    "site grant release": (
+        "ridgeline.cli.grant:release",
+        "Give back the reservation of a campaign that will never be resumed.",
+    ),
 }
 _GROUPS = {
     "study": "Ask more of a study, and use what its folder holds.",
     "ci": "Speed in CI: has a program become slower, and since when?",
-    "site": "Where jobs run: test a site, check a node.",
+    "site": "Where jobs run: test a site, check a node, share a grant.",
+    "site grant": "One grant of node-hours that several studies pay from.",
 }
 # As it was typed in 0.2, which goes on working for one release.
 _FORMER_UNTIL = "0.4"
@@ -59,6 +67,7 @@ _FORMER = {
     **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
     **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
     "compare-studies": "study diff",
+    "grant": "site grant",
     "schema": "site schema",
 }
 _HELP = ("-h", "--help")
@@ -76,7 +85,7 @@ def all_commands() -> dict[str, tuple[str, str]]:
 
 
 def _starts(verb: str) -> list[str]:
-    """The groups that a verb is in: `site` of `site check`."""
+    """The groups that a verb is in: `site` and `site grant` of `site grant show`."""
     words = verb.split()
     return [" ".join(words[:count]) for count in range(1, len(words))]
 
@@ -260,7 +269,7 @@ def _no_verb(group: str, rest: Sequence[str]) -> str:
     return f"`ridgeline {group}` has no verb {rest[0]!r}; {hint}{catalog.not_loaded()}"
 
 
-_MOST_WORDS = 3  # of a verb with its groups
+_MOST_WORDS = 3  # of a verb with its groups: `site grant show`
 
 
 def _typed(arguments: Sequence[str]) -> tuple[str, list[str]]:

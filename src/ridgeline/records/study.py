@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -121,11 +122,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a whole campaign; None is no limit. `trials` counts search trials only."""
+    """Limits of a whole campaign; None is no limit. `trials` counts search trials only. `grant` is the file of a grant
+    that it shares with other studies (study/grant.py); what is relative starts beside the study file."""
 
     trials: int | None = None
     wall_s: float | None = None
     node_hours: float | None = None
+    grant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +291,12 @@ class Study:
         env = {**job.env, **{name: value for name, value in given.items() if value != NOT_SET}}
         command = f"unset {gone}\n{job.command}" if gone else job.command
         return replace(job, env=env, command=command, modules=self.job.loaded(settings))
+
+    @property
+    def grant(self) -> Path | None:
+        """The file of the grant that its runs are paid from."""
+        named = Path(self.budget.grant).expanduser()
+        return Path(os.path.normpath(self.origin.absolute() / named)) if self.budget.grant else None
 
     @property
     def needed_metrics(self) -> set[str]:

@@ -99,6 +99,7 @@ class History:
     busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
     wall_s: float = 0.0  # time during which a controller was running and a run in flight
     node_hours: float = 0.0  # of all runs, and of builds on the site
+    build_s: dict[str, float] = field(default_factory=dict)  # node-seconds of each variant, however often it was built
     uncharged: dict[str, Run | Build] = field(default_factory=dict)  # ticket -> ended run, or build, of which the batch
     # system has not said yet for how long it is charged
     last_run_number: int = 0
@@ -198,15 +199,20 @@ class History:
         self.busy_until_s = None
         self.build_outcomes.add(build.outcome)
         self.builds[build.key] = build
-        self.node_hours += (build.node_s or 0.0) / 3600.0  # on the site a build takes one node
+        self._spend_on(build, build.node_s or 0.0)
         if build.estimated_s is not None:
             self.uncharged[build.ticket] = build
+
+    def _spend_on(self, build: Build, seconds: float) -> None:
+        if build.node_s is not None:  # on the site, where a build takes one node
+            self.build_s[build.key] = self.build_s.get(build.key, 0.0) + seconds
+        self.node_hours += seconds / 3600.0
 
     def _charge(self, charged: Charged) -> None:
         """What the batch system says in the end, instead of what was known when the job ended."""
         what = self.uncharged.pop(charged.ticket)
         if not isinstance(what, Run):
-            self.node_hours += (charged.seconds - (what.estimated_s or 0.0)) / 3600.0
+            self._spend_on(what, charged.seconds - (what.estimated_s or 0.0))
             return
         run = replace(self.runs[what.number], ending=replace(what.ending, charged_s=charged.seconds))
         self.node_hours += run.node_hours - what.node_hours

@@ -321,9 +321,6 @@ class BudgetForm(Form):
     """Limits of the whole campaign; what is not named is not limited."""
 
     makes = Budget
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "grant": "grants that several studies share are gone; remove it, and limit this study by `node_hours`"
-    }
 
     trials: Annotated[int | None, ValueUnit("trials"), DefaultText("40 where nothing else is limited")] = Field(
         ge=0, description="Search trials; baseline and confirmation runs are extra."
@@ -333,6 +330,9 @@ class BudgetForm(Form):
     )
     node_hours: Annotated[float | None, ValueUnit("node-hours"), DefaultText("no limit")] = Field(
         gt=0, description="Nodes x hours over all runs, retries included."
+    )
+    grant: Annotated[Text, DefaultText("none")] = Field(
+        description="The file of a grant that studies and people share: `ridgeline site grant create` makes one."
     )
 
 

@@ -33,7 +33,7 @@ from ridgeline.study.study_space import Reporter, build_space, checked_point, kn
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
 COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
-_OF_0_2 = {"budget": ("grant",), "notify": ("mail", "mail_from", "smtp")}  # keys that were taken back since
+_OF_0_2 = {"notify": ("mail", "mail_from", "smtp")}  # keys that were taken back since
 
 
 @dataclass(frozen=True)

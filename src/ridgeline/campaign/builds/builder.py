@@ -119,6 +119,7 @@ class Builder:
     record: Callable[[Event], None]
     with_retries: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
     study: str = "study"  # its name, for the names of jobs
+    reserve: Callable[[str, float], None] = lambda key, node_hours: None  # the most that a build on the site may take
     _open: dict[str, _BuildUnderWay] = field(default_factory=dict)
 
     @property
@@ -131,7 +132,8 @@ class Builder:
     def ensure(self, settings: Settings) -> Path | Outcome | None:
         """The folder of the built variant, or why there is none; None while it is not known: ask after `collect`.
 
-        A failed build is never paid for twice, nor is one whose compiler or module was missing before.
+        A failed build is never paid for twice, nor is one whose compiler or module was missing before. Raises what
+        `reserve` raises where there is nothing left to pay it from.
         """
         folder = self.folder_of(settings)
         if folder.name in self._open:
@@ -146,6 +148,10 @@ class Builder:
         if len(self._open) < self.slots:
             self._begin(folder, settings)
         return None
+
+    @property
+    def is_building(self) -> bool:
+        return bool(self._open)
 
     def collect(self) -> bool:
         """Whether a build has ended since the last time."""
@@ -177,6 +183,8 @@ class Builder:
         )
         ticket = self.with_retries(lambda: self.executor.find(job)) if folder.is_dir() else None
         if ticket is None:
+            if self.recipe.builds.where == "site":
+                self.reserve(folder.name, job.resources.nodes * job.limit_s / 3600.0)
             self._lay_out(folder)
             ticket = self.with_retries(lambda: self.executor.submit(job))
         assert ticket is not None
