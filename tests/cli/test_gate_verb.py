@@ -286,3 +286,22 @@ def test_two_commands_are_compared_without_a_study_file(
     done = run(tmp_path, "compare", *words)
     assert done.returncode == code, done.stderr
     assert says in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_history_of_gates_is_a_page_with_its_changes(home: Path) -> None:
+    said = ""
+    for work in ("100", "100", "104", "104", "104"):
+        (home / "work").write_text(work)
+        done = ridgeline(
+            home, "study.yaml", "--against", "ref.json", "--history", "past.jsonl", GITHUB_SHA=f"{work}abcdef"
+        )
+        said += done.stderr
+    lines = (home / "past.jsonl").read_text().splitlines()
+    assert [json.loads(line)["conclusion"] for line in lines] == ["not-slower"] * 2 + ["slower"] * 3
+    page = (home / "past.html").read_text()
+    assert re.search(r"4\.0% slower since \d{4}-\d\d-\d\d 104abcdef", page), "the change, where it was first seen"
+    assert "other machines" not in page
+    (home / "notes.txt").write_text("mine\n")
+    refused = ridgeline(home, "study.yaml", "--against", "ref.json", "--history", "notes.txt")
+    assert "notes.txt: holds no gate" in refused.stderr
+    assert (home / "notes.txt").read_text() == "mine\n", "what is not ours stays"

@@ -22,6 +22,7 @@ from ridgeline.stats.student import interval
 _PRIOR = (0.5, 0.4, 0.1)  # of none, one and two changes
 _JUMPS = (0.3, 3.0, 40.0, 2000.0, 1e6)  # variance of a jump over that of the noise; the last for programs without any
 _BLOCKS = (0.0, 0.5)  # variance between blocks over that of the noise
+_DAYS = (*_BLOCKS, 5.0, 50.0)  # between blocks that ran on different days
 _LEAST_NOISE = 0.002  # what runs of any program scatter by, in logs, before they say so themselves; counts as two runs
 _SURE = 0.96  # of a change at one place: a little more than the 95% that is asked of all that is said
 _UNLIKELY = 1e-5  # pairs of changes less probable than this are left out of what to run next
@@ -87,7 +88,7 @@ class ChangePosterior:
         return (first, second) if first != second else (0, len(cost) - 1)
 
 
-def change_posterior(runs: Sequence[Observed], versions: int) -> ChangePosterior:
+def change_posterior(runs: Sequence[Observed], versions: int, blocks: Sequence[float] = _BLOCKS) -> ChangePosterior:
     """What these runs say of a history of so many versions; two or more."""
     y = np.asarray([run.worse for run in runs])
     place = np.asarray([run.place for run in runs])
@@ -97,7 +98,7 @@ def change_posterior(runs: Sequence[Observed], versions: int) -> ChangePosterior
     member[np.arange(len(runs)), [labels[run.block] for run in runs]] = 1.0
     pairs = np.triu_indices(versions - 1, 1)
     logs, fits = [], []
-    for share in _BLOCKS:
+    for share in blocks:
         fit = _whitened(y, steps, member, share)
         for jump in _JUMPS:
             logs.append(_evidence(fit, jump, pairs))
@@ -239,6 +240,21 @@ def jumps(runs: Sequence[Observed], changes: Sequence[int]) -> tuple[Jump, ...]:
         low, high = interval(float(beta[k]), spread * math.sqrt(float(covariance[k, k])), freedom, 0.95)
         found.append(Jump(t, math.expm1(float(beta[k])), math.expm1(low), math.expm1(high)))
     return tuple(found)
+
+
+def change_points(runs: Sequence[Observed], versions: int) -> tuple[Jump, ...]:
+    """All changes of a history that is read and not searched: every version has runs of its own, of a day of its own.
+
+    Version by version, as they came: once a change is sure, what came before it is no longer looked at, so that there
+    may be any number of them.
+    """
+    start, at = 0, list[int]()
+    for end in range(2, versions + 1):
+        seen = [Observed(run.place - start, run.worse, run.block) for run in runs if start <= run.place < end]
+        if end - start > 1 and (found := change_posterior(seen, end - start, _DAYS).found):
+            at += [start + t for t in found]
+            start = at[-1] + 1
+    return jumps(runs, at) if at else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shlex
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,10 @@ def gate(
     junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
     gitlab: Annotated[Path | None, typer.Option(help="GitLab Code Quality file to write.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Markdown summary to write.")] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="File to append this gate to; a page of all gates and their changes goes beside it."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-gate by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -80,7 +85,7 @@ def gate(
     found, setting, old = _programs(what, at, against_command, against_setting)
     less, alarms, found_of = (None if rate is None else rate / 100 for rate in (slower, false_alarms, power))
     asked = Gate(found, setting, old, against, less, alarms, found_of, runs, machine, out)
-    files = _Outputs(junit, gitlab, markdown)
+    files = _Outputs(junit, gitlab, markdown, history)
     if old is None:
         _gate_by_reference(asked, files, update, as_json)
     elif against is not None or update:
@@ -121,10 +126,12 @@ class _Outputs:
     junit: Path | None
     gitlab: Path | None
     markdown: Path | None
+    history: Path | None
 
 
 def _gate_by_reference(gate: Gate, files: _Outputs, update: bool, as_json: bool) -> None:
     from ridgeline.campaign.kinds.gate import CANNOT_JUDGE, ReferenceFile
+    from ridgeline.campaign.status import read_status
     from ridgeline.cli.campaign.live import drive
     from ridgeline.errors import CannotJudge
     from ridgeline.records.answer import Answer, Reference
@@ -135,6 +142,7 @@ def _gate_by_reference(gate: Gate, files: _Outputs, update: bool, as_json: bool)
         gate.write_reference(asked.folder)
         if not as_json:
             print(f"  wrote {gate.path}: commit it")
+        _remember(gate, files, read_status(asked.folder.path).answer)
         return
     stored = ReferenceFile.read(gate.path)
     try:
@@ -157,6 +165,23 @@ def _judge(gate: Gate, asked: Asked, files: _Outputs, shown: Path, as_json: bool
         now = read_status(asked.folder.path)
         if now.history.verdict is not None:
             _write(gate, files, shown, now.answer, now.history.wall_s)
+            _remember(gate, files, now.answer)
+
+
+def _remember(gate: Gate, files: _Outputs, answer: Answer) -> None:
+    """Add this gate to the history, and write the history's page."""
+    history, study = files.history, gate.found.study
+    values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
+    if history is None or not values:
+        return
+    from ridgeline.campaign.asked import now_text
+    from ridgeline.report.gates import write_gate_history
+    from ridgeline.study.gate_history import PastGate, add_gate
+
+    conclusion, goal = answer.conclusion or "", (study.goal.metric, study.goal.direction)
+    unit, commit = answer.unit, _commit_here()
+    past = PastGate(study.name, now_text(), conclusion, tuple(values), *goal, gate.machine, unit, commit)
+    write_gate_history(add_gate(history, past), study, history)
 
 
 def _write(gate: Gate, files: _Outputs, shown: Path, answer: Answer, seconds: float) -> None:
@@ -260,3 +285,15 @@ def _markdown_text(name: str, metric: str, answer: Answer) -> str:
 
 def _title(answer: Answer) -> str:
     return _TITLES.get(answer.conclusion or "", "did not pass")
+
+
+def _commit_here() -> str:
+    """What is measured, by the CI system or by git in this folder; empty where neither knows."""
+    for name in ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT"):
+        if found := os.environ.get(name):
+            return found
+    try:
+        said = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return said.stdout.strip() if said.returncode == 0 else ""
