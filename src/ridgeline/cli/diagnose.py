@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from ridgeline import catalog
 from ridgeline.cli.terminal import clean_line, json_escaped, uncleaned
+from ridgeline.diagnose import base
+from ridgeline.diagnose import comparison as diagnose_comparison
+from ridgeline.diagnose import knobs as diagnose_knobs
 from ridgeline.errors import InputError, ReadError
 
 if TYPE_CHECKING:
@@ -46,8 +50,6 @@ def diagnose(
 
     Example: ridgeline diagnose server.log
     """
-    from ridgeline import catalog
-    from ridgeline.diagnose.knobs import knobs_yaml
 
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.names("analyzers")]
     if compare:
@@ -55,7 +57,9 @@ def diagnose(
         return
     diagnoses = [found for path in files for found in _all_diagnosed(path, analyzers)]
     if as_knobs:
-        print(knobs_yaml([f for d in diagnoses for f in d.findings]) or "# no finding names a knob to try")
+        print(
+            diagnose_knobs.knobs_yaml([f for d in diagnoses for f in d.findings]) or "# no finding names a knob to try"
+        )
     elif as_json:
         print(json_escaped(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2, ensure_ascii=False)))
     else:
@@ -69,10 +73,9 @@ def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_kno
     for path in files:
         if not path.exists():
             raise InputError(f"{path}: no such file")
-    from ridgeline.diagnose.comparison import compare_files
 
     bars = [ReadingBar(path) for path in files]
-    comparison = compare_files(files[0], files[1], analyzers, (bars[0], bars[1]))
+    comparison = diagnose_comparison.compare_files(files[0], files[1], analyzers, (bars[0], bars[1]))
     for bar in bars:
         bar.close()
     document = json.dumps(comparison.as_json(), indent=2, ensure_ascii=False)
@@ -92,11 +95,10 @@ def _all_diagnosed(path: Path, analyzers: list[Analyzer]) -> list[Diagnosis]:
 
 
 def _diagnosed(path: Path, analyzers: list[Analyzer]) -> Diagnosis:
-    from ridgeline.diagnose.base import diagnose as diagnose_file
 
     bar = ReadingBar(path)
     try:
-        return diagnose_file(path, analyzers, bar)
+        return base.diagnose(path, analyzers, bar)
     finally:
         bar.close()
 

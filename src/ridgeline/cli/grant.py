@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.stats import wording
+from ridgeline.study import grant
+from ridgeline.study import grant as study_grant
+
 if TYPE_CHECKING:
     from ridgeline.study.grant import Grant, GrantedRun
 
@@ -23,9 +27,8 @@ def show(
 
     Example: ridgeline site grant show grant.jsonl
     """
-    from ridgeline.study.grant import read_grant
 
-    grant = read_grant(file)
+    grant = study_grant.read_grant(file)
     if as_json:
         print(json.dumps(_document(grant), indent=1))
     else:
@@ -44,7 +47,6 @@ def create(
 
     Example: ridgeline site grant create team.jsonl 5000 --unit SU --per-node-hour 128
     """
-    from ridgeline.study import grant
 
     print("\n".join(_lines(file, grant.create(file, amount, unit, per_node_hour))))
 
@@ -54,7 +56,6 @@ def top_up(file: _File, amount: _Amount) -> None:
 
     Example: ridgeline site grant top-up grant.jsonl 500
     """
-    from ridgeline.study import grant
 
     print("\n".join(_lines(file, grant.top_up(file, amount))))
 
@@ -68,11 +69,9 @@ def release(
 
     Example: ridgeline site grant release grant.jsonl studies/lost
     """
-    from ridgeline.stats.wording import count
-    from ridgeline.study import grant
 
     released = grant.release(file, str(study.resolve()))
-    print(f"gave back what {count(released, 'run')} had reserved")
+    print(f"gave back what {wording.count(released, 'run')} had reserved")
     print("\n".join(_lines(file, grant.read_grant(file))))
 
 
@@ -106,10 +105,8 @@ def _document(grant: Grant) -> dict[str, object]:
 
 
 def _lines(path: Path, grant: Grant) -> Iterator[str]:
-    from ridgeline.stats.wording import count
-    from ridgeline.study.grant import BATCH_SYSTEM, NODE_HOURS
 
-    rate = "" if grant.unit == NODE_HOURS else f", {grant.per_node_hour:g} a node-hour"
+    rate = "" if grant.unit == study_grant.NODE_HOURS else f", {grant.per_node_hour:g} a node-hour"
     yield f"{path}   {grant.total:,.6g} {grant.unit} granted{rate}"
     for name, value in (("spent", grant.spent), ("reserved", grant.reserved), ("left", grant.left)):
         yield f"  {name:<9}{value:>12,.3f}"
@@ -120,6 +117,6 @@ def _lines(path: Path, grant: Grant) -> Iterator[str]:
         yield f"  {spent:>12,.3f}{reserved:>12,.3f}{len(runs):>7}  {study}, {runs[-1].who}"
     settled = [run for run in grant.runs.values() if run.source]
     if settled:
-        checked = sum(run.source == BATCH_SYSTEM for run in settled)
+        checked = sum(run.source == study_grant.BATCH_SYSTEM for run in settled)
         rest = "" if checked == len(settled) else "; the others are as measured"
-        yield f"  {checked} of {count(len(settled), 'settled run')} as the batch system charged it{rest}"
+        yield f"  {checked} of {wording.count(len(settled), 'settled run')} as the batch system charged it{rest}"

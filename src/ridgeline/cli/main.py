@@ -9,6 +9,7 @@ from textwrap import dedent, fill, wrap
 from typing import Any
 
 from ridgeline import __version__, catalog
+from ridgeline.cli.lazily import lazily
 from ridgeline.cli.terminal import clean_streams
 from ridgeline.errors import (
     ExitCode,
@@ -176,7 +177,8 @@ def command_named(name: str) -> Command:
     place = _COMMANDS[name][0] if name in _COMMANDS else catalog.verb_place(name)
     if not place:
         raise InputError(f"{name!r} is not a verb; {_meant(name)}")
-    found: Command = catalog.at(place)
+    with lazily():
+        found: Command = catalog.at(place)
     return found
 
 

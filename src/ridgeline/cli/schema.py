@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ridgeline import catalog
 from ridgeline.errors import InputError
+from ridgeline.study import schema as schemas
 
 
 def schema(
@@ -18,18 +20,15 @@ def schema(
 
     Example: ridgeline site schema study
     """
-    from ridgeline import catalog
-    from ridgeline.study.schema import schema_with_site, site_schema, study_schema
-
     more = {name: place for wing, _ in catalog.wings() for name, place in wing.files.items()}
     if of not in (known := ("study", "site", *more)):
         raise InputError(f"there is no schema of {of!r}; use {', '.join(known)}")
     executors = catalog.forms("executors")
     if site or of == "site":
-        document = site_schema(executors)
+        document = schemas.site_schema(executors)
     elif of in more:
         form = catalog.at(more[of])
-        document = schema_with_site(form, f"ridgeline-{form.whose.split()[-1]}-1", executors)
+        document = schemas.schema_with_site(form, f"ridgeline-{form.whose.split()[-1]}-1", executors)
     else:
-        document = study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
+        document = schemas.study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
     print(json.dumps(document, indent=1))

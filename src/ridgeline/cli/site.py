@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline import catalog
 from ridgeline.errors import SiteError
+from ridgeline.executors import site_check
+from ridgeline.study import site_file
 
 if TYPE_CHECKING:
     from ridgeline.executors.site_check import CheckStep
@@ -29,10 +32,10 @@ def list_sites(as_json: _AsJson = False) -> None:
 
     Example: ridgeline site list
     """
-    from ridgeline import catalog
-    from ridgeline.study.site_file import SHIPPED, load_site, shipped_names
 
-    sites = [(load_site(name, Path()), SHIPPED / f"{name}.yaml") for name in shipped_names()]
+    sites = [
+        (site_file.load_site(name, Path()), site_file.SHIPPED / f"{name}.yaml") for name in site_file.shipped_names()
+    ]
     batch = catalog.origins("executors")
     if as_json:
         rows = [{"name": shipped.name, "batch": shipped.batch, "file": str(path)} for shipped, path in sites]
@@ -54,17 +57,14 @@ def check(
 
     Example: ridgeline site check local
     """
-    from ridgeline import catalog
-    from ridgeline.executors.site_check import SiteCheck
-    from ridgeline.study.site_file import load_site
 
-    chosen = load_site(name, Path())
+    chosen = site_file.load_site(name, Path())
     executor = catalog.part("executors", chosen.batch)(replace(chosen, poll_s=min(chosen.poll_s, POLL_S)))
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))
     steps: list[CheckStep] = []
     if not as_json:
         print(_site_head(chosen))
-    for step in SiteCheck(executor, chosen, home, patience).steps():
+    for step in site_check.SiteCheck(executor, chosen, home, patience).steps():
         steps.append(step)
         if not as_json:
             print(_step_text(step), flush=True)

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline import catalog, files
+from ridgeline.campaign import front, point_text, status
+from ridgeline.cli.text import answer as text_answer
+from ridgeline.cli.text import wording
+from ridgeline.errors import InputError, NothingFound
+
 if TYPE_CHECKING:
     from ridgeline.records.answer import Answer
 
@@ -38,73 +44,63 @@ def best(
     if at is not None:
         _best_at(folder, at, as_json)
         return
-    from ridgeline.campaign.status import read_answer
-    from ridgeline.cli.text.answer import answer_lines, error_of, yaml_lines
 
-    answer, exhibits = read_answer(folder)
+    answer, exhibits = status.read_answer(folder)
     if script is not None and str(script) == "-" and answer.to_use is not None:
         print(_script(folder, answer), end="")
     elif as_json:
         print(json.dumps(answer.as_json(), indent=1))
     else:
-        print(*answer_lines(answer, exhibits), sep="\n")
+        print(*text_answer.answer_lines(answer, exhibits), sep="\n")
         if answer.to_use is not None and (answer.offers or answer.keep):
-            print("", *yaml_lines(answer.to_use), sep="\n")
+            print("", *text_answer.yaml_lines(answer.to_use), sep="\n")
     if deploy is not None and answer.to_use is not None:
         _write_as("deploy", deploy, folder, answer)
     if script is not None and str(script) != "-" and answer.to_use is not None:
-        from ridgeline.files import write_whole
-
-        write_whole(script, _script(folder, answer), mode=0o755)
+        files.write_whole(script, _script(folder, answer), mode=0o755)
     if answer.lacks:
-        raise error_of(answer)(f"{folder}: {answer.lacks}")
+        raise text_answer.error_of(answer)(f"{folder}: {answer.lacks}")
 
 
 def _script(folder: Path, answer: Answer) -> str:
-    from ridgeline.campaign.point_text import script_of
-    from ridgeline.campaign.status import read_status
-    from ridgeline.cli.text.wording import setting_text
 
-    study = read_status(folder).study
+    study = status.read_status(folder).study
     point = answer.to_use or study.baseline
-    title = f"{study.name}: {setting_text(point)}\n{answer.statement}"
+    title = f"{study.name}: {wording.setting_text(point)}\n{answer.statement}"
     if answer.lacks:
         title = f"NOT AN ANSWER: {answer.lacks}\n{title}"
-    return script_of(study, folder.resolve(), point, title)
+    return point_text.script_of(study, folder.resolve(), point, title)
 
 
 def _write_as(kind: str, path: Path, folder: Path, answer: Answer) -> None:
     """The answer as a file of a wing: with --deploy what serving makes of it."""
-    from ridgeline import catalog
-    from ridgeline.campaign.status import read_status
-    from ridgeline.errors import InputError
-    from ridgeline.files import write_whole
 
     makes = [wing.from_answer[kind] for wing, _ in catalog.wings() if kind in wing.from_answer]
     if not makes:
         raise InputError(f"--{kind}: no wing that is installed writes such a file")
     head = f"# NOT AN ANSWER: {' '.join(answer.lacks.split())}\n" if answer.lacks else ""
     head += f"# {' '.join(answer.statement.split())}\n" if answer.lacks or answer.broken or answer.simulated else ""
-    write_whole(path, head + catalog.at(makes[0])(read_status(folder).study, answer, path))
+    files.write_whole(path, head + catalog.at(makes[0])(status.read_status(folder).study, answer, path))
 
 
 def _best_at(folder: Path, limit: str, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from ridgeline.campaign.front import best_at, best_at_lines
-    from ridgeline.campaign.status import read_status
-    from ridgeline.cli.text.answer import yaml_lines
-    from ridgeline.errors import NothingFound
-
-    now = read_status(folder)
-    one, text = best_at(now.study, now.history, limit)
+    now = status.read_status(folder)
+    one, text = front.best_at(now.study, now.history, limit)
     point = json.loads(one.setting)
     chosen = now.answer.candidate
     confirmed = point == now.study.baseline or (now.answer.confirmed and chosen is not None and point == chosen.point)
     if as_json:
         print(json.dumps({**asdict(one), "setting": point, "told": text, "confirmed": confirmed}, indent=1), flush=True)
     else:
-        print(*best_at_lines(now.study, now.history, limit), "", *yaml_lines(point), sep="\n", flush=True)
+        print(
+            *front.best_at_lines(now.study, now.history, limit),
+            "",
+            *text_answer.yaml_lines(point),
+            sep="\n",
+            flush=True,
+        )
     if not confirmed:
         words = ",".join(f"{name}={value}" for name, value in point.items())
         raise NothingFound(

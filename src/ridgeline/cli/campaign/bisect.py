@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.campaign import asked, check
+from ridgeline.cli.campaign import live
+
 
 def bisect(
     study: Annotated[Path, typer.Argument(help="The study file.")],
@@ -30,9 +33,6 @@ def bisect(
 
     Example: ridgeline ci bisect study.yaml --over threads --good 4 --bad 1
     """
-    from ridgeline.campaign.asked import bisecting
-    from ridgeline.campaign.check import check_study
-    from ridgeline.cli.campaign.live import drive
 
-    found = check_study(study)
-    drive(*bisecting(found, over, (good, bad), at, slower=slower / 100, runs=runs, out=out), as_json)
+    found = check.check_study(study)
+    live.drive(*asked.bisecting(found, over, (good, bad), at, slower=slower / 100, runs=runs, out=out), as_json)

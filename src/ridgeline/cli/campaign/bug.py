@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from ridgeline import files
+from ridgeline.campaign import bug as campaign_bug
+
 
 def bug(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that failed.")],
@@ -16,12 +19,10 @@ def bug(
 
     Example: ridgeline study bug studies/first/runs/0023-tp8 --out bug.md
     """
-    from ridgeline.campaign.bug import bug_report, failed_run
-    from ridgeline.files import write_whole
 
-    text = bug_report(*failed_run(run))
+    text = campaign_bug.bug_report(*campaign_bug.failed_run(run))
     if out is None:
         print(text, end="")
     else:
-        write_whole(out, text)
+        files.write_whole(out, text)
         print(out)

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.campaign import check as campaign_check
+from ridgeline.campaign import preview
 from ridgeline.errors import StudyError
+from ridgeline.records import expression
 from ridgeline.stats.wording import count
 
 if TYPE_CHECKING:
@@ -25,11 +28,9 @@ def check(
 
     Example: ridgeline check study.yaml
     """
-    from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.preview import whole_check
 
     try:
-        checked = whole_check(check_study(study))
+        checked = preview.whole_check(campaign_check.check_study(study))
     except StudyError as error:
         if as_json:
             print(json.dumps({"ok": False, "file": str(study), "problems": list(error.problems)}, indent=1))
@@ -72,7 +73,6 @@ def _document(path: Path, checked: StudyCheck) -> dict[str, Any]:
 
 
 def _lines(path: Path, checked: StudyCheck) -> list[str]:
-    from ridgeline.records.expression import show_duration
 
     study, size = checked.study, checked.space
     lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
@@ -82,7 +82,7 @@ def _lines(path: Path, checked: StudyCheck) -> list[str]:
         lines.append(f"          {shown} refused: {reason}")
     lines += [f"  note    {remark}" for remark in checked.remarks]
     lines += [f"  warning {doubt}" for doubt in checked.warnings]
-    return [*lines, *_cost(checked.cost, show_duration(study.job.limit_s))]
+    return [*lines, *_cost(checked.cost, expression.show_duration(study.job.limit_s))]
 
 
 def _cost(cost: Stake, limit: str) -> Iterator[str]:
@@ -109,9 +109,8 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
 
 
 def _looked_at(size: SpaceSize) -> float:
-    from ridgeline.campaign.preview import SAMPLED_POINTS
 
-    return size.points if size.exact else SAMPLED_POINTS
+    return size.points if size.exact else preview.SAMPLED_POINTS
 
 
 def _legal_share(size: SpaceSize) -> float:

@@ -6,6 +6,11 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.campaign import asked as campaign_asked
+from ridgeline.campaign import check
+from ridgeline.cli.campaign import live, one_command
+from ridgeline.errors import InputError
+
 
 def compare(
     study: Annotated[str, typer.Argument(metavar="STUDY|'COMMAND A'", help="The study file; or a command to time.")],
@@ -28,14 +33,9 @@ def compare(
 
     Example: ridgeline compare study.yaml threads=4
     """
-    from ridgeline.campaign.asked import comparing
-    from ridgeline.campaign.check import check_study
-    from ridgeline.cli.campaign.live import drive
-    from ridgeline.cli.campaign.one_command import KNOB, is_study, study_of_commands
-    from ridgeline.errors import InputError
 
-    if is_study([study]) or re.fullmatch(r"baseline|\w+=\S*", b):
-        asked = comparing(check_study(Path(study)), b, a, blocks, out)
+    if one_command.is_study([study]) or re.fullmatch(r"baseline|\w+=\S*", b):
+        asked = campaign_asked.comparing(check.check_study(Path(study)), b, a, blocks, out)
     elif a != "baseline":
         raise InputError("--a is a setting of a study file; of two commands the first is A")
     elif study == b:
@@ -43,5 +43,7 @@ def compare(
             "both commands are the same; to see how much its runs scatter, use `ridgeline ci gate --update`"
         )
     else:
-        asked = comparing(study_of_commands([study, b]), {KNOB: b}, blocks=blocks, out=out)
-    drive(*asked, as_json)
+        asked = campaign_asked.comparing(
+            one_command.study_of_commands([study, b]), {one_command.KNOB: b}, blocks=blocks, out=out
+        )
+    live.drive(*asked, as_json)

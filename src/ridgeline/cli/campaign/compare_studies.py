@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.campaign import status
 from ridgeline.errors import NothingFound
+from ridgeline.report import studies
 from ridgeline.stats.wording import metric_text
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ def compare_studies(
 
     Example: ridgeline study diff studies/first studies/second
     """
-    from ridgeline.campaign.status import answer_on_paper, read_status
-    from ridgeline.report.studies import StudySeen, compare_studies
 
     names = [path.resolve().name for path in (first, second)]
     if names[0] == names[1]:
@@ -38,9 +38,9 @@ def compare_studies(
         names = ["A", "B"]
     sides = []
     for name, path in zip(names, (first, second), strict=True):
-        now = read_status(path)
-        sides.append(StudySeen(name, now.study, now.history, answer_on_paper(now)))
-    found = compare_studies(*sides)
+        now = status.read_status(path)
+        sides.append(studies.StudySeen(name, now.study, now.history, status.answer_on_paper(now)))
+    found = studies.compare_studies(*sides)
     print(json.dumps(found.as_json(), indent=1) if as_json else "\n".join(studies_lines(found)), flush=True)
     if found.overall is None:
         raise NothingFound(f"{first}, {second}: no setting passed in both, so there is nothing to compare")
@@ -50,7 +50,6 @@ _WIDTH = 78
 
 
 def studies_lines(found: StudiesCompared) -> Iterator[str]:
-    from ridgeline.report.studies import CAUTION
 
     yield from wrap(found.headline, _WIDTH)
     yield ""
@@ -69,4 +68,4 @@ def studies_lines(found: StudiesCompared) -> Iterator[str]:
             for name, text in ((found.first.name, first), (found.second.name, second)):
                 yield from wrap(f"{name}: {text or '–'}", _WIDTH, initial_indent="    ", subsequent_indent="      ")
     yield ""
-    yield from wrap(CAUTION, _WIDTH)
+    yield from wrap(studies.CAUTION, _WIDTH)

@@ -5,6 +5,10 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.campaign import asked as campaign_asked
+from ridgeline.campaign import check
+from ridgeline.cli.campaign import live
+
 
 def edge(
     study: Annotated[Path, typer.Argument(help="The study file.")],
@@ -33,9 +37,8 @@ def edge(
 
     Example: ridgeline study edge study.yaml --knob threads --repeats 2
     """
-    from ridgeline.campaign.asked import edge_of
-    from ridgeline.campaign.check import check_study
-    from ridgeline.cli.campaign.live import drive
 
-    asked = edge_of(check_study(study), knob, at, repeats=repeats, margin=margin, fails=fails, out=out)
-    drive(*asked, as_json)
+    asked = campaign_asked.edge_of(
+        check.check_study(study), knob, at, repeats=repeats, margin=margin, fails=fails, out=out
+    )
+    live.drive(*asked, as_json)

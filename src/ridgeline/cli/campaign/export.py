@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ridgeline import files
+from ridgeline.campaign import front as campaign_front
+from ridgeline.campaign import status
 from ridgeline.errors import InputError
+from ridgeline.report import prometheus as report_prometheus
+from ridgeline.report import table as report_table
 
 if TYPE_CHECKING:
     from ridgeline.campaign.status import CampaignStatus
@@ -37,38 +42,33 @@ def export(
 
     Example: ridgeline study export studies/first --out runs.csv
     """
-    from ridgeline.campaign.status import answer_on_paper, read_status
-    from ridgeline.report.prometheus import metrics_text
-    from ridgeline.report.table import rows, write_csv, write_json
 
     form = ExportFormat.json if as_json else form
     if front and form not in (ExportFormat.csv, ExportFormat.json):
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv or json")
-    now = read_status(folder)
+    now = status.read_status(folder)
     if form is ExportFormat.prometheus:
-        _put(lambda stream: stream.write(metrics_text((now.as_json(), now.study.goal.metric))), out)
+        _put(lambda stream: stream.write(report_prometheus.metrics_text((now.as_json(), now.study.goal.metric))), out)
         return
-    answer = answer_on_paper(now)
-    table = _front(now) if front else rows(now.history, answer)
+    answer = status.answer_on_paper(now)
+    table = _front(now) if front else report_table.rows(now.history, answer)
     if form is ExportFormat.json:
-        _put(lambda stream: write_json(table, answer, stream), out)
+        _put(lambda stream: report_table.write_json(table, answer, stream), out)
     else:
-        _put(lambda stream: write_csv(table, stream), out)
+        _put(lambda stream: report_table.write_csv(table, stream), out)
     if out is not None:
         print(f"{len(table)} {'settings' if front else 'runs'} written to {out}")
 
 
 def _front(now: CampaignStatus) -> list[dict[str, Any]]:
-    from ridgeline.campaign.front import front_rows
 
-    return front_rows(now.study, now.history)
+    return campaign_front.front_rows(now.study, now.history)
 
 
 def _put(write: Callable[[TextIO], object], out: Path | None) -> None:
     if out is None:
         write(sys.stdout)
         return
-    from ridgeline.files import in_one_step
 
     try:
         if out.exists() and not out.is_file():  # a pipe, say
@@ -76,7 +76,7 @@ def _put(write: Callable[[TextIO], object], out: Path | None) -> None:
                 write(stream)
             return
         # in one step: Prometheus' node exporter may read the file at any moment
-        with in_one_step(out) as partial, partial.open("w", newline="") as stream:
+        with files.in_one_step(out) as partial, partial.open("w", newline="") as stream:
             write(stream)
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None

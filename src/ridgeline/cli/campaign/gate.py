@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline import files as ridgeline_files
+from ridgeline.campaign import asked as campaign_asked
+from ridgeline.campaign import check, status
+from ridgeline.campaign.kinds import gate as kinds_gate
+from ridgeline.cli.campaign import live, one_command
 from ridgeline.cli.options import takes
+from ridgeline.errors import CannotJudge, InputError
+from ridgeline.records import answer as records_answer
+from ridgeline.report import gates
+from ridgeline.stats import wording
+from ridgeline.study import gate_history
 
 if TYPE_CHECKING:
     from ridgeline.campaign.asked import Asked, Gate
@@ -87,13 +97,13 @@ def gate(asked: GateArguments) -> None:
 
     Example: ridgeline ci gate --against-command './old in.txt' -- ./new in.txt
     """
-    from ridgeline.campaign.asked import Gate
-    from ridgeline.errors import InputError
 
     found, setting, old = _programs(asked)
     rates = (asked.slower, asked.false_alarms, asked.power)
     less, alarms, power = (None if rate is None else rate / 100 for rate in rates)
-    gate = Gate(found, setting, old, asked.against, less, alarms, power, asked.runs, asked.machine, asked.out)
+    gate = campaign_asked.Gate(
+        found, setting, old, asked.against, less, alarms, power, asked.runs, asked.machine, asked.out
+    )
     if old is None:
         _gate_by_reference(gate, asked)
     elif asked.against is not None or asked.update:
@@ -105,18 +115,15 @@ def gate(asked: GateArguments) -> None:
 
 def _programs(asked: GateArguments) -> tuple[CheckedStudy, Setting, Setting | None]:
     """The study, the setting of the program that is to be run, and that of the old one, where it is run as well."""
-    from ridgeline.campaign.check import check_study
-    from ridgeline.cli.campaign.one_command import KNOB, is_study, study_of_commands
-    from ridgeline.errors import InputError
 
     what, old, old_setting = asked.what, asked.against_command, asked.against_setting
-    if is_study(what):
+    if one_command.is_study(what):
         if old:
             raise InputError(
                 "--against-command takes two commands (--against-command OLD -- NEW); of a study make the program a "
                 "knob and run --at program=new --against-setting program=old"
             )
-        return check_study(Path(what[0])), asked.at, old_setting or None
+        return check.check_study(Path(what[0])), asked.at, old_setting or None
     if old_setting:
         raise InputError("--against-setting is of a study file; for commands use --against-command OLD -- NEW")
     if asked.at != "baseline":
@@ -124,44 +131,43 @@ def _programs(asked: GateArguments) -> tuple[CheckedStudy, Setting, Setting | No
     new = what[0] if len(what) == 1 else shlex.join(what)
     if new == old:
         raise InputError("both commands are the same; name the old build with --against-command")
-    found = study_of_commands([new, *([old] if old else [])])
-    return found, {KNOB: new}, {KNOB: old} if old else None
+    found = one_command.study_of_commands([new, *([old] if old else [])])
+    return found, {one_command.KNOB: new}, {one_command.KNOB: old} if old else None
 
 
 def _gate_by_reference(gate: Gate, files: GateArguments) -> None:
-    from ridgeline.campaign.kinds.gate import ReferenceFile
-    from ridgeline.campaign.status import read_status
-    from ridgeline.cli.campaign.live import drive
-    from ridgeline.errors import CannotJudge
-    from ridgeline.records.answer import Answer, Conclusion, Reference
 
     if files.update:
         asked = gate.measuring()
-        drive(*asked, files.as_json)
+        live.drive(*asked, files.as_json)
         gate.write_reference(asked.folder)
         if not files.as_json:
             print(f"  wrote {gate.path}: commit it")
-        _remember(gate, files, read_status(asked.folder.path).answer)
+        _remember(gate, files, status.read_status(asked.folder.path).answer)
         return
-    stored = ReferenceFile.read(gate.path)
+    stored = kinds_gate.ReferenceFile.read(gate.path)
     try:
         asked = gate.judged(stored)
     except CannotJudge as error:
-        reference = Reference("the reference", gate.question(stored).point, None)
-        _write(gate, files, gate.path, Answer("gate", Conclusion.CANNOT_JUDGE, str(error), reference, None), 0.0)
+        reference = records_answer.Reference("the reference", gate.question(stored).point, None)
+        _write(
+            gate,
+            files,
+            gate.path,
+            records_answer.Answer("gate", records_answer.Conclusion.CANNOT_JUDGE, str(error), reference, None),
+            0.0,
+        )
         raise
     _judge(gate, asked, files, gate.path)
 
 
 def _judge(gate: Gate, asked: Asked, files: GateArguments, shown: Path) -> None:
     """Run until it is decided, and write what CI systems read."""
-    from ridgeline.campaign.status import read_status
-    from ridgeline.cli.campaign.live import drive
 
     try:
-        drive(*asked, files.as_json)
+        live.drive(*asked, files.as_json)
     finally:
-        now = read_status(asked.folder.path)
+        now = status.read_status(asked.folder.path)
         if now.history.verdict is not None:
             _write(gate, files, shown, now.answer, now.history.wall_s)
             _remember(gate, files, now.answer)
@@ -173,28 +179,26 @@ def _remember(gate: Gate, files: GateArguments, answer: Answer) -> None:
     values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
     if history is None or not values:
         return
-    from ridgeline.campaign.asked import now_text
-    from ridgeline.report.gates import write_gate_history
-    from ridgeline.study.gate_history import PastGate, add_gate
 
     conclusion, goal = answer.conclusion or "", (study.goal.metric, study.goal.direction)
     unit, commit = answer.unit, _commit_here()
-    past = PastGate(study.name, now_text(), conclusion, tuple(values), *goal, gate.machine, unit, commit)
-    write_gate_history(add_gate(history, past), study, history)
+    past = gate_history.PastGate(
+        study.name, campaign_asked.now_text(), conclusion, tuple(values), *goal, gate.machine, unit, commit
+    )
+    gates.write_gate_history(gate_history.add_gate(history, past), study, history)
 
 
 def _write(gate: Gate, files: GateArguments, shown: Path, answer: Answer, seconds: float) -> None:
     """What CI systems read, and what GitHub reads from standard output."""
-    from ridgeline.files import write_whole
 
     name, reference = gate.found.study.name, shown.as_posix()
     summary = _markdown_text(name, gate.found.study.goal.metric, answer)
     if files.junit is not None:
-        write_whole(files.junit, _junit_text(name, answer, seconds))
+        ridgeline_files.write_whole(files.junit, _junit_text(name, answer, seconds))
     if files.gitlab is not None:
-        write_whole(files.gitlab, _gitlab_text(name, answer, reference))
+        ridgeline_files.write_whole(files.gitlab, _gitlab_text(name, answer, reference))
     if files.markdown is not None:
-        write_whole(files.markdown, summary)
+        ridgeline_files.write_whole(files.markdown, summary)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         print(_github_line(name, answer, reference))
         if page := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -266,14 +270,13 @@ def _gitlab_text(name: str, answer: Answer, reference: str) -> str:
 
 def _markdown_text(name: str, metric: str, answer: Answer) -> str:
     """A heading, a table of one row, and the whole sentence below."""
-    from ridgeline.stats.wording import metric_text, percent, percent_range
 
     facts: Mapping[str, Any] = answer.facts.get("gate", {})
     before, now = answer.reference.value, None if answer.candidate is None else answer.candidate.value
     change = low = "–"
     if facts.get("change") is not None and facts.get("runs"):
-        change, low = percent(facts["change"]), percent_range(facts["low"], facts["high"])
-    values = ["–" if value is None else metric_text(value) for value in (before, now)]
+        change, low = wording.percent(facts["change"]), wording.percent_range(facts["low"], facts["high"])
+    values = ["–" if value is None else wording.metric_text(value) for value in (before, now)]
     row = (metric, *values, change, low, str(facts.get("runs", 0)))
     return (
         f"### {name}: {_title(answer)}\n\n"

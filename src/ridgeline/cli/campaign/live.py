@@ -36,6 +36,8 @@ from ridgeline.records.answer import Answer
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.report import insights as report_insights
+from ridgeline.report import page, sections
 from ridgeline.stats.wording import count
 from ridgeline.study.codec import Extension
 from ridgeline.study.folder import StudyFolder
@@ -92,12 +94,9 @@ def drive(
                 sys.exit(ExitCode.INTERRUPTED)
             now = _status_of(campaign)
             answer = pasted_answer(now, campaign.workload)
-    from ridgeline.report.insights import insights
-    from ridgeline.report.page import write_report
-    from ridgeline.report.sections import Findings
 
-    report = write_report(Findings(now.study, now.history, answer, now.exhibits), folder.report_path)
-    seen = insights(now.study, now.history, now.answer)
+    report = page.write_report(sections.Findings(now.study, now.history, answer, now.exhibits), folder.report_path)
+    seen = report_insights.insights(now.study, now.history, now.answer)
     if as_json:
         more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
         _show(json.dumps(now.as_json() | more, indent=1))

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.campaign import scores, status, verdict
 from ridgeline.errors import CannotJudge
+from ridgeline.report import insights
+from ridgeline.stats import nodes as stats_nodes
+from ridgeline.stats import wording
 
 if TYPE_CHECKING:
     from ridgeline.stats.nodes import NodeEffect
@@ -27,17 +31,13 @@ def nodes(
     """
     from dataclasses import asdict
 
-    from ridgeline.campaign.scores import effects_of_nodes
-    from ridgeline.campaign.status import read_status
-    from ridgeline.campaign.verdict import goal_text
-
-    now = read_status(folder)
-    effects = effects_of_nodes(now.study, now.history)
+    now = status.read_status(folder)
+    effects = scores.effects_of_nodes(now.study, now.history)
     if as_json:
         print(json.dumps({"metric": now.study.goal.metric, "nodes": [asdict(e) for e in effects]}, indent=1))
     else:
         print(
-            *_node_lines(effects, goal_text(now.study, now.history), now.study.search.sentinel_every),
+            *_node_lines(effects, verdict.goal_text(now.study, now.history), now.study.search.sentinel_every),
             sep="\n",
             flush=True,
         )
@@ -47,8 +47,6 @@ def nodes(
 
 def _node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:
     """Nodes unlike their peers first, then those like them, then those that cannot be judged."""
-    from ridgeline.report.insights import node_text
-    from ridgeline.stats.wording import count
 
     if not effects:
         yield "can't judge: no good run recorded its node"
@@ -60,10 +58,10 @@ def _node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every:
     unlike = [effect for effect in effects if effect.verdict in ("slow", "fast")]
     usual = [effect for effect in effects if effect.verdict == "usual"]
     unknown = [effect for effect in effects if effect.verdict == "undecided"]
-    yield from (f"{node_text(effect, goal)}: {effect.evidence}" for effect in unlike)
+    yield from (f"{insights.node_text(effect, goal)}: {effect.evidence}" for effect in unlike)
     if usual:
         if not unlike:
-            yield f"no node is shown to be slower or faster than its peers ({count(len(usual), 'node')} judged)"
+            yield f"no node is shown to be slower or faster than its peers ({wording.count(len(usual), 'node')} judged)"
         yield from (f"  {effect}: {effect.evidence}" for effect in usual)
     for group in dict.fromkeys(tuple(sorted((e.node, *e.together))) for e in unknown if e.together):
         yield (
@@ -71,15 +69,14 @@ def _node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every:
             "a job on one of them and another node would show it"
         )
     if alone := [effect for effect in unknown if not effect.together]:
-        names = ", ".join(f"{effect.node} ({count(effect.runs, 'run')})" for effect in alone)
+        names = ", ".join(f"{effect.node} ({wording.count(effect.runs, 'run')})" for effect in alone)
         yield f"can't judge: {names}; {_missing(alone, sentinel_every)}"
 
 
 def _missing(unknown: Sequence[NodeEffect], sentinel_every: int) -> str:
-    from ridgeline.stats.nodes import FEWEST_RUNS
 
-    if any(effect.runs < FEWEST_RUNS for effect in unknown):
-        return f"a node is judged by {FEWEST_RUNS} runs there and {FEWEST_RUNS} elsewhere"
+    if any(effect.runs < stats_nodes.FEWEST_RUNS for effect in unknown):
+        return f"a node is judged by {stats_nodes.FEWEST_RUNS} runs there and {stats_nodes.FEWEST_RUNS} elsewhere"
     if not sentinel_every:
         return "settings hardly repeat; let sentinel_every in the study's search stage be above 0"
     return "too few runs of the same setting on different nodes"

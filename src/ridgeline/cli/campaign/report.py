@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.campaign import status
+from ridgeline.errors import InputError
+from ridgeline.report import html as report_html
+from ridgeline.report import markdown as report_markdown
+from ridgeline.report import page as report_page
+from ridgeline.report import sections as report_sections
+from ridgeline.report import slides as report_slides
+from ridgeline.report import studies
+from ridgeline.study import folder as study_folder
+
 
 class ReportFormat(StrEnum):
     html = "html"
@@ -31,37 +41,34 @@ def report(
     Example: ridgeline report studies/first
     """
     import ridgeline.stats.arrays  # noqa: F401  before anything else of a report loads numpy with all its threads
-    from ridgeline.campaign.status import answer_on_paper, read_status_as_far
-    from ridgeline.report.markdown import markdown
-    from ridgeline.report.page import browser_path, write_page, write_pdf, write_report
-    from ridgeline.report.sections import Findings, sections
-    from ridgeline.study.folder import read_ladder
 
     printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
     if printed:
-        browser_path()  # before anything is worked out
+        report_page.browser_path()  # before anything is worked out
     if not (folder / "study.yaml").exists() and (several := _studies_in(folder)):
         _project(folder, several, out, form)
         return
-    now, notes = read_status_as_far(folder)
+    now, notes = status.read_status_as_far(folder)
     target = out or folder / ("slides.html" if form is ReportFormat.slides else f"report.{form.value}")
-    found = Findings(now.study, now.history, answer_on_paper(now), now.exhibits, notes, read_ladder(folder))
+    found = report_sections.Findings(
+        now.study, now.history, status.answer_on_paper(now), now.exhibits, notes, study_folder.read_ladder(folder)
+    )
     match form:
         case ReportFormat.html:
-            write_report(found, target)
+            report_page.write_report(found, target)
         case ReportFormat.md:
-            text = markdown(now.study.name, now.study.question, sections(found))
-            write_page(iter([text.encode(errors="replace")]), target)
+            text = report_markdown.markdown(now.study.name, now.study.question, report_sections.sections(found))
+            report_page.write_page(iter([text.encode(errors="replace")]), target)
         case ReportFormat.pdf:
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-                write_pdf(write_report(found, Path(place, "report.html")), target)
+                report_page.write_pdf(report_page.write_report(found, Path(place, "report.html")), target)
         case ReportFormat.slides:
-            from ridgeline.report.slides import deck
-
             with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-                page = write_page(deck(found), Path(place, "slides.html") if printed else target)
+                page = report_page.write_page(
+                    report_slides.deck(found), Path(place, "slides.html") if printed else target
+                )
                 if printed:
-                    write_pdf(page, target)
+                    report_page.write_pdf(page, target)
     print(target)
 
 
@@ -72,27 +79,28 @@ def _studies_in(folder: Path) -> list[Path]:
 
 
 def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
-    from ridgeline.campaign.status import answer_on_paper, read_status_as_far
-    from ridgeline.errors import InputError
-    from ridgeline.report.html import Folders
-    from ridgeline.report.markdown import markdown
-    from ridgeline.report.page import whole_page, write_page, write_pdf
-    from ridgeline.report.studies import StudySeen, project_sections
 
     if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
         raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
     seen = []
     for path in several:
-        now, _ = read_status_as_far(path)
-        seen.append(StudySeen(path.relative_to(folder).as_posix(), now.study, now.history, answer_on_paper(now)))
-    name, shown = folder.resolve().name, project_sections(seen)
+        now, _ = status.read_status_as_far(path)
+        seen.append(
+            studies.StudySeen(path.relative_to(folder).as_posix(), now.study, now.history, status.answer_on_paper(now))
+        )
+    name, shown = folder.resolve().name, studies.project_sections(seen)
     target = out or folder / f"report.{form.value}"
     if form is ReportFormat.md:
-        write_page(iter([markdown(name, "", shown).encode(errors="replace")]), target)
+        report_page.write_page(iter([report_markdown.markdown(name, "", shown).encode(errors="replace")]), target)
     elif form is ReportFormat.html:
-        write_page(whole_page(name, "", shown, Folders(folder, target)), target)
+        report_page.write_page(report_page.whole_page(name, "", shown, report_html.Folders(folder, target)), target)
     else:
         with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
             page = Path(place, "report.html")
-            write_pdf(write_page(whole_page(name, "", shown, Folders(folder, page)), page), target)
+            report_page.write_pdf(
+                report_page.write_page(
+                    report_page.whole_page(name, "", shown, report_html.Folders(folder, page)), page
+                ),
+                target,
+            )
     print(target)

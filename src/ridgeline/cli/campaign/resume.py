@@ -5,6 +5,10 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.campaign import extension
+from ridgeline.cli.campaign import live
+from ridgeline.study import folder as study_folder
+
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The study folder that `tune` wrote.")],
@@ -30,8 +34,11 @@ def resume(
 
     Example: ridgeline resume studies/first --blocks +2
     """
-    from ridgeline.campaign.extension import parse_extension
-    from ridgeline.cli.campaign.live import drive
-    from ridgeline.study.folder import StudyFolder
 
-    drive(StudyFolder.open(folder), None, as_json, parse_extension(trials, blocks, wall, node_hours), why)
+    live.drive(
+        study_folder.StudyFolder.open(folder),
+        None,
+        as_json,
+        extension.parse_extension(trials, blocks, wall, node_hours),
+        why,
+    )

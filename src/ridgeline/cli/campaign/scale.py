@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.campaign import asked, check
+from ridgeline.cli.campaign import live
+
 
 def scale(
     study: Annotated[Path, typer.Argument(help="The study file.")],
@@ -27,8 +30,5 @@ def scale(
 
     Example: ridgeline study scale study.yaml --over threads
     """
-    from ridgeline.campaign.asked import scaling
-    from ridgeline.campaign.check import check_study
-    from ridgeline.cli.campaign.live import drive
 
-    drive(*scaling(check_study(study), over, at, repeats, out), as_json)
+    live.drive(*asked.scaling(check.check_study(study), over, at, repeats, out), as_json)

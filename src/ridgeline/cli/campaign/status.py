@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.campaign import status as campaign_status
+from ridgeline.campaign import verdict
+from ridgeline.cli.campaign import watched as campaign_watched
 from ridgeline.cli.terminal import clean_line, uncleaned
+from ridgeline.cli.text import picture as text_picture
+from ridgeline.cli.text import snapshot, wording
 from ridgeline.cli.text.table import aligned
 from ridgeline.errors import InputError
+from ridgeline.stats import wording as stats_wording
+from ridgeline.study import folder as study_folder
+from ridgeline.study import history as study_history
+from ridgeline.study import state_files
 
 if TYPE_CHECKING:
     from ridgeline.campaign.status import CampaignStatus
@@ -44,22 +53,17 @@ def status(
 
         follow(folder)
         return
-    from ridgeline.campaign.status import read_status
-    from ridgeline.cli.text.wording import status_lines
 
-    now = read_status(folder)
+    now = campaign_status.read_status(folder)
     gc.freeze()  # a long history is no garbage: looking through it again and again takes longer than the answer
-    print(json.dumps(now.as_json(), indent=1) if as_json else "\n".join(status_lines(now, time.time())))
+    print(json.dumps(now.as_json(), indent=1) if as_json else "\n".join(wording.status_lines(now, time.time())))
 
 
 def _reason(folder: Path, number: int) -> str:
     """What trial `number` was, who chose it and why, and what came of it."""
-    from ridgeline.campaign.verdict import goal_text
-    from ridgeline.study.folder import StudyFolder
-    from ridgeline.study.history import read_history
 
-    opened = StudyFolder.open(folder)
-    history = read_history(opened.path)
+    opened = study_folder.StudyFolder.open(folder)
+    history = study_history.read_history(opened.path)
     trial = history.trials.get(number)
     if trial is None:
         known = f"trials 1 to {max(history.trials)}" if history.trials else "no trial yet"
@@ -71,7 +75,7 @@ def _reason(folder: Path, number: int) -> str:
     ]
     study, run = opened.load(history).study, history.final_run(trial)
     if run is not None and study.goal.metric in run.metrics:
-        lines.append(f"  measured {goal_text(study, history).value(run.metrics[study.goal.metric])}")
+        lines.append(f"  measured {verdict.goal_text(study, history).value(run.metrics[study.goal.metric])}")
     elif run is not None and run.outcome is not None:
         lines.append(f"  {run.outcome}")
     return "\n".join(lines)
@@ -88,10 +92,8 @@ _LOG_LINES = 6
 
 def follow(path: Path) -> None:
     """Until the campaign is over, or Ctrl-C."""
-    from ridgeline.cli.campaign.watched import WatchedStudy
-    from ridgeline.cli.text.wording import status_lines
 
-    watched = WatchedStudy(path)
+    watched = campaign_watched.WatchedStudy(path)
     screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     shown_runs, last, drawn_s = 0, object(), 0.0
     while True:
@@ -106,7 +108,7 @@ def follow(path: Path) -> None:
             break
         time.sleep(POLL_S)
     if not screen:
-        print(*status_lines(now, time.time()), sep="\n", flush=True)
+        print(*wording.status_lines(now, time.time()), sep="\n", flush=True)
 
 
 def _is_gone(now: CampaignStatus) -> bool:
@@ -115,13 +117,12 @@ def _is_gone(now: CampaignStatus) -> bool:
 
 
 def _draw(now: CampaignStatus) -> None:
-    from ridgeline.cli.text.picture import in_ascii
 
     size = shutil.get_terminal_size()
     # one column less: a terminal that is full to its last column begins another line
     lines = _follow_lines(now, size.columns - 1, size.lines - 1, time.time(), plain=not _speaks_unicode())
     screen, text = uncleaned(sys.stdout), REST.join(map(clean_line, lines))
-    screen.write(HOME + (text if _speaks_unicode() else in_ascii(text)) + REST + _BELOW)
+    screen.write(HOME + (text if _speaks_unicode() else text_picture.in_ascii(text)) + REST + _BELOW)
     screen.flush()
 
 
@@ -131,13 +132,11 @@ def _speaks_unicode() -> bool:
 
 def _show_new(now: CampaignStatus, shown: int) -> int:
     """A line for each run that ended since, oldest first; how many were shown."""
-    from ridgeline.cli.text.picture import cut
-    from ridgeline.cli.text.snapshot import run_rows
 
     new = len(now.history.runs) - shown
-    rows = [*islice(run_rows(now, new), 1, None)]
+    rows = [*islice(snapshot.run_rows(now, new), 1, None)]
     for row in reversed(rows):
-        print(cut("  ".join(("", *row)), 400), flush=True)
+        print(text_picture.cut("  ".join(("", *row)), 400), flush=True)
     return len(now.history.runs)
 
 
@@ -146,10 +145,9 @@ def _follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, pl
 
     `plain`: nothing but ASCII in the sparkline.
     """
-    from ridgeline.cli.text.picture import cut, picture_lines
 
-    head = [cut(line, width) for line in _head(now, now_s)]
-    picture = picture_lines(now, width, now_s)
+    head = [text_picture.cut(line, width) for line in _head(now, now_s)]
+    picture = text_picture.picture_lines(now, width, now_s)
     spark = _spark(now, width, plain)
     left = max(_LEAST_HEIGHT, height) - len(head) - len(picture) - len(spark) - 1
     log = _log(now, width, min(_LOG_LINES, max(0, left // 3)))
@@ -158,18 +156,15 @@ def _follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, pl
 
 
 def _head(now: CampaignStatus, now_s: float) -> list[str]:
-    from ridgeline.cli.text.snapshot import expected_end
-    from ridgeline.cli.text.wording import controller_text
-    from ridgeline.stats.wording import count
 
     if now.is_over:
         state = "finished" if now.history.verdict is not None else "stopped"
     else:
         state = "paused" if now.history.instructions.paused else now.progress.stage
-    lines = [f"{now.study.name}   {state}   {count(len(now.history.runs), 'run')}"]
+    lines = [f"{now.study.name}   {state}   {stats_wording.count(len(now.history.runs), 'run')}"]
     if now.controller is not None and not now.is_over:
-        lines.append(f"  {controller_text(now.controller, str(now.history.root), now_s)}")
-        if end := expected_end(now, now_s):
+        lines.append(f"  {wording.controller_text(now.controller, str(now.history.root), now_s)}")
+        if end := snapshot.expected_end(now, now_s):
             lines.append(f"  expected end {end}")
     return lines
 
@@ -197,25 +192,24 @@ def sparkline(values: Sequence[float | None], plain: bool = False) -> str:
 
 def _runs(now: CampaignStatus, width: int, room: int) -> list[str]:
     """A table of the latest runs with a line before it; nothing where there is no room for a head and a run."""
-    from ridgeline.cli.text.picture import cut
-    from ridgeline.cli.text.snapshot import run_rows
 
-    rows = run_rows(now, max(0, room - 2))
+    rows = snapshot.run_rows(now, max(0, room - 2))
     if room < 3 or len(rows) < 2:
         return []
-    return ["", *(cut(line, width) for line in aligned(rows, left=(0, 1, 4)))]
+    return ["", *(text_picture.cut(line, width) for line in aligned(rows, left=(0, 1, 4)))]
 
 
 def _log(now: CampaignStatus, width: int, room: int) -> list[str]:
     """The end of the log of the first run under way: of several the oldest."""
-    from ridgeline.cli.text.picture import cut
-    from ridgeline.study.state_files import last_lines, newest_log
 
     running = next(iter(now.history.open_runs.values()), None)
     if running is None or room < 2 or now.is_over:
         return []
-    log = newest_log(running.folder)
-    lines = last_lines(log, room - 1)
+    log = state_files.newest_log(running.folder)
+    lines = state_files.last_lines(log, room - 1)
     if log is None or not lines:
         return []
-    return [cut(f"  {log.parent.name}/{log.name}:", width), *(cut(f"  | {line}", width) for line in lines)]
+    return [
+        text_picture.cut(f"  {log.parent.name}/{log.name}:", width),
+        *(text_picture.cut(f"  | {line}", width) for line in lines),
+    ]

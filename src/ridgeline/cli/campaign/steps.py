@@ -5,6 +5,10 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.campaign import asked, assembly, check
+from ridgeline.cli.campaign import live
+from ridgeline.errors import InputError
+
 
 def steps(
     study: Annotated[Path, typer.Argument(help="The study file, or a study folder.")],
@@ -41,18 +45,13 @@ def steps(
 
     Example: ridgeline study steps studies/first
     """
-    from ridgeline.campaign.asked import steps_to
-    from ridgeline.campaign.assembly import check_study_again
-    from ridgeline.campaign.check import check_study
-    from ridgeline.cli.campaign.live import drive
-    from ridgeline.errors import InputError
 
     folder = study if study.is_dir() else None
-    found = check_study(study) if folder is None else check_study_again(folder)
+    found = check.check_study(study) if folder is None else assembly.check_study_again(folder)
     if setting is None and folder is None:
         raise InputError(
             f"steps: no setting; name its changes ('knob=value,…') or the study folder that confirmed it after {study}"
         )
     confirmed = Path(str(study) if setting is None else setting)
     meant = confirmed if setting is None or (confirmed / "journal.jsonl").exists() else setting
-    drive(*steps_to(found, meant, blocks, each=each, beside=folder, out=out), as_json)
+    live.drive(*asked.steps_to(found, meant, blocks, each=each, beside=folder, out=out), as_json)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.errors import InputError
+from ridgeline.campaign import assembly, check, elsewhere, preview, status
+from ridgeline.campaign.kinds import search
+from ridgeline.cli.campaign import live
+from ridgeline.cli.campaign import steps as campaign_steps
+from ridgeline.cli.text import wording
+from ridgeline.errors import InputError, NothingFound
+from ridgeline.records import study as records_study
+from ridgeline.samplers import base
 
 if TYPE_CHECKING:
     from ridgeline.campaign.kinds.search import SearchQuestion
@@ -57,90 +64,75 @@ def tune(
 
     Example: ridgeline tune study.yaml --out studies/first
     """
-    from ridgeline.campaign.kinds.search import SearchQuestion
-    from ridgeline.records.study import DEFAULT_SAMPLER
 
     if search_on is not None and (warm_start or dry_run or trials is not None):
         raise InputError("--search-on searches elsewhere: leave out --warm-start, --trials and --dry-run")
-    question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
+    question = search.SearchQuestion(trials, seed, records_study.DEFAULT_SAMPLER)
     if dry_run:
         _rehearse(study, question)
         return
-    from ridgeline.campaign.assembly import assemble_folder
-    from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.elsewhere import keep
-    from ridgeline.campaign.preview import doubts
-    from ridgeline.cli.campaign.live import drive
 
-    found = check_study(study)
+    found = check.check_study(study)
     if search_on is not None:
         home = out or Path("studies") / found.study.name
         question = _searched(search_on, home.with_name(f"{home.name}-search"), found.study, question, top, why)
-    print(*(f"ridgeline: warning: {doubt}\n" for doubt in doubts(found)), sep="", end="", file=sys.stderr)
+    print(*(f"ridgeline: warning: {doubt}\n" for doubt in preview.doubts(found)), sep="", end="", file=sys.stderr)
     observations = _earlier(found.study, warm_start) if warm_start else []
-    folder = assemble_folder(found, out, found.study.name)
+    folder = assembly.assemble_folder(found, out, found.study.name)
     if observations:
-        keep(folder, observations)
-    drive(folder, question, as_json, why=why)
+        elsewhere.keep(folder, observations)
+    live.drive(folder, question, as_json, why=why)
     if ladder:
         _climb(study, folder.path, as_json)
 
 
 def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:
     """Search on the stand-in, or go on with that search, and ask here only about the best settings that it found."""
-    from ridgeline.campaign.assembly import assemble_or_resume
-    from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.elsewhere import carry
-    from ridgeline.campaign.status import read_status
-    from ridgeline.cli.campaign.live import drive
-    from ridgeline.errors import NothingFound
 
     if not there.is_dir():
-        standin = check_study(there)
-        folder, asked = assemble_or_resume(standin, out, standin.study.name, question)
-        if asked is not None or read_status(folder.path).history.verdict is None:
+        standin = check.check_study(there)
+        folder, asked = assembly.assemble_or_resume(standin, out, standin.study.name, question)
+        if asked is not None or status.read_status(folder.path).history.verdict is None:
             try:
-                drive(folder, asked, as_json=False, why=why)
+                live.drive(folder, asked, as_json=False, why=why)
             except NothingFound as error:
                 print(
                     f"ridgeline: on the stand-in: {error}; its best settings are tried here all the same",
                     file=sys.stderr,
                 )
         there = folder.path
-    now = read_status(there)
-    carried, searched, behind = carry(now.study, now.history, target, top)
+    now = status.read_status(there)
+    carried, searched, behind = elsewhere.carry(now.study, now.history, target, top)
     print(*(f"ridgeline: warning: {line}\n" for line in behind), sep="", end="", file=sys.stderr)
     print(f"\n{len(carried)} of the best settings on {searched['site']} go to {target.site.name}", file=sys.stderr)
     return replace(question, carried=carried, searched=searched)
 
 
 def _climb(study: Path, folder: Path, as_json: bool) -> None:
-    from ridgeline.cli.campaign.steps import steps
 
-    steps(study, str(folder), None, False, folder.with_name(f"{folder.name}-steps"), as_json)
+    campaign_steps.steps(study, str(folder), None, False, folder.with_name(f"{folder.name}-steps"), as_json)
 
 
 def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
-    from ridgeline.campaign.elsewhere import gather
-    from ridgeline.samplers.base import sampler_class
 
-    if not sampler_class(study.search.sampler).takes_earlier:
+    if not base.sampler_class(study.search.sampler).takes_earlier:
         raise InputError(f"the sampler {study.search.sampler} cannot use --warm-start; use the sampler guided")
-    return gather(study, folders)
+    return elsewhere.gather(study, folders)
 
 
 def _rehearse(study: Path, question: SearchQuestion) -> None:
-    from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.preview import doubts, rehearse, stake
-    from ridgeline.cli.text.wording import cost_line, setting_text
 
-    found = check_study(study)
+    found = check.check_study(study)
     with tempfile.TemporaryDirectory(prefix="ridgeline-dry-run-") as folder:
-        for step in rehearse(study, question, 3, Path(folder)):
-            print(f"# trial {step.trial.number} ({step.trial.proposer}): {setting_text(step.trial.point)}")
+        for step in preview.rehearse(study, question, 3, Path(folder)):
+            print(f"# trial {step.trial.number} ({step.trial.proposer}): {wording.setting_text(step.trial.point)}")
             for line in step.build:
                 print(f"# build: {line}")
             for which, line in step.starts:
                 print(f"# {which}: {line}")
             print(step.script.rstrip(), end="\n\n")
-    print(*(f"# warning: {doubt}" for doubt in doubts(found)), cost_line(stake(found.study, question.trials)), sep="\n")
+    print(
+        *(f"# warning: {doubt}" for doubt in preview.doubts(found)),
+        wording.cost_line(preview.stake(found.study, question.trials)),
+        sep="\n",
+    )

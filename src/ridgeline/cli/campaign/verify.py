@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.campaign import verify as campaign_verify
+from ridgeline.cli.text import table
+from ridgeline.errors import ExitCode
+from ridgeline.stats import wording
+
 if TYPE_CHECKING:
     from ridgeline.campaign.verify_runs import Mismatch, Verification
 
@@ -21,12 +26,9 @@ def verify(
 
     Example: ridgeline study verify studies/first
     """
-    from ridgeline.campaign.verify import verify_folder
-    from ridgeline.cli.text.table import json_text
-    from ridgeline.errors import ExitCode
 
-    found = verify_folder(folder)
-    print(json_text(found.as_json()) if as_json else "\n".join(_verification_lines(found)))
+    found = campaign_verify.verify_folder(folder)
+    print(table.json_text(found.as_json()) if as_json else "\n".join(_verification_lines(found)))
     if not found.holds:
         raise typer.Exit(ExitCode.NOTHING_BETTER)
 
@@ -55,19 +57,17 @@ def _verification_lines(found: Verification) -> Iterable[str]:
 
 
 def _headline(found: Verification) -> str:
-    from ridgeline.stats.wording import count
 
     if found.mismatches:
-        things = count(len(found.mismatches), "thing")
+        things = wording.count(len(found.mismatches), "thing")
         return f"{things} {'does' if len(found.mismatches) == 1 else 'do'} not match"
     return "everything that can be checked holds" if found.unchecked else "everything holds"
 
 
 def _compared(found: Verification) -> Iterable[str]:
-    from ridgeline.stats.wording import count
 
-    yield f"{count(found.runs, 'run')}; read again and as stated: {count(found.numbers, 'number')}"
-    yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {_VERDICTS[found.verdict]}"
+    yield f"{wording.count(found.runs, 'run')}; read again and as stated: {wording.count(found.numbers, 'number')}"
+    yield f"judged again and as stated: {wording.count(found.outcomes, 'outcome')}; {_VERDICTS[found.verdict]}"
     if found.signature:
         yield f"the task's rules: the record follows from the folder; signature {found.signature}"
 
@@ -75,13 +75,11 @@ def _compared(found: Verification) -> Iterable[str]:
 def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
     """The machine, the software, the command; on lines of their own, since each may be long."""
 
-    from ridgeline.stats.wording import count
-
     def noted(name: str) -> Any:
         return receipt.get(name, "unknown")
 
     gpus, cores = receipt.get("gpus") or [], noted("cores")
-    cores = count(cores, "core") if isinstance(cores, int) else f"{cores} cores"
+    cores = wording.count(cores, "core") if isinstance(cores, int) else f"{cores} cores"
     graphics = f"{len(gpus)} x {gpus[0]}, driver {noted('driver')}" if gpus else "no GPU"
     yield f"on {noted('host')}: {noted('cpu')}, {cores}, {graphics}"
     yield f"kernel {noted('kernel')}, Python {noted('python')}, ridgeline {noted('ridgeline')}, seed {noted('seed')}"

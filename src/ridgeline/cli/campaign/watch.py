@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.cli.campaign import watched
+from ridgeline.errors import StoreError
+from ridgeline.report.live import server
+from ridgeline.study import folder as study_folder
+
 if TYPE_CHECKING:
     from ridgeline.report.live.snapshot import Watched
 
@@ -23,12 +28,11 @@ def watch(
 
     Example: ridgeline watch studies --port 8765
     """
-    from ridgeline.report.live.server import Dashboard, serve, token_from
 
-    token = token_from(token_file, host)
+    token = server.token_from(token_file, host)
     found = FoundFolders(folder)
-    serve(
-        Dashboard(found.look_around, str(folder), found.several),
+    server.serve(
+        server.Dashboard(found.look_around, str(folder), found.several),
         host,
         port,
         token,
@@ -43,14 +47,12 @@ class FoundFolders:
     """The studies at a path: itself, or those one or two folders below; they may come and go."""
 
     def __init__(self, root: Path) -> None:
-        from ridgeline.errors import StoreError
-        from ridgeline.study.folder import StudyFolder
 
         self._root = root
         self._known: dict[Path, Watched] = {}
         self.several = not (root / "study.yaml").is_file()
         if not self.several and not (root / "journal.jsonl").is_file():
-            StudyFolder.open(root)  # says what is missing
+            study_folder.StudyFolder.open(root)  # says what is missing
         if self.several and (not root.is_dir() or not self._paths()):
             raise StoreError(f"{root}: no study folder here, nor in a folder below; name what `ridgeline tune` wrote")
 
@@ -62,12 +64,11 @@ class FoundFolders:
         return sorted(path for path in found if any((path / name).exists() for name in _OF_A_STUDY))
 
     def look_around(self) -> dict[str, Watched]:
-        from ridgeline.cli.campaign.watched import WatchedStudy
 
         shown: dict[str, Watched] = {}
         for path in self._paths():
             if path not in self._known:
-                self._known[path] = WatchedStudy(path)
+                self._known[path] = watched.WatchedStudy(path)
             shown[_slug(path.relative_to(self._root) if self.several else Path(path.resolve().name), shown)] = (
                 self._known[path]
             )

@@ -17,6 +17,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
+from ridgeline.report import page as report_page
 from ridgeline.report.live.page import live_answer, live_failures, live_figures, live_progress
 from ridgeline.report.live.snapshot import Snapshot, State
 from ridgeline.report.sections import Findings
@@ -138,13 +139,12 @@ class WatchedStudy:
         return now.as_json(), now.study.goal.metric
 
     def report(self) -> bytes:
-        from ridgeline.report.page import page
 
         try:
             now = self.status()
         except _TROUBLE:
             return b""
-        return b"".join(page(Findings(now.study, now.history, answer_on_paper(now), now.exhibits)))
+        return b"".join(report_page.page(Findings(now.study, now.history, answer_on_paper(now), now.exhibits)))
 
 
 def _confirmed_paste(now: CampaignStatus) -> str:

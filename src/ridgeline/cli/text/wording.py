@@ -13,6 +13,7 @@ from ridgeline.campaign.ledger import profile_share
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.records.outcome import Kind
 from ridgeline.stats.wording import count
+from ridgeline.study import yaml_tree
 from ridgeline.study.lock import ControllerState, Presence
 
 if TYPE_CHECKING:
@@ -35,9 +36,8 @@ def _value_text(value: object) -> str:
 
 def yaml_text(value: object) -> str:
     """A value as a study file says it: every digit, and quotes where a reader would take a word for something else."""
-    from ridgeline.study.yaml_tree import resolve
 
-    if isinstance(value, str) and not (re.fullmatch(r"[\w./+-]+", value) and resolve(value) == value):
+    if isinstance(value, str) and not (re.fullmatch(r"[\w./+-]+", value) and yaml_tree.resolve(value) == value):
         quoted = json.dumps(value, ensure_ascii=False)
         return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
     return json.dumps(value) if isinstance(value, bool) else str(value)

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import aligned
+from ridgeline.serving.load import bench as load_bench
+from ridgeline.serving.load import edge as load_edge
+from ridgeline.serving.load import session as load_session
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from ridgeline.serving.load.edge import Edge, Probe
     from ridgeline.serving.load.flow import Flow
     from ridgeline.serving.load.goodput import FirstEstimate
-    from ridgeline.serving.load.session import BenchOptions
     from ridgeline.serving.traffic.requests import Spread, Summary
 
 
@@ -77,12 +79,11 @@ class BenchArguments:
         bool, typer.Option("--find-goodput", help="Find the highest load (by default a rate) that meets --slo.")
     ] = False
 
-    def options(self) -> BenchOptions:
-        from ridgeline.serving.load.session import BenchOptions
+    def options(self) -> load_session.BenchOptions:
 
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
-        return BenchOptions(**{**given, **lists})
+        return load_session.BenchOptions(**{**given, **lists})
 
 
 @option.takes(BenchArguments)
@@ -105,12 +106,10 @@ def bench(
     Example: ridgeline bench http://127.0.0.1:8000 --concurrency 16 --slo ttft_p95_ms=2000
     """
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
-    from ridgeline.serving.load.edge import goodput_terms
-    from ridgeline.serving.load.session import plan_from, run_session
 
-    session = run_session(
-        plan_from(arguments.options()),
-        goodput=goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
+    session = load_session.run_session(
+        load_session.plan_from(arguments.options()),
+        goodput=load_edge.goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
         progress=lambda part: print(_progress_text(part), file=sys.stderr, flush=True),
     )
     print(json.dumps(session.document) if as_json else _session_text(session.found))
@@ -118,18 +117,16 @@ def bench(
         raise typer.Exit(session.exit_code)
 
 
-def _session_text(found: BenchResult | Edge) -> str:
+def _session_text(found: load_bench.BenchResult | Edge) -> str:
     """The answer of `ridgeline bench`, whichever of its questions was asked."""
-    from ridgeline.serving.load.bench import BenchResult
 
-    return _result_text(found) if isinstance(found, BenchResult) else _edge_text(found)
+    return _result_text(found) if isinstance(found, load_bench.BenchResult) else _edge_text(found)
 
 
-def _progress_text(part: Probe | FirstEstimate) -> str:
+def _progress_text(part: load_edge.Probe | FirstEstimate) -> str:
     """One line for each probe of a search."""
-    from ridgeline.serving.load.edge import Probe
 
-    if isinstance(part, Probe):
+    if isinstance(part, load_edge.Probe):
         return _probe_text(part)
     return (
         f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s, {part.e2e_s:.3g} s each, "
@@ -178,12 +175,11 @@ def _flow(flow: Flow | None) -> list[str]:
 
 
 def _probe_text(probe: Probe) -> str:
-    from ridgeline.serving.load.edge import ProbeVerdict
 
     s = probe.steady
     seen = f"TTFT p95 {s.ttft_ms.p95:.1f} ms" if s.ttft_ms else "no TTFT"
     seen += f", ITL p95 {s.itl_ms.p95:.2f} ms" if s.itl_ms else ""
-    explained = (ProbeVerdict.VOID, ProbeVerdict.FAILED, ProbeVerdict.TOO_SHORT)
+    explained = (load_edge.ProbeVerdict.VOID, load_edge.ProbeVerdict.FAILED, load_edge.ProbeVerdict.TOO_SHORT)
     verdict = f"{probe.verdict} ({probe.reason})" if probe.verdict in explained else str(probe.verdict)
     return (
         f"  {probe.load:.4g} {probe.unit} for {probe.window_s:.0f} s: {s.requests_s:.2f} requests/s done, {seen}: "

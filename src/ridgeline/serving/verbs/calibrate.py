@@ -12,6 +12,8 @@ import typer
 
 from ridgeline.cli.text.table import json_text
 from ridgeline.errors import InputError
+from ridgeline.serving.twin import calibrate as twin_calibrate
+from ridgeline.serving.twin import calibration
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -46,14 +48,14 @@ def calibrate(
 
     Example: ridgeline twin calibrate --from server.log --model llama-8b --gpu h200 --out calibration.json
     """
-    from ridgeline.serving.twin.calibrate import calibrate as run
-    from ridgeline.serving.twin.calibration import write_calibration
 
     if os.path.isdir(out):  # noqa: PTH112  pathlib raises for names no file can have
         raise InputError(f"--out {out} is a folder; name the file to write, such as {out / 'site.json'}")
-    fit = run([*sources, *(more or ())], model=model, gpu=gpu, engine=engine, server_flags=server_flags)
+    fit = twin_calibrate.calibrate(
+        [*sources, *(more or ())], model=model, gpu=gpu, engine=engine, server_flags=server_flags
+    )
     try:
-        write_calibration(fit.calibration, out)
+        calibration.write_calibration(fit.calibration, out)
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file that you may write") from None
     print(json_text({**fit.as_json(), "out": str(out)}) if as_json else calibration_text(fit, out))

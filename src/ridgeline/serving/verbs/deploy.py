@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import json_text
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, StudyError
+from ridgeline.serving.engines import releases
+from ridgeline.serving.service import check as service_check
+from ridgeline.serving.service import file as service_file
+from ridgeline.serving.service import folder as service_folder
+from ridgeline.serving.service import members as service_members
+from ridgeline.serving.service import operate, quoting, routers, scripts, steps
+from ridgeline.serving.service import render as service_render
 
 if TYPE_CHECKING:
     from ridgeline.serving.service.members import Member
-    from ridgeline.serving.service.operate import MemberState, Operator
+    from ridgeline.serving.service.operate import MemberState
     from ridgeline.serving.service.service import Service
 
 
@@ -35,12 +42,10 @@ def check(
 
     Example: ridgeline service check service.yaml
     """
-    from ridgeline.serving.service.check import check_service, requests_of
-    from ridgeline.serving.service.members import members_of
 
-    service, notes = check_service(file, for_)
-    members = members_of(service)
-    print(service_summary(service, members, requests_of(service, members), notes))
+    service, notes = service_check.check_service(file, for_)
+    members = service_members.members_of(service)
+    print(service_summary(service, members, service_check.requests_of(service, members), notes))
 
 
 def render(
@@ -54,10 +59,10 @@ def render(
 
     Example: ridgeline service render service.yaml --for slurm --out scripts
     """
-    from ridgeline.serving.service.file import load_service
-    from ridgeline.serving.service.render import render as write
 
-    for path in write(load_service(file), out or file.parent / f"{file.stem}.scripts", for_, file):
+    for path in service_render.render(
+        service_file.load_service(file), out or file.parent / f"{file.stem}.scripts", for_, file
+    ):
         print(path)
 
 
@@ -69,9 +74,8 @@ def up(file: _File, folder: _Folder = None, timeout: _Ready = 1800.0) -> None:
 
     Example: ridgeline service up service.yaml
     """
-    from ridgeline.serving.service.check import check_service
 
-    service, _ = check_service(file)
+    service, _ = service_check.check_service(file)
     print(operator_of(file, folder, service).up(timeout))
 
 
@@ -84,7 +88,6 @@ def status(
 
     Example: ridgeline service status service.yaml
     """
-    from ridgeline.serving.service.scripts import URL_FILE
 
     operator = operator_of(file, folder)
     states = operator.status()
@@ -98,7 +101,7 @@ def status(
         print(_status_text(states))
         if edited or keys:
             print(_edited_text(file, edited, keys))
-        print(_front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
+        print(_front_text(operator.folder.url(operator.front), operator.folder.root / scripts.URL_FILE))
 
 
 def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
@@ -106,13 +109,11 @@ def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service drain service.yaml server-1
     """
-    from ridgeline.serving.service.steps import drain as take_out
-    from ridgeline.serving.service.steps import refuse_last
 
     operator = operator_of(file, folder)
     with operator.commanding():
-        refuse_last(operator, operator.member(member))
-        take_out(operator, operator.member(member))
+        steps.refuse_last(operator, operator.member(member))
+        steps.drain(operator, operator.member(member))
 
 
 def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
@@ -120,11 +121,10 @@ def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service undrain service.yaml server-1
     """
-    from ridgeline.serving.service.steps import undrain as put_back
 
     operator = operator_of(file, folder)
     with operator.commanding():
-        put_back(operator, operator.member(member))
+        steps.undrain(operator, operator.member(member))
 
 
 def restart(
@@ -148,8 +148,6 @@ def restart(
 
     Example: ridgeline service restart service.yaml --rolling
     """
-    from ridgeline.serving.service.steps import canary_restart
-    from ridgeline.serving.service.steps import restart as start_again
 
     operator = operator_of(file, folder, needs_file=True)
     if canary and not rolling:
@@ -158,10 +156,10 @@ def restart(
         raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
     with operator.commanding():
         if canary:
-            canary_restart(operator, operator.servers, timeout, canary)
+            steps.canary_restart(operator, operator.servers, timeout, canary)
         else:
             chosen = [operator.member(member)] if member else [m for m in operator.proposed() if not m.is_router]
-            start_again(operator, chosen, timeout, force)
+            steps.restart(operator, chosen, timeout, force)
 
 
 def down(file: _File, folder: _Folder = None) -> None:
@@ -169,57 +167,53 @@ def down(file: _File, folder: _Folder = None) -> None:
 
     Example: ridgeline service down service.yaml
     """
-    from ridgeline.serving.service.file import load_service
-    from ridgeline.serving.service.folder import DamagedAcceptedError, set_aside
 
     try:
         operator = operator_of(file, folder)
-    except DamagedAcceptedError as error:
-        print(f"note: {error}; set aside as {set_aside(error.path)}", file=sys.stderr)
-        operator = operator_of(file, folder, load_service(file))
+    except service_folder.DamagedAcceptedError as error:
+        print(f"note: {error}; set aside as {service_folder.set_aside(error.path)}", file=sys.stderr)
+        operator = operator_of(file, folder, service_file.load_service(file))
     operator.down()
 
 
-def operator_of(file: Path, folder: Path | None, service: Service | None = None, needs_file: bool = False) -> Operator:
+def operator_of(
+    file: Path, folder: Path | None, service: Service | None = None, needs_file: bool = False
+) -> operate.Operator:
     """A file that cannot be read, as one that is being edited, is in the way only of who would apply it."""
-    from ridgeline.errors import StudyError
-    from ridgeline.serving.service.file import load_service
-    from ridgeline.serving.service.folder import ACCEPTED_FILE
-    from ridgeline.serving.service.operate import Operator
 
     root = folder or file.parent / f"{file.stem}.service"
     if service is None:
         try:
-            service = load_service(file)
+            service = service_file.load_service(file)
         except StudyError as error:
-            if needs_file or not (root / ACCEPTED_FILE).exists():
+            if needs_file or not (root / service_folder.ACCEPTED_FILE).exists():
                 raise
             print(f"note: what was accepted is used, as {file} cannot be: {error}", file=sys.stderr)
-    return Operator(service, root, lambda line: print(line, flush=True))
+    return operate.Operator(service, root, lambda line: print(line, flush=True))
 
 
 def service_summary(
     service: Service, members: Sequence[Member], requests: Mapping[str, str] | None = None, notes: Sequence[str] = ()
 ) -> str:
     """The service in a few lines, then every command line, what a batch system is asked for, and what to know."""
-    from ridgeline.serving.engines.releases import release_text
-    from ridgeline.serving.service.quoting import shell_line, without_key
-    from ridgeline.serving.service.routers import ROUTERS, router_promise
 
-    engine = "the twin" if service.engine == "twin" else release_text(service.engine, service.release)
+    engine = "the twin" if service.engine == "twin" else releases.release_text(service.engine, service.release)
     lines = [f"{service.name}: {service.model} on {engine}, site {service.site.name}"]
     for member in members:
-        lines += [f"  {member.name:<12} port {member.port}", f"    {shell_line(without_key(member.argv))}"]
+        lines += [
+            f"  {member.name:<12} port {member.port}",
+            f"    {quoting.shell_line(quoting.without_key(member.argv))}",
+        ]
         if asked := (requests or {}).get(member.name):
             lines.append(f"    asks {service.site.batch} for {asked}")
-    if service.router is not None and not ROUTERS[service.router.kind].checks_keys:
+    if service.router is not None and not routers.ROUTERS[service.router.kind].checks_keys:
         lines.append(
             f"{service.router.kind} changes its servers for anyone who can reach it, without a key: "
             "let only trusted users reach it"
         )
     if service.api_key_env:
         lines.append(f"each takes the API key from {service.api_key_env} itself; it is on no command line")
-    if promise := router_promise(service):
+    if promise := routers.router_promise(service):
         lines.append(promise)
     lines += [f"note: {note}" for note in notes]
     return "\n".join(lines)

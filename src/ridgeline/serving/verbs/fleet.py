@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import json_text
+from ridgeline.serving.planner import fleet as planner_fleet
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ def fleet(
     Example: ridgeline plan fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
     --decode-tok-s 14.8e3
     """
-    from ridgeline.serving.planner.fleet import size_fleet
 
-    answer = size_fleet(input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation)
+    answer = planner_fleet.size_fleet(
+        input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation
+    )
     print(json_text(answer.as_json()) if as_json else _fleet_text(answer))
 
 

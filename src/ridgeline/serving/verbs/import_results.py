@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.records import measurement
+from ridgeline.serving.load import imported as load_imported
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -29,9 +31,8 @@ def import_results(
 
     Example: ridgeline twin import results.json
     """
-    from ridgeline.serving.load.imported import import_results as run
 
-    found = run(paths, out)
+    found = load_imported.import_results(paths, out)
     print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else _imported_text(found))
 
 
@@ -40,13 +41,12 @@ def _imported_text(found: Sequence[Imported]) -> str:
 
 
 def _one(imported: Imported) -> str:
-    from ridgeline.records.measurement import unit_of
 
     run = imported.run
     rates = (
-        (unit_of("requests_s"), run.requests_s),
-        (f"output {unit_of('output_tok_s')}", run.output_tok_s),
-        (f"input {unit_of('input_tok_s')}", run.input_tok_s),
+        (measurement.unit_of("requests_s"), run.requests_s),
+        (f"output {measurement.unit_of('output_tok_s')}", run.output_tok_s),
+        (f"input {measurement.unit_of('input_tok_s')}", run.input_tok_s),
     )
     lines = [
         f"{run.tool}   {run.source}   {_load(run)}   {run.requests - run.failed} of {run.requests} requests",

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.errors import InputError, SiteError
+from ridgeline.serving.service import file as service_file
+from ridgeline.serving.service.keep import keeper as keep_keeper
+from ridgeline.serving.verbs import deploy
+from ridgeline.study import notify
+
 if TYPE_CHECKING:
     from ridgeline.serving.service.service import Service
 
@@ -39,27 +45,23 @@ def keep(
 
     Example: ridgeline service keep service.yaml --dry-run
     """
-    from ridgeline.serving.service.file import load_service
-    from ridgeline.serving.service.keep.keeper import Keeper, serve_metrics
-    from ridgeline.serving.verbs.deploy import operator_of
-    from ridgeline.study.notify import Notifier
 
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: signals.append(signum))
     if test_alert:
-        _test_alert(load_service(file))
+        _test_alert(service_file.load_service(file))
         return
-    operator = operator_of(file, folder)
-    notifier = Notifier(operator.service.name, operator.service.notify, operator.say)
+    operator = deploy.operator_of(file, folder)
+    notifier = notify.Notifier(operator.service.name, operator.service.notify, operator.say)
     notifier.require_ways()
 
     def alert(kind: str, member: str, text: str) -> None:
         notifier.choice = operator.service.notify  # as it is accepted by now
         notifier(kind, member, text)
 
-    keeper = Keeper(operator, dry_run, timeout, str(file), alert=alert)
-    server = serve_metrics(keeper, metrics) if metrics is not None else None
+    keeper = keep_keeper.Keeper(operator, dry_run, timeout, str(file), alert=alert)
+    server = keep_keeper.serve_metrics(keeper, metrics) if metrics is not None else None
     ways = ", ".join(operator.service.notify.ways) or "nobody"
     watched = "waits for `service up` of" if operator.folder.is_down or not operator.folder.started else "watches"
     print(f"keep: {watched} {', '.join(m.name for m in operator.members)} every 2 s; alerts go to {ways}", flush=True)
@@ -72,12 +74,10 @@ def keep(
 
 
 def _test_alert(service: Service) -> None:
-    from ridgeline.errors import InputError, SiteError
-    from ridgeline.study.notify import Notifier
 
     if not service.notify.ways:
         raise InputError("the deployment file names nobody under `notify`; add a webhook or a command")
-    notifier = Notifier(service.name, service.notify, print)
+    notifier = notify.Notifier(service.name, service.notify, print)
     notifier.require_ways()
     if failed := notifier.test():
         raise SiteError("\n".join(failed))

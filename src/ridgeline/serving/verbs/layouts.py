@@ -8,7 +8,9 @@ import typer
 
 from ridgeline.cli.text.table import json_text
 from ridgeline.errors import NothingFound
+from ridgeline.serving.engines import fitting
 from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.verbs import memory
 from ridgeline.serving.verbs import options as option
 
 
@@ -27,10 +29,8 @@ def layouts(
 
     Example: ridgeline plan layouts --model deepseek-r1 --gpus 16 --gpu h200
     """
-    from ridgeline.serving.engines.fitting import list_layouts
-    from ridgeline.serving.verbs.memory import layouts_text
 
-    listing = list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
-    print(json_text(listing.as_json()) if as_json else layouts_text(listing), flush=True)
+    listing = fitting.list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
+    print(json_text(listing.as_json()) if as_json else memory.layouts_text(listing), flush=True)
     if not any(plan.fits for _, plan in listing.rows):
         raise NothingFound(f"no legal layout of {model} fits {gpus} x {gpu}; use more GPUs, or larger ones")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.serving.hardware import cluster
+from ridgeline.serving.model import folder as model_folder
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -26,19 +28,17 @@ def make_model(
 
     Example: ridgeline model make llama-8b models/llama-8b
     """
-    from ridgeline.serving.model.folder import write_model_folder
 
-    made = write_model_folder(shape, folder, layers=layers, context_tokens=context)
+    made = model_folder.write_model_folder(shape, folder, layers=layers, context_tokens=context)
     print(json.dumps(made.as_json()) if as_json else _folder_text(made))
 
 
 def _folder_text(made: MadeModel) -> str:
-    from ridgeline.serving.hardware.cluster import GIB
 
-    folder = shlex.quote(str(made.folder))
+    folder, weights_gib = shlex.quote(str(made.folder)), made.weight_bytes / cluster.GIB
     return "\n".join(
         [
-            f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / GIB:.1f} GiB of weights",
+            f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {weights_gib:.1f} GiB of weights",
             f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written. With SGLang or vLLM:",
             f"  python3 -m sglang.launch_server --model-path {folder} --load-format dummy",
             f"  vllm serve {folder} --load-format dummy",

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from ridgeline.cli.text.table import json_text
 from ridgeline.errors import NothingFound
+from ridgeline.serving.engines import fitting as engines_fitting
+from ridgeline.serving.engines import memory as engines_memory
+from ridgeline.serving.hardware import cluster
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -21,23 +24,23 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
 
     Example: ridgeline plan memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """
-    from ridgeline.serving.engines.fitting import answer_memory
-    from ridgeline.serving.engines.memory import STARTUP_OOM
 
     layout = arguments.layout(whole_nodes=False)
-    answer = answer_memory(
+    answer = engines_fitting.answer_memory(
         arguments.model, arguments.gpu, layout, arguments.settings(), arguments.dtype, arguments.kv_dtype
     )
     print(json_text(answer.as_json()) if as_json else _memory_text(answer), flush=True)
-    if answer.plan.verdict == STARTUP_OOM:
+    if answer.plan.verdict == engines_memory.STARTUP_OOM:
         raise NothingFound(f"{arguments.model} does not fit {layout}: {answer.plan.reason}")
 
 
 def _memory_text(answer: MemoryAnswer) -> str:
-    from ridgeline.serving.engines.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM
-    from ridgeline.serving.hardware.cluster import GIB
 
-    heads = {FITS: "fits", RUNTIME_OOM: "may run out of memory while running", STARTUP_OOM: "does not fit"}
+    heads = {
+        engines_memory.FITS: "fits",
+        engines_memory.RUNTIME_OOM: "may run out of memory while running",
+        engines_memory.STARTUP_OOM: "does not fit",
+    }
     plan = answer.plan
     lines = [f"{heads[plan.verdict]}: {plan.reason}"]
     if answer.settings.mem_fraction is None and plan.mem_fraction != plan.engine_fraction:
@@ -45,19 +48,20 @@ def _memory_text(answer: MemoryAnswer) -> str:
         lines.append(f"  only with --mem-fraction-static {plan.mem_fraction:g}: {own}")
     if answer.nearest:
         lines.append(f"  nearest that fits: {'; '.join(answer.nearest)}")
-    if plan.verdict == STARTUP_OOM:
+    if plan.verdict == engines_memory.STARTUP_OOM:
         return "\n".join(lines)
     copies = f" in each of {plan.groups} attention groups" if plan.groups > 1 else ""
     assumed = "" if answer.settings.attention_backend else "; name yours with --attention-backend"
     lines += [
         "",
-        f"  free on a GPU    {plan.free_bytes / GIB:8.2f} GiB   {answer.cluster}, {answer.layout}",
-        f"  weights          {plan.weight_bytes / GIB:8.2f} GiB",
-        f"  KV pool          {plan.kv_bytes / GIB:8.2f} GiB   {plan.kv_tokens_per_rank:,} tokens{copies}",
-        f"  reserve          {plan.reserve_bytes / GIB:8.2f} GiB   mem fraction {plan.mem_fraction:g}{_default(plan)}",
-        *(f"    {name:<34}{size / GIB:8.2f}" for name, size in plan.needs.items() if size),
+        f"  free on a GPU    {plan.free_bytes / cluster.GIB:8.2f} GiB   {answer.cluster}, {answer.layout}",
+        f"  weights          {plan.weight_bytes / cluster.GIB:8.2f} GiB",
+        f"  KV pool          {plan.kv_bytes / cluster.GIB:8.2f} GiB   {plan.kv_tokens_per_rank:,} tokens{copies}",
+        f"  reserve          {plan.reserve_bytes / cluster.GIB:8.2f} GiB   "
+        f"mem fraction {plan.mem_fraction:g}{_default(plan)}",
+        *(f"    {name:<34}{size / cluster.GIB:8.2f}" for name, size in plan.needs.items() if size),
         f"  attention        {plan.backend:>8}       verdict and figures are for this back end{assumed}",
-        f"  largest batch    {plan.largest_batch():8,} requests of {REQUEST_TOKENS} tokens",
+        f"  largest batch    {plan.largest_batch():8,} requests of {engines_memory.REQUEST_TOKENS} tokens",
     ]
     if (more := answer.roomier) is not None:
         tokens = f"{more.kv_tokens_per_rank:,} tokens"
@@ -76,8 +80,6 @@ def _asked(plan: MemoryPlan) -> str:
 
 
 def layouts_text(found: LegalLayouts) -> str:
-    from ridgeline.serving.engines.fitting import kv_tokens
-    from ridgeline.serving.hardware.cluster import GIB
 
     fitting = sum(plan.fits for _, plan in found.rows)
     width = max((len(str(layout)) for layout, _ in found.rows), default=0)
@@ -87,7 +89,8 @@ def layouts_text(found: LegalLayouts) -> str:
         f"  {'layout':<{width}}  {'verdict':<16}  {'margin':>10}  {'KV tokens':>12}",
     ]
     lines += [
-        f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / GIB:6.1f} GiB  {kv_tokens(layout, plan):>12,}"
+        f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / cluster.GIB:6.1f} GiB  "
+        f"{engines_fitting.kv_tokens(layout, plan):>12,}"
         f"{_asked(plan)}"
         for layout, plan in found.rows
     ]

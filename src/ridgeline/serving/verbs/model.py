@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import json_text
+from ridgeline.serving.hardware import cluster
+from ridgeline.serving.model import costs as model_costs
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -31,12 +33,11 @@ def show(
 
     Example: ridgeline model show deepseek-r1
     """
-    from ridgeline.serving.model.costs import answer_costs
 
     if name is None:  # `ridgeline model` of 0.2
         list_models(dtype, as_json)
         return
-    answer = answer_costs(name, dtype, kv_dtype, tokens, batch)
+    answer = model_costs.answer_costs(name, dtype, kv_dtype, tokens, batch)
     print(json_text(answer.as_json()) if as_json else _costs_text(answer))
 
 
@@ -45,14 +46,12 @@ def list_models(dtype: option.Dtype = None, as_json: option.AsJson = False) -> N
 
     Example: ridgeline model list
     """
-    from ridgeline.serving.model.costs import list_presets
 
-    presets = list_presets(dtype)
+    presets = model_costs.list_presets(dtype)
     print(json_text({"models": [one.as_json() for one in presets]}) if as_json else _presets_text(presets))
 
 
 def _costs_text(costs: ModelCosts) -> str:
-    from ridgeline.serving.hardware.cluster import GIB
 
     m, tokens, batch = costs.model, costs.tokens, costs.batch
     mixture = f", {m.experts.per_token} of {m.experts.count} experts a token" if m.experts else ""
@@ -62,8 +61,8 @@ def _costs_text(costs: ModelCosts) -> str:
             f"{m.name}: {m.layers} layers, {costs.attention}{mixture}, context {m.context_tokens:,}",
             "",
             f"  parameters   {m.params / 1e9:10.2f} e9      {m.active_params / 1e9:.2f} e9 used by each token",
-            f"  weights      {m.weight_bytes / GIB:10.2f} GiB     {_dtypes(costs)}",
-            *(f"    {name:<15}{size / GIB:10.3f}" for name, size in parts),
+            f"  weights      {m.weight_bytes / cluster.GIB:10.2f} GiB     {_dtypes(costs)}",
+            *(f"    {name:<15}{size / cluster.GIB:10.3f}" for name, size in parts),
             f"  KV cache     {m.kv_bytes_per_token / 1024:10.2f} KiB a token, {m.kv_dtype}",
             *_kept(costs),
             f"  prefill      {m.prefill_flops(tokens) / tokens / 1e9:10.2f} GFLOP and "
@@ -76,13 +75,12 @@ def _costs_text(costs: ModelCosts) -> str:
 
 
 def _presets_text(presets: Sequence[PresetSize]) -> str:
-    from ridgeline.serving.hardware.cluster import GIB
 
     width = max(len(one.name) for one in presets)
     lines = [f"{'model':<{width}}  {'parameters':>10}  {'active':>8}  {'weights':>10}  dtype"]
     for one in presets:
         m = one.model
-        sizes = f"{m.params / 1e9:8.1f} B  {m.active_params / 1e9:6.1f} B  {m.weight_bytes / GIB:6.1f} GiB"
+        sizes = f"{m.params / 1e9:8.1f} B  {m.active_params / 1e9:6.1f} B  {m.weight_bytes / cluster.GIB:6.1f} GiB"
         lines.append(f"{one.name:<{width}}  {sizes}  {m.weights_dtype}")
     return "\n".join(
         [*lines, "", "`ridgeline model show NAME` shows one in detail; NAME may also be the path of a config.json."]

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.options import takes as takes  # for the verbs beside this file
+from ridgeline.errors import InputError
+from ridgeline.serving.engines import deployment as engines_deployment
+from ridgeline.serving.engines import fitting
+from ridgeline.serving.engines import layout as engines_layout
+from ridgeline.serving.engines import settings as engines_settings
 from ridgeline.serving.engines.releases import USUAL_ENGINE
 
 if TYPE_CHECKING:
     from ridgeline.serving.engines.deployment import Deployment
-    from ridgeline.serving.engines.layout import Layout
-    from ridgeline.serving.engines.settings import EngineSettings
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
 GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline plan hardware` lists them all.")]
@@ -75,27 +78,28 @@ class EngineArguments:
     chunked_prefill_size: Annotated[int | None, typer.Option(help="Tokens of one prefill round.")] = None
     attention_backend: AttentionBackend = None
 
-    def settings(self, **own: Any) -> EngineSettings:
+    def settings(self, **own: Any) -> engines_settings.EngineSettings:
         """`own` are settings that only one verb takes."""
-        from ridgeline.serving.engines.settings import EngineSettings, parse_engine, settings_of
 
         names = ("max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
         given = {"mem_fraction_static": self.mem_fraction, **{name: getattr(self, name) for name in names}}
         said = {name: value for name, value in given.items() if value is not None}
-        return settings_of(
-            said, parse_engine(self.engine, EngineSettings(attention_backend=self.attention_backend, **own))
+        return engines_settings.settings_of(
+            said,
+            engines_settings.parse_engine(
+                self.engine, engines_settings.EngineSettings(attention_backend=self.attention_backend, **own)
+            ),
         )
 
-    def layout(self, *, whole_nodes: bool = True) -> Layout:
+    def layout(self, *, whole_nodes: bool = True) -> engines_layout.Layout:
         """Nodes that were left out follow from the ranks; without `whole_nodes` a node is no larger than they need."""
-        from ridgeline.serving.engines.layout import Layout
 
         need = self.tp * self.pp * self.dp
         size = self.gpus_per_node
         if size is None:
             size = 8 if whole_nodes else max(1, min(8, need) if self.nodes is None else -(-need // max(1, self.nodes)))
         nodes = max(1, -(-need // max(1, size))) if self.nodes is None else self.nodes
-        return Layout(self.tp, self.pp, self.dp, self.ep, self.attn_dp, nodes=nodes, gpus_per_node=size)
+        return engines_layout.Layout(self.tp, self.pp, self.dp, self.ep, self.attn_dp, nodes=nodes, gpus_per_node=size)
 
 
 @dataclass(frozen=True)
@@ -122,15 +126,12 @@ class DeploymentArguments(EngineArguments):
     stream_interval: Annotated[int, typer.Option(help="--stream-interval: tokens sent to a user together.")] = 1
 
     def deployment(self, routing: str = "round-robin", **own: Any) -> Deployment:
-        from ridgeline.errors import InputError
-        from ridgeline.serving.engines.deployment import describe
-        from ridgeline.serving.engines.fitting import with_room
 
         ranks = {name: getattr(self, name) for name in ("tp", "pp", "dp", "ep", "attn_dp")}
         if self.prefill_groups and (unused := [f"--{n.replace('_', '-')} {v}" for n, v in ranks.items() if v != 1]):
             shape = "a group is one engine over all its GPUs, and its shape is written as in 3x3:attn-dp=1,ep=24"
             print(f"note: {' '.join(unused)} not used with groups: {shape}", file=sys.stderr)
-        found = describe(
+        found = engines_deployment.describe(
             self.model,
             self.gpu,
             self.layout(),
@@ -147,7 +148,7 @@ class DeploymentArguments(EngineArguments):
                 f"{found.layout} takes {found.layout.nodes} nodes, {self.nodes} are given; use --nodes "
                 f"{found.layout.nodes}, or fewer or smaller groups"
             )
-        found, changes = with_room(found)
+        found, changes = fitting.with_room(found)
         for change in changes:
             print(f"note: {change}", file=sys.stderr)
         return found

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline import files
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError, NothingFound
+from ridgeline.records import measurement
+from ridgeline.serving.engines import base
 from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.hardware import cluster
+from ridgeline.serving.planner import commands, planner
+from ridgeline.serving.service import from_results
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -51,10 +57,9 @@ class PlanArguments:
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0
 
     def answer(self) -> Plan:
-        from ridgeline.serving.planner.planner import answer_plan
 
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        return answer_plan(**{**given, "slos": self.slos or (), "named": self.named or ()})
+        return planner.answer_plan(**{**given, "slos": self.slos or (), "named": self.named or ()})
 
 
 @option.takes(PlanArguments)
@@ -109,12 +114,11 @@ def _require_within(best: Option) -> None:
 
 
 def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
-    from ridgeline.serving.service.from_results import plan_json
 
     if gpu_hour is not None and not gpu_hour < math.inf:
         raise InputError(f"--gpu-hour {gpu_hour:g} is not a price; give dollars an hour, such as 2.5")
     if as_json:
-        return json_text(answer.verdict.as_json() if verdict else plan_json(answer))
+        return json_text(answer.verdict.as_json() if verdict else from_results.plan_json(answer))
     return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)
 
 
@@ -131,16 +135,13 @@ def _write(name: str, path: Path | None, answer: Plan, write: Callable[[Path, Pl
 
 
 def _write_folder(path: Path, answer: Plan) -> Path:
-    from ridgeline.serving.service.from_results import write_plan
 
-    return write_plan(answer, path)
+    return from_results.write_plan(answer, path)
 
 
 def _write_service(path: Path, answer: Plan) -> Path:
-    from ridgeline.files import write_whole
-    from ridgeline.serving.service.from_results import deployable_text
 
-    write_whole(path, deployable_text(answer, path.name))
+    files.write_whole(path, from_results.deployable_text(answer, path.name))
     return path
 
 
@@ -180,10 +181,9 @@ def _origin(plan: Plan) -> list[str]:
 
 
 def _measure(plan: Plan) -> str:
-    from ridgeline.records.measurement import unit_of
 
     best = plan.choices[0].option
-    return unit_of("total_tok_s" if best.capacity_s is None else "requests_s")
+    return measurement.unit_of("total_tok_s" if best.capacity_s is None else "requests_s")
 
 
 def _speed(option: Option) -> str:
@@ -210,8 +210,6 @@ _WORTH_LESS_RISK = 0.5
 
 def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
     """`gpu_hour` is what an hour of one GPU costs, in dollars."""
-    from ridgeline.serving.planner.commands import written_for
-    from ridgeline.serving.service.from_results import printed
 
     q = plan.question
     limits = ", ".join(map(str, q.slos)) or "no limits"
@@ -239,9 +237,9 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
             *_way_out(plan.choices),
             "",
         ]
-    said = printed(best)
+    said = from_results.printed(best)
     lines += [*_details(best, said.lint), *_safer(plan.choices)]
-    lines += ["", f"  for {written_for(best.option.scheme)}:"]
+    lines += ["", f"  for {commands.written_for(best.option.scheme)}:"]
     if q.model.own_code:
         lines.append(
             "  the model's files bring code of their own (auto_map): where you trust it, add --trust-remote-code"
@@ -251,9 +249,8 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
 
 
 def _no_split(plan: Plan) -> list[str]:
-    from ridgeline.serving.engines.base import engine_named
 
-    if (engine := engine_named(plan.question.settings.engine)).planned_whole:
+    if (engine := base.engine_named(plan.question.settings.engine)).planned_whole:
         return [
             "  prefill and decode apart, attention DP and engines over several nodes are not planned for "
             f"{engine.title};",
@@ -298,9 +295,8 @@ def _breach(option: Option) -> str:
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:
     """What each choice reaches, in 80 columns."""
-    from ridgeline.records.measurement import unit_of
 
-    rows = [("#", "layout", "gpus", "goodput/s", unit_of("total_tok_s"), "ttft p95", "itl p95")]
+    rows = [("#", "layout", "gpus", "goodput/s", measurement.unit_of("total_tok_s"), "ttft p95", "itl p95")]
     for choice in choices:
         o = choice.option
         ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
@@ -323,9 +319,8 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
 
 def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
     """What a million tokens, in and out, take of GPUs, energy and money."""
-    from ridgeline.records.measurement import unit_of
 
-    head = ("#", "GPU-hours", "kWh at most", unit_of("joules_per_token"), unit_of("dollars"))
+    head = ("#", "GPU-hours", "kWh at most", measurement.unit_of("joules_per_token"), measurement.unit_of("dollars"))
     rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
     for choice in choices:
         hours, joules = choice.option.gpu_hours_per_million, choice.option.most_joules_per_token
@@ -345,8 +340,6 @@ def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
     """What to set for each choice, how much is to spare, and what a failure costs."""
-    from ridgeline.serving.engines.base import engine_named
-    from ridgeline.serving.hardware.cluster import GIB
 
     rows = [("#", "cap", "chunk", "fraction", "spare", "P:D GPUs", "takes off", "GPU lost", "node lost")]
     for choice in choices:
@@ -358,7 +351,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
                 str(unit.cap),
                 f"{first.chunk_flag}{' mixed' if first.settings.mixed_chunk else ''}",
                 f"{unit.memory.mem_fraction:g}",
-                f"{o.margin_bytes / GIB:.1f} GiB",
+                f"{o.margin_bytes / cluster.GIB:.1f} GiB",
                 f"{groups[0].gpus}:{groups[1].gpus}" if groups[0] and groups[1] else "-",
                 f"{o.knee.batch:,}" if o.knee else "-",
                 f"-{o.loss.gpu:.0%}",
@@ -367,7 +360,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
         )
     mixed = any(c.option.scheme.units[0].settings.mixed_chunk for c in choices)
     legend = [
-        *(f"  {line}" for line in engine_named(choices[0].option.scheme.question.settings.engine).plan_legend),
+        *(f"  {line}" for line in base.engine_named(choices[0].option.scheme.question.settings.engine).plan_legend),
         *(["  mixed: prompts are computed in the steps that decode (--enable-mixed-chunk)"] if mixed else []),
         "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repaired",
     ]

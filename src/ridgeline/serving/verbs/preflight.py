@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.errors import InputError, SiteError
+from ridgeline.serving.node import preflight as node_preflight
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -35,18 +36,16 @@ def preflight(
         return
     if files:
         raise InputError("files go with --compare; without it, this node is checked")
-    from ridgeline.serving.node.preflight import check_node
 
-    node = check_node(python, scratch.absolute(), port or ())
+    node = node_preflight.check_node(python, scratch.absolute(), port or ())
     print(json.dumps(node.as_json(), indent=1) if as_json else _node_text(node))
     if node.failed:
         raise SiteError(f"{node.host} is not ready: {', '.join(node.failed)} failed")
 
 
 def _compare(files: list[Path], as_json: bool) -> None:
-    from ridgeline.serving.node.preflight import compare_nodes, read_nodes
 
-    result = compare_nodes(read_nodes(files))
+    result = node_preflight.compare_nodes(node_preflight.read_nodes(files))
     print(json.dumps(result.as_json(), indent=1) if as_json else _comparison_text(result))
 
 
@@ -59,12 +58,13 @@ def _node_text(node: NodeReport) -> str:
 
 
 def _comparison_text(found: NodeComparison) -> str:
-    from ridgeline.serving.node.preflight import NOTICEABLE
-
     lines = [f"{len(found.hosts)} nodes: {', '.join(found.hosts)}"]
     lines += [f"  {difference}" for difference in found.slow]
     if not found.rates:
         lines.append("  no rates to compare: no node measured a GPU (--python names one with torch)")
     elif not found.slow:
-        lines.append(f"  no slow node: {', '.join(found.rates)} differ by less than {NOTICEABLE:.0%}, or within noise")
+        lines.append(
+            f"  no slow node: {', '.join(found.rates)} differ by less than {node_preflight.NOTICEABLE:.0%}, "
+            "or within noise"
+        )
     return "\n".join(lines + [f"  {line}" for line in (*found.mixed, *found.failed)])

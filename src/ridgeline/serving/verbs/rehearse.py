@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import json_text
+from ridgeline.serving.service import admission, rehearsal, routers
+from ridgeline.serving.service import file as service_file
 from ridgeline.serving.verbs import options as option
+from ridgeline.stats import student, verdict
 
 if TYPE_CHECKING:
     from ridgeline.serving.service.admission import AdmissionLimits
-    from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
+    from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed
     from ridgeline.serving.service.service import Service
 
 
@@ -55,17 +58,15 @@ def rehearse(
 
     Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.serving.service.admission import admission_of
-    from ridgeline.serving.service.file import load_service
-    from ridgeline.serving.service.rehearsal import known_policies
-    from ridgeline.serving.service.rehearsal import rehearse as run
 
-    known_policies(service := load_service(asked.file))  # says what is missing before anything takes time
-    limits = admission_of(service, asked.traffic)
+    rehearsal.known_policies(
+        service := service_file.load_service(asked.file)
+    )  # says what is missing before anything takes time
+    limits = admission.admission_of(service, asked.traffic)
     asked_s = asked.rate or _SHARE_OF_CAPACITY * limits.requests_s
     load = _sustainable_load(asked_s, asked)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(service, Path(folder), load, asked.policy or (), _show, limits)
+        done = rehearsal.rehearse(service, Path(folder), load, asked.policy or (), _show, limits)
     _say(done, limits, service, _AskedLoad(asked_s, asked.speed), as_json)
     if not asked.policy and not as_json:
         print(f"write into {asked.file}:\n{_router_text(service, done.choice, limits)}", end="")
@@ -92,21 +93,19 @@ def _show(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _sustainable_load(rate_s: float, asked: RehearsalArguments) -> RehearsedLoad:
-    from ridgeline.serving.service.rehearsal import RehearsedLoad, sustainable
+def _sustainable_load(rate_s: float, asked: RehearsalArguments) -> rehearsal.RehearsedLoad:
 
-    load = RehearsedLoad(asked.traffic, rate_s, asked.seconds, asked.shared_prefix, asked.speed, asked.seed)
-    return sustainable(load)
+    load = rehearsal.RehearsedLoad(asked.traffic, rate_s, asked.seconds, asked.shared_prefix, asked.speed, asked.seed)
+    return rehearsal.sustainable(load)
 
 
 def _router_text(service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> str:
     """What a deployment file should say of its router: a policy that is shown to be better, and the limits."""
-    from ridgeline.serving.service.file import service_text
 
     assert service.router is not None
     told = {"policy": choice.policy if choice.changed else None, **limits.for_router(service.router.kind)}
     known = {key: value for key, value in told.items() if value is not None}
-    return service_text({"router": known})
+    return service_file.service_text({"router": known})
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
@@ -114,10 +113,9 @@ _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cu
 
 def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
     """A table of the runs, one of the pairs with intervals, what was chosen and why, and which runs not to trust."""
-    from ridgeline.serving.service.rehearsal import PAIRED
 
     runs = done.runs
-    lines = _table([_HEAD, *(_row(one) for one in runs if one.case != PAIRED)])
+    lines = _table([_HEAD, *(_row(one) for one in runs if one.case != rehearsal.PAIRED)])
     lines += [*_pairs(done), *_verdict(done.choice)]
     lines.append(f"use {done.choice.policy}; most_running {limits.most_running}: {limits.reason}")
     lines += [said for one in runs if (said := _outcome_text(one))]
@@ -139,14 +137,13 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _pairs(done: Rehearsed) -> list[str]:
     """Each policy of the pairs with the interval of its mean."""
-    from ridgeline.serving.service.rehearsal import PAIRED
 
     choice = done.choice
     if choice.goodput is None:
         return []
     rows = [(f"{choice.goodput.blocks} pairs of runs", "goodput/s", "ttft p95")]
     for policy in (choice.own, choice.other):
-        runs = [one for one in done.runs if one.case == PAIRED and one.policy == policy and not one.void]
+        runs = [one for one in done.runs if one.case == rehearsal.PAIRED and one.policy == policy and not one.void]
         first = [one.ttft_p95_ms for one in runs if one.ttft_p95_ms is not None]
         rows.append((policy, _mean([one.goodput_s for one in runs], ".2f"), f"{_mean(first, ',.0f')} ms"))
     return ["", *_table(rows)]
@@ -154,16 +151,13 @@ def _pairs(done: Rehearsed) -> list[str]:
 
 def _mean(values: Sequence[float], form: str) -> str:
     """The mean of the logs where there is one, as the comparison takes them, with the interval of the mean."""
-    from ridgeline.serving.service.rehearsal import LEVEL
-    from ridgeline.stats.student import interval
-    from ridgeline.stats.verdict import FEWEST_BLOCKS
 
-    if len(values) < FEWEST_BLOCKS:
+    if len(values) < verdict.FEWEST_BLOCKS:
         return "-"
     logs = min(values) > 0
     seen = [math.log(value) for value in values] if logs else list(values)
     middle = fmean(seen)
-    ends = interval(middle, stdev(seen) / math.sqrt(len(seen)), len(seen) - 1, LEVEL)
+    ends = student.interval(middle, stdev(seen) / math.sqrt(len(seen)), len(seen) - 1, rehearsal.LEVEL)
     shown = [math.exp(value) if logs else value for value in (middle, *ends)]
     return f"{shown[0]:{form}} ({shown[1]:{form}} to {shown[2]:{form}})"
 
@@ -182,11 +176,10 @@ def _verdict(choice: PolicyChoice) -> list[str]:
 
 def _limits_text(service: Service, limits: AdmissionLimits) -> str:
     """Where the limits are written, and what the router does with them under overload."""
-    from ridgeline.serving.service.routers import router_promise
 
     assert service.router is not None
     chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
-    return router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"
+    return routers.router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"
 
 
 def _row(one: Rehearsal) -> tuple[str, ...]:
@@ -201,14 +194,13 @@ def _row(one: Rehearsal) -> tuple[str, ...]:
 
 
 def _outcome_text(one: Rehearsal) -> str:
-    from ridgeline.serving.service.rehearsal import HUNG, KILLED, OVERLOADED
 
     if one.void:
         return ""
-    if one.case in (KILLED, HUNG) and one.recovery_s is not None:
-        watched = ", with keep watching" if one.case == HUNG else ""
+    if one.case in (rehearsal.KILLED, rehearsal.HUNG) and one.recovery_s is not None:
+        watched = ", with keep watching" if one.case == rehearsal.HUNG else ""
         fate = f"requests failed for {one.recovery_s:.1f} s" if one.lost or one.cut else "no request failed"
         return f"a server {one.case}{watched}: {fate}; {one.lost} lost before their first token, {one.cut} cut off"
-    if one.case == OVERLOADED:
+    if one.case == rehearsal.OVERLOADED:
         return f"offered {one.offered_s:.3g} requests/s with these limits: {one.goodput_s:.3g} kept the SLO"
     return ""

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ridgeline.serving.engines import deployment
 from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
+from ridgeline.serving.twin import calibration as twin_calibration
+from ridgeline.serving.twin.server import live, serve
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -49,30 +52,25 @@ def serve_twin(asked: TwinArguments) -> None:
 
     Example: ridgeline twin serve --model llama-8b --gpu h200 --tp 1 --port 30000
     """
-    from ridgeline.serving.twin.server.live import parse_fault
-    from ridgeline.serving.twin.server.serve import ServedTwin
 
     names = ("role", "api", "host", "port", "bootstrap_port", "api_key", "speed")
     given = {name: getattr(asked, name) for name in names}
     given |= {"name": asked.served_model_name, "queue_limit": asked.max_queued_requests}
-    faults = tuple(parse_fault(text) for text in asked.fault or ())
-    _serve(ServedTwin(_described(asked), faults=faults, **given), asked.calibration)
+    faults = tuple(live.parse_fault(text) for text in asked.fault or ())
+    _serve(serve.ServedTwin(_described(asked), faults=faults, **given), asked.calibration)
 
 
 def _described(asked: TwinArguments) -> Deployment:
-    from ridgeline.serving.engines.deployment import describe
 
     more = {name: getattr(asked, name) for name in ("fabric", "dtype", "kv_dtype")}
-    return describe(asked.model, asked.gpu, asked.layout(whole_nodes=False), asked.settings(), **more)
+    return deployment.describe(asked.model, asked.gpu, asked.layout(whole_nodes=False), asked.settings(), **more)
 
 
 def _serve(served: ServedTwin, calibration: Path | None) -> None:
-    from ridgeline.serving.twin.calibration import read_calibration
-    from ridgeline.serving.twin.server.serve import TwinServer, serve_until_stopped
 
-    def ready(server: TwinServer) -> None:
+    def ready(server: serve.TwinServer) -> None:
         part = "" if served.role == "both" else f", {served.role} only"
         print(f"twin of {served.deployment}{part}", flush=True)
         print(f"listens on http://{served.host}:{served.port}", flush=True)
 
-    serve_until_stopped(served, read_calibration(calibration) if calibration else None, ready)
+    serve.serve_until_stopped(served, twin_calibration.read_calibration(calibration) if calibration else None, ready)

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.text.table import json_text
+from ridgeline.serving.traffic import requests as traffic_requests
+from ridgeline.serving.traffic import traffic as traffic_traffic
+from ridgeline.serving.twin import calibration as twin_calibration
+from ridgeline.serving.twin import simulate as twin_simulate
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
@@ -63,19 +67,15 @@ def simulate(
 
     Example: ridgeline twin simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """
-    from ridgeline.serving.traffic.requests import Slo
-    from ridgeline.serving.traffic.traffic import parse_traffic
-    from ridgeline.serving.twin.calibration import read_calibration
-    from ridgeline.serving.twin.simulate import simulate as run
 
     deployment = arguments.deployment(arguments.routing, **arguments.some(_ENGINE))
-    sent = parse_traffic(arguments.traffic, **arguments.some(_TRAFFIC))
-    limits, calibration = [Slo.parse(text) for text in arguments.slos or ()], arguments.calibration
-    result = run(deployment, sent, read_calibration(calibration) if calibration else None, limits)
+    sent = traffic_traffic.parse_traffic(arguments.traffic, **arguments.some(_TRAFFIC))
+    limits, calibration = [traffic_requests.Slo.parse(text) for text in arguments.slos or ()], arguments.calibration
+    result = twin_simulate.simulate(
+        deployment, sent, twin_calibration.read_calibration(calibration) if calibration else None, limits
+    )
     if out is not None:
-        from ridgeline.serving.traffic.requests import write_records
-
-        write_records(out, result.records)
+        traffic_requests.write_records(out, result.records)
     print(json_text(result.as_json()) if as_json else _simulation_text(str(deployment), result))
 
 
