@@ -50,7 +50,6 @@ def diagnose(
 
     Example: ridgeline diagnose server.log
     """
-
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.names("analyzers")]
     if compare:
         _compare(files, analyzers, as_json, as_knobs)
@@ -95,7 +94,6 @@ def _all_diagnosed(path: Path, analyzers: list[Analyzer]) -> list[Diagnosis]:
 
 
 def _diagnosed(path: Path, analyzers: list[Analyzer]) -> Diagnosis:
-
     bar = ReadingBar(path)
     try:
         return base.diagnose(path, analyzers, bar)

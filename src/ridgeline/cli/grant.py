@@ -27,7 +27,6 @@ def show(
 
     Example: ridgeline site grant show grant.jsonl
     """
-
     grant = study_grant.read_grant(file)
     if as_json:
         print(json.dumps(_document(grant), indent=1))
@@ -47,7 +46,6 @@ def create(
 
     Example: ridgeline site grant create team.jsonl 5000 --unit SU --per-node-hour 128
     """
-
     print("\n".join(_lines(file, grant.create(file, amount, unit, per_node_hour))))
 
 
@@ -56,7 +54,6 @@ def top_up(file: _File, amount: _Amount) -> None:
 
     Example: ridgeline site grant top-up grant.jsonl 500
     """
-
     print("\n".join(_lines(file, grant.top_up(file, amount))))
 
 
@@ -69,7 +66,6 @@ def release(
 
     Example: ridgeline site grant release grant.jsonl studies/lost
     """
-
     released = grant.release(file, str(study.resolve()))
     print(f"gave back what {wording.count(released, 'run')} had reserved")
     print("\n".join(_lines(file, grant.read_grant(file))))
@@ -105,7 +101,6 @@ def _document(grant: Grant) -> dict[str, object]:
 
 
 def _lines(path: Path, grant: Grant) -> Iterator[str]:
-
     rate = "" if grant.unit == study_grant.NODE_HOURS else f", {grant.per_node_hour:g} a node-hour"
     yield f"{path}   {grant.total:,.6g} {grant.unit} granted{rate}"
     for name, value in (("spent", grant.spent), ("reserved", grant.reserved), ("left", grant.left)):

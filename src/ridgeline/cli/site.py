@@ -32,7 +32,6 @@ def list_sites(as_json: _AsJson = False) -> None:
 
     Example: ridgeline site list
     """
-
     sites = [
         (site_file.load_site(name, Path()), site_file.SHIPPED / f"{name}.yaml") for name in site_file.shipped_names()
     ]
@@ -57,7 +56,6 @@ def check(
 
     Example: ridgeline site check local
     """
-
     chosen = site_file.load_site(name, Path())
     executor = catalog.part("executors", chosen.batch)(replace(chosen, poll_s=min(chosen.poll_s, POLL_S)))
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))

@@ -63,7 +63,6 @@ def best(
 
 
 def _script(folder: Path, answer: Answer) -> str:
-
     study = status.read_status(folder).study
     point = answer.to_use or study.baseline
     title = f"{study.name}: {wording.setting_text(point)}\n{answer.statement}"
@@ -74,7 +73,6 @@ def _script(folder: Path, answer: Answer) -> str:
 
 def _write_as(kind: str, path: Path, folder: Path, answer: Answer) -> None:
     """The answer as a file of a wing: with --deploy what serving makes of it."""
-
     makes = [wing.from_answer[kind] for wing, _ in catalog.wings() if kind in wing.from_answer]
     if not makes:
         raise InputError(f"--{kind}: no wing that is installed writes such a file")

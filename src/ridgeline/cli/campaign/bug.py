@@ -19,7 +19,6 @@ def bug(
 
     Example: ridgeline study bug studies/first/runs/0023-tp8 --out bug.md
     """
-
     text = campaign_bug.bug_report(*campaign_bug.failed_run(run))
     if out is None:
         print(text, end="")

@@ -28,7 +28,6 @@ def check(
 
     Example: ridgeline check study.yaml
     """
-
     try:
         checked = preview.whole_check(campaign_check.check_study(study))
     except StudyError as error:
@@ -73,7 +72,6 @@ def _document(path: Path, checked: StudyCheck) -> dict[str, Any]:
 
 
 def _lines(path: Path, checked: StudyCheck) -> list[str]:
-
     study, size = checked.study, checked.space
     lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
     lines.append(f"  space   {_space(size)}")
@@ -109,7 +107,6 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
 
 
 def _looked_at(size: SpaceSize) -> float:
-
     return size.points if size.exact else preview.SAMPLED_POINTS
 
 

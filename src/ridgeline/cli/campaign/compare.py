@@ -33,7 +33,6 @@ def compare(
 
     Example: ridgeline compare study.yaml threads=4
     """
-
     if one_command.is_study([study]) or re.fullmatch(r"baseline|\w+=\S*", b):
         asked = campaign_asked.comparing(check.check_study(Path(study)), b, a, blocks, out)
     elif a != "baseline":

@@ -30,7 +30,6 @@ def compare_studies(
 
     Example: ridgeline study diff studies/first studies/second
     """
-
     names = [path.resolve().name for path in (first, second)]
     if names[0] == names[1]:
         names = [f"{path.resolve().parent.name}/{name}" for path, name in zip((first, second), names, strict=True)]
@@ -50,7 +49,6 @@ _WIDTH = 78
 
 
 def studies_lines(found: StudiesCompared) -> Iterator[str]:
-
     yield from wrap(found.headline, _WIDTH)
     yield ""
     for one in found.settings:

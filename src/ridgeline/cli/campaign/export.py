@@ -42,7 +42,6 @@ def export(
 
     Example: ridgeline study export studies/first --out runs.csv
     """
-
     form = ExportFormat.json if as_json else form
     if front and form not in (ExportFormat.csv, ExportFormat.json):
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv or json")
@@ -61,7 +60,6 @@ def export(
 
 
 def _front(now: CampaignStatus) -> list[dict[str, Any]]:
-
     return campaign_front.front_rows(now.study, now.history)
 
 

@@ -97,7 +97,6 @@ def gate(asked: GateArguments) -> None:
 
     Example: ridgeline ci gate --against-command './old in.txt' -- ./new in.txt
     """
-
     found, setting, old = _programs(asked)
     rates = (asked.slower, asked.false_alarms, asked.power)
     less, alarms, power = (None if rate is None else rate / 100 for rate in rates)
@@ -115,7 +114,6 @@ def gate(asked: GateArguments) -> None:
 
 def _programs(asked: GateArguments) -> tuple[CheckedStudy, Setting, Setting | None]:
     """The study, the setting of the program that is to be run, and that of the old one, where it is run as well."""
-
     what, old, old_setting = asked.what, asked.against_command, asked.against_setting
     if one_command.is_study(what):
         if old:
@@ -136,7 +134,6 @@ def _programs(asked: GateArguments) -> tuple[CheckedStudy, Setting, Setting | No
 
 
 def _gate_by_reference(gate: Gate, files: GateArguments) -> None:
-
     if files.update:
         asked = gate.measuring()
         live.drive(*asked, files.as_json)
@@ -163,7 +160,6 @@ def _gate_by_reference(gate: Gate, files: GateArguments) -> None:
 
 def _judge(gate: Gate, asked: Asked, files: GateArguments, shown: Path) -> None:
     """Run until it is decided, and write what CI systems read."""
-
     try:
         live.drive(*asked, files.as_json)
     finally:
@@ -190,7 +186,6 @@ def _remember(gate: Gate, files: GateArguments, answer: Answer) -> None:
 
 def _write(gate: Gate, files: GateArguments, shown: Path, answer: Answer, seconds: float) -> None:
     """What CI systems read, and what GitHub reads from standard output."""
-
     name, reference = gate.found.study.name, shown.as_posix()
     summary = _markdown_text(name, gate.found.study.goal.metric, answer)
     if files.junit is not None:
@@ -270,7 +265,6 @@ def _gitlab_text(name: str, answer: Answer, reference: str) -> str:
 
 def _markdown_text(name: str, metric: str, answer: Answer) -> str:
     """A heading, a table of one row, and the whole sentence below."""
-
     facts: Mapping[str, Any] = answer.facts.get("gate", {})
     before, now = answer.reference.value, None if answer.candidate is None else answer.candidate.value
     change = low = "–"

@@ -47,7 +47,6 @@ def nodes(
 
 def _node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:
     """Nodes unlike their peers first, then those like them, then those that cannot be judged."""
-
     if not effects:
         yield "can't judge: no good run recorded its node"
         return
@@ -74,7 +73,6 @@ def _node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every:
 
 
 def _missing(unknown: Sequence[NodeEffect], sentinel_every: int) -> str:
-
     if any(effect.runs < stats_nodes.FEWEST_RUNS for effect in unknown):
         return f"a node is judged by {stats_nodes.FEWEST_RUNS} runs there and {stats_nodes.FEWEST_RUNS} elsewhere"
     if not sentinel_every:

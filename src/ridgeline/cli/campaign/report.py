@@ -79,7 +79,6 @@ def _studies_in(folder: Path) -> list[Path]:
 
 
 def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
-
     if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
         raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
     seen = []

@@ -34,7 +34,6 @@ def resume(
 
     Example: ridgeline resume studies/first --blocks +2
     """
-
     live.drive(
         study_folder.StudyFolder.open(folder),
         None,

@@ -30,5 +30,4 @@ def scale(
 
     Example: ridgeline study scale study.yaml --over threads
     """
-
     live.drive(*asked.scaling(check.check_study(study), over, at, repeats, out), as_json)

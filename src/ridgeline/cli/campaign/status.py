@@ -61,7 +61,6 @@ def status(
 
 def _reason(folder: Path, number: int) -> str:
     """What trial `number` was, who chose it and why, and what came of it."""
-
     opened = study_folder.StudyFolder.open(folder)
     history = study_history.read_history(opened.path)
     trial = history.trials.get(number)
@@ -92,7 +91,6 @@ _LOG_LINES = 6
 
 def follow(path: Path) -> None:
     """Until the campaign is over, or Ctrl-C."""
-
     watched = campaign_watched.WatchedStudy(path)
     screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     shown_runs, last, drawn_s = 0, object(), 0.0
@@ -117,7 +115,6 @@ def _is_gone(now: CampaignStatus) -> bool:
 
 
 def _draw(now: CampaignStatus) -> None:
-
     size = shutil.get_terminal_size()
     # one column less: a terminal that is full to its last column begins another line
     lines = _follow_lines(now, size.columns - 1, size.lines - 1, time.time(), plain=not _speaks_unicode())
@@ -132,7 +129,6 @@ def _speaks_unicode() -> bool:
 
 def _show_new(now: CampaignStatus, shown: int) -> int:
     """A line for each run that ended since, oldest first; how many were shown."""
-
     new = len(now.history.runs) - shown
     rows = [*islice(snapshot.run_rows(now, new), 1, None)]
     for row in reversed(rows):
@@ -145,7 +141,6 @@ def _follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, pl
 
     `plain`: nothing but ASCII in the sparkline.
     """
-
     head = [text_picture.cut(line, width) for line in _head(now, now_s)]
     picture = text_picture.picture_lines(now, width, now_s)
     spark = _spark(now, width, plain)
@@ -156,7 +151,6 @@ def _follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, pl
 
 
 def _head(now: CampaignStatus, now_s: float) -> list[str]:
-
     if now.is_over:
         state = "finished" if now.history.verdict is not None else "stopped"
     else:
@@ -192,7 +186,6 @@ def sparkline(values: Sequence[float | None], plain: bool = False) -> str:
 
 def _runs(now: CampaignStatus, width: int, room: int) -> list[str]:
     """A table of the latest runs with a line before it; nothing where there is no room for a head and a run."""
-
     rows = snapshot.run_rows(now, max(0, room - 2))
     if room < 3 or len(rows) < 2:
         return []
@@ -201,7 +194,6 @@ def _runs(now: CampaignStatus, width: int, room: int) -> list[str]:
 
 def _log(now: CampaignStatus, width: int, room: int) -> list[str]:
     """The end of the log of the first run under way: of several the oldest."""
-
     running = next(iter(now.history.open_runs.values()), None)
     if running is None or room < 2 or now.is_over:
         return []

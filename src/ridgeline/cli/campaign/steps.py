@@ -45,7 +45,6 @@ def steps(
 
     Example: ridgeline study steps studies/first
     """
-
     folder = study if study.is_dir() else None
     found = check.check_study(study) if folder is None else assembly.check_study_again(folder)
     if setting is None and folder is None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ from ridgeline.campaign import assembly, check, elsewhere, preview, status
 from ridgeline.campaign.kinds import search
 from ridgeline.cli.campaign import live
 from ridgeline.cli.campaign import steps as campaign_steps
+from ridgeline.cli.options import takes
 from ridgeline.cli.text import wording
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.records import study as records_study
@@ -23,35 +24,41 @@ if TYPE_CHECKING:
     from ridgeline.records.study import Study
 
 
-def tune(
-    study: Annotated[Path, typer.Argument(help="The study file.")],
-    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME by default.")] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None,
+@dataclass(frozen=True)
+class TuneArguments:
+    """A study, how it is searched, and what is shown."""
+
+    study: Annotated[Path, typer.Argument(help="The study file.")]
+    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME by default.")] = None
+    trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None
     ladder: Annotated[
         bool,
         typer.Option(
             "--ladder",
             help="Then measure the gain on the way from the baseline to the winner, as `ridgeline study steps` does.",
         ),
-    ] = False,
+    ] = False
     warm_start: Annotated[
         list[Path] | None,
         typer.Option("--warm-start", help="Folder of an earlier study with the same knobs; may be repeated."),
-    ] = None,
+    ] = None
     search_on: Annotated[
         Path | None,
         typer.Option(
             help="Search on a stand-in: another study file, or the folder of its campaign; then confirm here."
         ),
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many settings of --search-on are carried here.")] = 3,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")
-    ] = False,
-    why: Annotated[bool, typer.Option("--why", help="Also print why each trial was chosen.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+    ] = None
+    top: Annotated[int, typer.Option(min=1, help="How many settings of --search-on are carried here.")] = 3
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")] = (
+        False
+    )
+    why: Annotated[bool, typer.Option("--why", help="Also print why each trial was chosen.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+
+@takes(TuneArguments)
+def tune(asked: TuneArguments) -> None:
     """Run a study's campaign: baseline, search, confirm.
 
     Ctrl-C stops it; `ridgeline resume` picks it up again.
@@ -64,31 +71,31 @@ def tune(
 
     Example: ridgeline tune study.yaml --out studies/first
     """
-
-    if search_on is not None and (warm_start or dry_run or trials is not None):
+    if asked.search_on is not None and (asked.warm_start or asked.dry_run or asked.trials is not None):
         raise InputError("--search-on searches elsewhere: leave out --warm-start, --trials and --dry-run")
-    question = search.SearchQuestion(trials, seed, records_study.DEFAULT_SAMPLER)
-    if dry_run:
-        _rehearse(study, question)
+    question = search.SearchQuestion(asked.trials, asked.seed, records_study.DEFAULT_SAMPLER)
+    if asked.dry_run:
+        _rehearse(asked.study, question)
         return
 
-    found = check.check_study(study)
-    if search_on is not None:
-        home = out or Path("studies") / found.study.name
-        question = _searched(search_on, home.with_name(f"{home.name}-search"), found.study, question, top, why)
+    found = check.check_study(asked.study)
+    if asked.search_on is not None:
+        home = asked.out or Path("studies") / found.study.name
+        question = _searched(
+            asked.search_on, home.with_name(f"{home.name}-search"), found.study, question, asked.top, asked.why
+        )
     print(*(f"ridgeline: warning: {doubt}\n" for doubt in preview.doubts(found)), sep="", end="", file=sys.stderr)
-    observations = _earlier(found.study, warm_start) if warm_start else []
-    folder = assembly.assemble_folder(found, out, found.study.name)
+    observations = _earlier(found.study, asked.warm_start) if asked.warm_start else []
+    folder = assembly.assemble_folder(found, asked.out, found.study.name)
     if observations:
         elsewhere.keep(folder, observations)
-    live.drive(folder, question, as_json, why=why)
-    if ladder:
-        _climb(study, folder.path, as_json)
+    live.drive(folder, question, asked.as_json, why=asked.why)
+    if asked.ladder:
+        _climb(asked.study, folder.path, asked.as_json)
 
 
 def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:
     """Search on the stand-in, or go on with that search, and ask here only about the best settings that it found."""
-
     if not there.is_dir():
         standin = check.check_study(there)
         folder, asked = assembly.assemble_or_resume(standin, out, standin.study.name, question)
@@ -109,19 +116,16 @@ def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, t
 
 
 def _climb(study: Path, folder: Path, as_json: bool) -> None:
-
     campaign_steps.steps(study, str(folder), None, False, folder.with_name(f"{folder.name}-steps"), as_json)
 
 
 def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
-
     if not base.sampler_class(study.search.sampler).takes_earlier:
         raise InputError(f"the sampler {study.search.sampler} cannot use --warm-start; use the sampler guided")
     return elsewhere.gather(study, folders)
 
 
 def _rehearse(study: Path, question: SearchQuestion) -> None:
-
     found = check.check_study(study)
     with tempfile.TemporaryDirectory(prefix="ridgeline-dry-run-") as folder:
         for step in preview.rehearse(study, question, 3, Path(folder)):

@@ -26,7 +26,6 @@ def verify(
 
     Example: ridgeline study verify studies/first
     """
-
     found = campaign_verify.verify_folder(folder)
     print(table.json_text(found.as_json()) if as_json else "\n".join(_verification_lines(found)))
     if not found.holds:
@@ -57,7 +56,6 @@ def _verification_lines(found: Verification) -> Iterable[str]:
 
 
 def _headline(found: Verification) -> str:
-
     if found.mismatches:
         things = wording.count(len(found.mismatches), "thing")
         return f"{things} {'does' if len(found.mismatches) == 1 else 'do'} not match"
@@ -65,7 +63,6 @@ def _headline(found: Verification) -> str:
 
 
 def _compared(found: Verification) -> Iterable[str]:
-
     yield f"{wording.count(found.runs, 'run')}; read again and as stated: {wording.count(found.numbers, 'number')}"
     yield f"judged again and as stated: {wording.count(found.outcomes, 'outcome')}; {_VERDICTS[found.verdict]}"
     if found.signature:

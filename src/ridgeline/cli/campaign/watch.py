@@ -28,7 +28,6 @@ def watch(
 
     Example: ridgeline watch studies --port 8765
     """
-
     token = server.token_from(token_file, host)
     found = FoundFolders(folder)
     server.serve(
@@ -47,7 +46,6 @@ class FoundFolders:
     """The studies at a path: itself, or those one or two folders below; they may come and go."""
 
     def __init__(self, root: Path) -> None:
-
         self._root = root
         self._known: dict[Path, Watched] = {}
         self.several = not (root / "study.yaml").is_file()
@@ -64,7 +62,6 @@ class FoundFolders:
         return sorted(path for path in found if any((path / name).exists() for name in _OF_A_STUDY))
 
     def look_around(self) -> dict[str, Watched]:
-
         shown: dict[str, Watched] = {}
         for path in self._paths():
             if path not in self._known:

@@ -139,7 +139,6 @@ class WatchedStudy:
         return now.as_json(), now.study.goal.metric
 
     def report(self) -> bytes:
-
         try:
             now = self.status()
         except _TROUBLE:

@@ -36,7 +36,6 @@ def _value_text(value: object) -> str:
 
 def yaml_text(value: object) -> str:
     """A value as a study file says it: every digit, and quotes where a reader would take a word for something else."""
-
     if isinstance(value, str) and not (re.fullmatch(r"[\w./+-]+", value) and yaml_tree.resolve(value) == value):
         quoted = json.dumps(value, ensure_ascii=False)
         return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)

@@ -80,7 +80,6 @@ class BenchArguments:
     ] = False
 
     def options(self) -> load_session.BenchOptions:
-
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
         return load_session.BenchOptions(**{**given, **lists})
@@ -119,13 +118,11 @@ def bench(
 
 def _session_text(found: load_bench.BenchResult | Edge) -> str:
     """The answer of `ridgeline bench`, whichever of its questions was asked."""
-
     return _result_text(found) if isinstance(found, load_bench.BenchResult) else _edge_text(found)
 
 
 def _progress_text(part: load_edge.Probe | FirstEstimate) -> str:
     """One line for each probe of a search."""
-
     if isinstance(part, load_edge.Probe):
         return _probe_text(part)
     return (
@@ -175,7 +172,6 @@ def _flow(flow: Flow | None) -> list[str]:
 
 
 def _probe_text(probe: Probe) -> str:
-
     s = probe.steady
     seen = f"TTFT p95 {s.ttft_ms.p95:.1f} ms" if s.ttft_ms else "no TTFT"
     seen += f", ITL p95 {s.itl_ms.p95:.2f} ms" if s.itl_ms else ""

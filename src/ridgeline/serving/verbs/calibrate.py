@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,44 +22,55 @@ if TYPE_CHECKING:
     from ridgeline.serving.twin.fit import FactorFit, FactorUncertainty
 
 
-def calibrate(
+@dataclass(frozen=True)
+class CalibrateArguments:
+    """Files that were measured, and what they do not say themselves."""
+
     sources: Annotated[
         list[Path], typer.Option("--from", help="SGLang logs, CSV files of measured rows, or bench results (JSON).")
-    ],
-    out: Annotated[Path, typer.Option(help="The calibration file to write.")],
-    more: Annotated[list[Path] | None, typer.Argument(help="Further files.")] = None,
-    model: Annotated[str | None, typer.Option(help="Preset or config.json, if a file does not name it.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="The GPU, if a file does not name it.")] = None,
+    ]
+    out: Annotated[Path, typer.Option(help="The calibration file to write.")]
+    more: Annotated[list[Path] | None, typer.Argument(help="Further files.")] = None
+    model: Annotated[str | None, typer.Option(help="Preset or config.json, if a file does not name it.")] = None
+    gpu: Annotated[str | None, typer.Option(help="The GPU, if a file does not name it.")] = None
     engine: Annotated[
         str | None,
         typer.Option(help="The benchmarked server, if the result does not name it: sglang:0.5.9, vllm:0.17.0."),
-    ] = None,
+    ] = None
     server_flags: Annotated[
         str,
         typer.Option(
             metavar="FLAGS",
             help="Its command line, if the result does not have it: '--tp-size 8 --max-running-requests 256'.",
         ),
-    ] = "",
-    as_json: option.AsJson = False,
-) -> None:
+    ] = ""
+    as_json: option.AsJson = False
+
+
+@option.takes(CalibrateArguments)
+def calibrate(asked: CalibrateArguments) -> None:
     """Fit the twin's factors to logs, measured rows or benchmark results, and write them to a file.
 
     Benchmark results are those of `ridgeline bench` and of the tools that `ridgeline twin import` reads.
 
     Example: ridgeline twin calibrate --from server.log --model llama-8b --gpu h200 --out calibration.json
     """
-
-    if os.path.isdir(out):  # noqa: PTH112  pathlib raises for names no file can have
-        raise InputError(f"--out {out} is a folder; name the file to write, such as {out / 'site.json'}")
+    if os.path.isdir(asked.out):  # noqa: PTH112  pathlib raises for names no file can have
+        raise InputError(f"--out {asked.out} is a folder; name the file to write, such as {asked.out / 'site.json'}")
     fit = twin_calibrate.calibrate(
-        [*sources, *(more or ())], model=model, gpu=gpu, engine=engine, server_flags=server_flags
+        [*asked.sources, *(asked.more or ())],
+        model=asked.model,
+        gpu=asked.gpu,
+        engine=asked.engine,
+        server_flags=asked.server_flags,
     )
     try:
-        calibration.write_calibration(fit.calibration, out)
+        calibration.write_calibration(fit.calibration, asked.out)
     except OSError as error:
-        raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file that you may write") from None
-    print(json_text({**fit.as_json(), "out": str(out)}) if as_json else calibration_text(fit, out))
+        raise InputError(
+            f"--out {asked.out}: cannot be written ({error.strerror}); name a file that you may write"
+        ) from None
+    print(json_text({**fit.as_json(), "out": str(asked.out)}) if asked.as_json else calibration_text(fit, asked.out))
 
 
 _MOST = 6  # doubtful points and measured settings that are named

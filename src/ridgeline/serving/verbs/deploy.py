@@ -42,7 +42,6 @@ def check(
 
     Example: ridgeline service check service.yaml
     """
-
     service, notes = service_check.check_service(file, for_)
     members = service_members.members_of(service)
     print(service_summary(service, members, service_check.requests_of(service, members), notes))
@@ -59,7 +58,6 @@ def render(
 
     Example: ridgeline service render service.yaml --for slurm --out scripts
     """
-
     for path in service_render.render(
         service_file.load_service(file), out or file.parent / f"{file.stem}.scripts", for_, file
     ):
@@ -74,7 +72,6 @@ def up(file: _File, folder: _Folder = None, timeout: _Ready = 1800.0) -> None:
 
     Example: ridgeline service up service.yaml
     """
-
     service, _ = service_check.check_service(file)
     print(operator_of(file, folder, service).up(timeout))
 
@@ -88,7 +85,6 @@ def status(
 
     Example: ridgeline service status service.yaml
     """
-
     operator = operator_of(file, folder)
     states = operator.status()
     edited, keys = operator.edited()
@@ -109,7 +105,6 @@ def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service drain service.yaml server-1
     """
-
     operator = operator_of(file, folder)
     with operator.commanding():
         steps.refuse_last(operator, operator.member(member))
@@ -121,7 +116,6 @@ def undrain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
 
     Example: ridgeline service undrain service.yaml server-1
     """
-
     operator = operator_of(file, folder)
     with operator.commanding():
         steps.undrain(operator, operator.member(member))
@@ -148,7 +142,6 @@ def restart(
 
     Example: ridgeline service restart service.yaml --rolling
     """
-
     operator = operator_of(file, folder, needs_file=True)
     if canary and not rolling:
         raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")
@@ -167,7 +160,6 @@ def down(file: _File, folder: _Folder = None) -> None:
 
     Example: ridgeline service down service.yaml
     """
-
     try:
         operator = operator_of(file, folder)
     except service_folder.DamagedAcceptedError as error:
@@ -180,7 +172,6 @@ def operator_of(
     file: Path, folder: Path | None, service: Service | None = None, needs_file: bool = False
 ) -> operate.Operator:
     """A file that cannot be read, as one that is being edited, is in the way only of who would apply it."""
-
     root = folder or file.parent / f"{file.stem}.service"
     if service is None:
         try:
@@ -196,7 +187,6 @@ def service_summary(
     service: Service, members: Sequence[Member], requests: Mapping[str, str] | None = None, notes: Sequence[str] = ()
 ) -> str:
     """The service in a few lines, then every command line, what a batch system is asked for, and what to know."""
-
     engine = "the twin" if service.engine == "twin" else releases.release_text(service.engine, service.release)
     lines = [f"{service.name}: {service.model} on {engine}, site {service.site.name}"]
     for member in members:

@@ -28,7 +28,6 @@ def explain(
 
     Example: ridgeline twin explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
-
     deployment = arguments.deployment()
     found = twin_explain.explain(
         deployment, batch, context, prompt, twin_calibration.read_calibration(calibration) if calibration else None

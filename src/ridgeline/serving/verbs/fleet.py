@@ -27,7 +27,6 @@ def fleet(
     Example: ridgeline plan fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
     --decode-tok-s 14.8e3
     """
-
     answer = planner_fleet.size_fleet(
         input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation
     )

@@ -17,13 +17,11 @@ def hardware(as_json: option.AsJson = False) -> None:
 
     Example: ridgeline plan hardware
     """
-
     answer = cluster.list_hardware()
     print(json_text(answer.as_json()) if as_json else _hardware_text(answer))
 
 
 def _hardware_text(found: HardwareList) -> str:
-
     wide = max(10, *(len(g.name) for g in found.gpus))
     lines = [f"{'GPU':<{wide}}    memory  bandwidth    bf16     fp8    link  fabric"]
     for g in found.gpus:

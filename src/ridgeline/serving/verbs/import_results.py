@@ -31,7 +31,6 @@ def import_results(
 
     Example: ridgeline twin import results.json
     """
-
     found = load_imported.import_results(paths, out)
     print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else _imported_text(found))
 
@@ -41,7 +40,6 @@ def _imported_text(found: Sequence[Imported]) -> str:
 
 
 def _one(imported: Imported) -> str:
-
     run = imported.run
     rates = (
         (measurement.unit_of("requests_s"), run.requests_s),

@@ -45,7 +45,6 @@ def keep(
 
     Example: ridgeline service keep service.yaml --dry-run
     """
-
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: signals.append(signum))
@@ -74,7 +73,6 @@ def keep(
 
 
 def _test_alert(service: Service) -> None:
-
     if not service.notify.ways:
         raise InputError("the deployment file names nobody under `notify`; add a webhook or a command")
     notifier = notify.Notifier(service.name, service.notify, print)

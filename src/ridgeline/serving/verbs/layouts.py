@@ -29,7 +29,6 @@ def layouts(
 
     Example: ridgeline plan layouts --model deepseek-r1 --gpus 16 --gpu h200
     """
-
     listing = fitting.list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
     print(json_text(listing.as_json()) if as_json else memory.layouts_text(listing), flush=True)
     if not any(plan.fits for _, plan in listing.rows):

@@ -28,13 +28,11 @@ def make_model(
 
     Example: ridgeline model make llama-8b models/llama-8b
     """
-
     made = model_folder.write_model_folder(shape, folder, layers=layers, context_tokens=context)
     print(json.dumps(made.as_json()) if as_json else _folder_text(made))
 
 
 def _folder_text(made: MadeModel) -> str:
-
     folder, weights_gib = shlex.quote(str(made.folder)), made.weight_bytes / cluster.GIB
     return "\n".join(
         [

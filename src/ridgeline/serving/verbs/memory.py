@@ -24,7 +24,6 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
 
     Example: ridgeline plan memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """
-
     layout = arguments.layout(whole_nodes=False)
     answer = engines_fitting.answer_memory(
         arguments.model, arguments.gpu, layout, arguments.settings(), arguments.dtype, arguments.kv_dtype
@@ -35,7 +34,6 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
 
 
 def _memory_text(answer: MemoryAnswer) -> str:
-
     heads = {
         engines_memory.FITS: "fits",
         engines_memory.RUNTIME_OOM: "may run out of memory while running",
@@ -80,7 +78,6 @@ def _asked(plan: MemoryPlan) -> str:
 
 
 def layouts_text(found: LegalLayouts) -> str:
-
     fitting = sum(plan.fits for _, plan in found.rows)
     width = max((len(str(layout)) for layout, _ in found.rows), default=0)
     lines = [

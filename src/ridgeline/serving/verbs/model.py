@@ -33,7 +33,6 @@ def show(
 
     Example: ridgeline model show deepseek-r1
     """
-
     if name is None:  # `ridgeline model` of 0.2
         list_models(dtype, as_json)
         return
@@ -46,13 +45,11 @@ def list_models(dtype: option.Dtype = None, as_json: option.AsJson = False) -> N
 
     Example: ridgeline model list
     """
-
     presets = model_costs.list_presets(dtype)
     print(json_text({"models": [one.as_json() for one in presets]}) if as_json else _presets_text(presets))
 
 
 def _costs_text(costs: ModelCosts) -> str:
-
     m, tokens, batch = costs.model, costs.tokens, costs.batch
     mixture = f", {m.experts.per_token} of {m.experts.count} experts a token" if m.experts else ""
     parts = sorted(m.weight_bytes_by_part().items(), key=lambda part: -part[1])
@@ -75,7 +72,6 @@ def _costs_text(costs: ModelCosts) -> str:
 
 
 def _presets_text(presets: Sequence[PresetSize]) -> str:
-
     width = max(len(one.name) for one in presets)
     lines = [f"{'model':<{width}}  {'parameters':>10}  {'active':>8}  {'weights':>10}  dtype"]
     for one in presets:

@@ -80,7 +80,6 @@ class EngineArguments:
 
     def settings(self, **own: Any) -> engines_settings.EngineSettings:
         """`own` are settings that only one verb takes."""
-
         names = ("max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
         given = {"mem_fraction_static": self.mem_fraction, **{name: getattr(self, name) for name in names}}
         said = {name: value for name, value in given.items() if value is not None}
@@ -93,7 +92,6 @@ class EngineArguments:
 
     def layout(self, *, whole_nodes: bool = True) -> engines_layout.Layout:
         """Nodes that were left out follow from the ranks; without `whole_nodes` a node is no larger than they need."""
-
         need = self.tp * self.pp * self.dp
         size = self.gpus_per_node
         if size is None:
@@ -126,7 +124,6 @@ class DeploymentArguments(EngineArguments):
     stream_interval: Annotated[int, typer.Option(help="--stream-interval: tokens sent to a user together.")] = 1
 
     def deployment(self, routing: str = "round-robin", **own: Any) -> Deployment:
-
         ranks = {name: getattr(self, name) for name in ("tp", "pp", "dp", "ep", "attn_dp")}
         if self.prefill_groups and (unused := [f"--{n.replace('_', '-')} {v}" for n, v in ranks.items() if v != 1]):
             shape = "a group is one engine over all its GPUs, and its shape is written as in 3x3:attn-dp=1,ep=24"

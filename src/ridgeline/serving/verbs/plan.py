@@ -57,7 +57,6 @@ class PlanArguments:
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0
 
     def answer(self) -> Plan:
-
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         return planner.answer_plan(**{**given, "slos": self.slos or (), "named": self.named or ()})
 
@@ -114,7 +113,6 @@ def _require_within(best: Option) -> None:
 
 
 def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
-
     if gpu_hour is not None and not gpu_hour < math.inf:
         raise InputError(f"--gpu-hour {gpu_hour:g} is not a price; give dollars an hour, such as 2.5")
     if as_json:
@@ -135,12 +133,10 @@ def _write(name: str, path: Path | None, answer: Plan, write: Callable[[Path, Pl
 
 
 def _write_folder(path: Path, answer: Plan) -> Path:
-
     return from_results.write_plan(answer, path)
 
 
 def _write_service(path: Path, answer: Plan) -> Path:
-
     files.write_whole(path, from_results.deployable_text(answer, path.name))
     return path
 
@@ -181,7 +177,6 @@ def _origin(plan: Plan) -> list[str]:
 
 
 def _measure(plan: Plan) -> str:
-
     best = plan.choices[0].option
     return measurement.unit_of("total_tok_s" if best.capacity_s is None else "requests_s")
 
@@ -210,7 +205,6 @@ _WORTH_LESS_RISK = 0.5
 
 def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
     """`gpu_hour` is what an hour of one GPU costs, in dollars."""
-
     q = plan.question
     limits = ", ".join(map(str, q.slos)) or "no limits"
     sure = "calibrated" if q.calibration.points else "not calibrated"
@@ -249,7 +243,6 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
 
 
 def _no_split(plan: Plan) -> list[str]:
-
     if (engine := base.engine_named(plan.question.settings.engine)).planned_whole:
         return [
             "  prefill and decode apart, attention DP and engines over several nodes are not planned for "
@@ -295,7 +288,6 @@ def _breach(option: Option) -> str:
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:
     """What each choice reaches, in 80 columns."""
-
     rows = [("#", "layout", "gpus", "goodput/s", measurement.unit_of("total_tok_s"), "ttft p95", "itl p95")]
     for choice in choices:
         o = choice.option
@@ -319,7 +311,6 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
 
 def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
     """What a million tokens, in and out, take of GPUs, energy and money."""
-
     head = ("#", "GPU-hours", "kWh at most", measurement.unit_of("joules_per_token"), measurement.unit_of("dollars"))
     rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
     for choice in choices:
@@ -340,7 +331,6 @@ def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
     """What to set for each choice, how much is to spare, and what a failure costs."""
-
     rows = [("#", "cap", "chunk", "fraction", "spare", "P:D GPUs", "takes off", "GPU lost", "node lost")]
     for choice in choices:
         o, unit, first = choice.option, choice.option.scheme.main, choice.option.scheme.units[0]

@@ -44,7 +44,6 @@ def preflight(
 
 
 def _compare(files: list[Path], as_json: bool) -> None:
-
     result = node_preflight.compare_nodes(node_preflight.read_nodes(files))
     print(json.dumps(result.as_json(), indent=1) if as_json else _comparison_text(result))
 

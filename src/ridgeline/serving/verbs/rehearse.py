@@ -58,7 +58,6 @@ def rehearse(
 
     Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
-
     rehearsal.known_policies(
         service := service_file.load_service(asked.file)
     )  # says what is missing before anything takes time
@@ -94,14 +93,12 @@ def _show(line: str) -> None:
 
 
 def _sustainable_load(rate_s: float, asked: RehearsalArguments) -> rehearsal.RehearsedLoad:
-
     load = rehearsal.RehearsedLoad(asked.traffic, rate_s, asked.seconds, asked.shared_prefix, asked.speed, asked.seed)
     return rehearsal.sustainable(load)
 
 
 def _router_text(service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> str:
     """What a deployment file should say of its router: a policy that is shown to be better, and the limits."""
-
     assert service.router is not None
     told = {"policy": choice.policy if choice.changed else None, **limits.for_router(service.router.kind)}
     known = {key: value for key, value in told.items() if value is not None}
@@ -113,7 +110,6 @@ _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cu
 
 def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
     """A table of the runs, one of the pairs with intervals, what was chosen and why, and which runs not to trust."""
-
     runs = done.runs
     lines = _table([_HEAD, *(_row(one) for one in runs if one.case != rehearsal.PAIRED)])
     lines += [*_pairs(done), *_verdict(done.choice)]
@@ -137,7 +133,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _pairs(done: Rehearsed) -> list[str]:
     """Each policy of the pairs with the interval of its mean."""
-
     choice = done.choice
     if choice.goodput is None:
         return []
@@ -151,7 +146,6 @@ def _pairs(done: Rehearsed) -> list[str]:
 
 def _mean(values: Sequence[float], form: str) -> str:
     """The mean of the logs where there is one, as the comparison takes them, with the interval of the mean."""
-
     if len(values) < verdict.FEWEST_BLOCKS:
         return "-"
     logs = min(values) > 0
@@ -176,7 +170,6 @@ def _verdict(choice: PolicyChoice) -> list[str]:
 
 def _limits_text(service: Service, limits: AdmissionLimits) -> str:
     """Where the limits are written, and what the router does with them under overload."""
-
     assert service.router is not None
     chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
     return routers.router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"
@@ -194,7 +187,6 @@ def _row(one: Rehearsal) -> tuple[str, ...]:
 
 
 def _outcome_text(one: Rehearsal) -> str:
-
     if one.void:
         return ""
     if one.case in (rehearsal.KILLED, rehearsal.HUNG) and one.recovery_s is not None:

@@ -52,7 +52,6 @@ def serve_twin(asked: TwinArguments) -> None:
 
     Example: ridgeline twin serve --model llama-8b --gpu h200 --tp 1 --port 30000
     """
-
     names = ("role", "api", "host", "port", "bootstrap_port", "api_key", "speed")
     given = {name: getattr(asked, name) for name in names}
     given |= {"name": asked.served_model_name, "queue_limit": asked.max_queued_requests}
@@ -61,7 +60,6 @@ def serve_twin(asked: TwinArguments) -> None:
 
 
 def _described(asked: TwinArguments) -> Deployment:
-
     more = {name: getattr(asked, name) for name in ("fabric", "dtype", "kv_dtype")}
     return deployment.describe(asked.model, asked.gpu, asked.layout(whole_nodes=False), asked.settings(), **more)
 

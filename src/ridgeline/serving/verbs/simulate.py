@@ -67,7 +67,6 @@ def simulate(
 
     Example: ridgeline twin simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """
-
     deployment = arguments.deployment(arguments.routing, **arguments.some(_ENGINE))
     sent = traffic_traffic.parse_traffic(arguments.traffic, **arguments.some(_TRAFFIC))
     limits, calibration = [traffic_requests.Slo.parse(text) for text in arguments.slos or ()], arguments.calibration

@@ -12,13 +12,12 @@ def simulate(
     tp: int = 1,
     engine: str = USUAL_ENGINE,
     concurrency: int | None = None,
-    rate: float | None = None,
     slos: list[str] | None = None,
 ) -> list[str]:
     """Predict throughput and latency of one server before any GPU is used. Modelled, never measured: use it to choose
     what to measure. `traffic` as fixed:IN:OUT or sharegpt; a limit as ttft_p95_ms=2000."""
     arguments = ["twin", "simulate", "--model", model, "--gpu", gpu, "--traffic", traffic, "--tp", str(tp)]
-    return [*arguments, "--engine", engine, *_load(concurrency, rate, slos)]
+    return [*arguments, "--engine", engine, *_load(concurrency, None, slos)]
 
 
 def plan(
