@@ -85,7 +85,7 @@ WING = Wing(
         **dict.fromkeys(("predict", "estimate"), ("twin simulate", "plan")),
     },
     functions={name: f"ridgeline.serving.api:{name}" for name in ("bench", "find_goodput", "plan", "simulate")},
-    tools={name: f"ridgeline.serving.tools:{name}" for name in ("simulate", "plan", "bench")},
+    tools={name: f"ridgeline.serving.verbs.tools:{name}" for name in ("simulate", "plan", "bench")},
     files={"deploy": "ridgeline.serving.service.service:ServiceForm"},
     from_answer={"deploy": "ridgeline.serving.service.from_results:text_of_answer"},
     metrics="ridgeline.serving.metrics:METRICS",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+
 
 def simulate(
     model: str,
     gpu: str,
     traffic: str = "sharegpt",
     tp: int = 1,
-    engine: str = "sglang",
+    engine: str = USUAL_ENGINE,
     concurrency: int | None = None,
     rate: float | None = None,
     slos: list[str] | None = None,
@@ -26,7 +28,7 @@ def plan(
     traffic: str = "sharegpt",
     rate: float | None = None,
     slos: list[str] | None = None,
-    engine: str = "sglang",
+    engine: str = USUAL_ENGINE,
 ) -> list[str]:
     """Rank ways to serve a model on these GPUs within latency limits, with their commands. Modelled, never measured:
     the study that `ridgeline plan --out` writes is what confirms a choice."""
